@@ -1,0 +1,36 @@
+# Two commands do everything: `make demo` and `make test`. Each makes its own virtual environment if there is none.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test lint benchmark clean
+
+demo: $(VENV)/.installed
+	$(BIN)/acclimate demo
+
+test: $(VENV)/.installed-dev lint
+	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=95
+
+lint: $(VENV)/.installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+benchmark: $(VENV)/.installed-dev
+	$(BIN)/python benchmarks/adapter_speed.py
+
+clean:
+	rm -rf $(VENV) .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable .
+	touch $@
+
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+	$(INSTALL) --editable '.[dev]'
+	touch $@ $(VENV)/.installed

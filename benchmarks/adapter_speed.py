@@ -1,0 +1,268 @@
+"""How fast TDA adapts: against the zero-shot product (its floor) and against the published way (its reference).
+
+All sides are timed in turn within one run, on the same features, with full caches, and the median is taken. Ratios are
+what counts; milliseconds depend on the machine.
+
+    python benchmarks/adapter_speed.py                  # NumPy
+    python benchmarks/adapter_speed.py --device cuda    # PyTorch on a GPU
+"""
+
+import argparse
+from collections.abc import Callable
+from math import log2
+from time import perf_counter
+
+import numpy as np
+
+from acclimate import TDA
+from acclimate.arrays import device as device_of
+from acclimate.arrays import namespace, softmax_and_entropy, to_host
+from acclimate.evidence import observe
+
+SCALE = 100.0
+
+
+class PublishedWay:
+    """TDA as it is published: dicts of Python lists, concatenated again for every sample (batch size 1).
+
+    Written from the paper's description as the side to compare with; answers equal those of `acclimate.TDA`.
+    """
+
+    def __init__(self, class_vectors) -> None:
+        self.W = class_vectors
+        self.K = class_vectors.shape[0]
+        self.positive: dict[int, list] = {}
+        self.negative: dict[int, list] = {}
+
+    def step(self, f):
+        """One sample (1, d) -> adapted logits (1, K)."""
+        xp = namespace(f)
+        z = SCALE * f @ self.W.T
+        p, _ = softmax_and_entropy(z)
+        H = float(-xp.sum(p * xp.log(p + 1e-30)))
+        y = int(xp.argmax(z))
+        self._update(self.positive, y, (H, f, None), 3)
+        if 0.2 < H / log2(self.K) < 0.5:
+            self._update(self.negative, y, (H, f, p), 2)
+        answer = z + self._read(f, self.positive, 2.0, 5.0, masks=False)
+        return answer - self._read(f, self.negative, 0.117, 1.0, masks=True)
+
+    @staticmethod
+    def _update(cache, y, item, capacity) -> None:
+        entries = cache.setdefault(y, [])
+        if len(entries) < capacity:
+            entries.append(item)
+        elif item[0] < entries[-1][0]:
+            entries[-1] = item
+        entries.sort(key=lambda entry: entry[0])
+
+    def _read(self, f, cache, alpha, beta, masks):
+        xp = namespace(f)
+        keys, values = [], []
+        for label in sorted(cache):
+            for _, feature, p in cache[label]:
+                keys.append(feature)
+                values.append(p if masks else label)
+        if not keys:
+            return 0.0
+        keys = xp.concat(keys, axis=0)
+        if masks:
+            values = xp.concat(values, axis=0)
+            values = xp.astype((values > 0.03) & (values < 1.0), f.dtype)
+        else:
+            one_hot = xp.zeros((len(values), self.K), dtype=f.dtype, device=device_of(f))
+            one_hot[xp.arange(len(values)), xp.asarray(values)] = 1.0
+            values = one_hot
+        return alpha * (xp.exp(beta * (f @ keys.T - 1.0)) @ values)
+
+
+def make_features(rng, class_vectors, repeat: int, sharp: bool):
+    """Features (repeat * K, d), float32: sharp ones are nearly certain, the others lie in the entropy gate."""
+    K, d = class_vectors.shape
+    noise = rng.standard_normal((repeat * K, d), dtype=np.float32) / np.float32(np.sqrt(d))
+    pull = 1.0 if sharp else 0.14
+    rows = pull * np.repeat(class_vectors, repeat, axis=0) + noise
+    rows = rows[rng.permutation(len(rows))]
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def unit_class_vectors(rng, K: int, d: int):
+    """Random unit rows (K, d)."""
+    W = rng.standard_normal((K, d), dtype=np.float32)
+    return W / np.linalg.norm(W, axis=1, keepdims=True)
+
+
+def fresh_features(rng, W, to_device):
+    """Features (2K, d) to show a filled adapter: half nearly certain, half in the entropy gate."""
+    rows = np.concatenate([make_features(rng, W, 1, sharp=True), make_features(rng, W, 1, sharp=False)])
+    return to_device(rows[rng.permutation(len(rows))])
+
+
+def adapted(K: int, d: int, to_device):
+    """An adapter that filled its caches from a stream, the stream, and fresh features."""
+    rng = np.random.default_rng(0)
+    W = unit_class_vectors(rng, K, d)
+    adapter = TDA(to_device(W), logit_scale=SCALE)
+    stream = np.concatenate([make_features(rng, W, 6, sharp=True), make_features(rng, W, 12, sharp=False)])
+    stream = to_device(stream)
+    adapter.step(stream)
+    return adapter, stream, fresh_features(rng, W, to_device)
+
+
+def filled(K: int, d: int, to_device):
+    """An adapter whose caches were filled by hand (adapting a stream takes long at 20,000 classes), fresh features."""
+    rng = np.random.default_rng(0)
+    W = unit_class_vectors(rng, K, d)
+    adapter = TDA(to_device(W), logit_scale=SCALE)
+    entries = {}
+    for kind, capacity in (("positive", 3), ("negative", 2)):
+        classes = np.tile(np.arange(K, dtype=np.int32), capacity)
+        others = rng.integers(0, K, (len(classes), 5), dtype=np.int32)
+        own = classes[:, None]
+        entries |= {
+            f"{kind}.keys": make_features(rng, W, capacity, sharp=kind == "positive"),
+            f"{kind}.classes": classes,
+            f"{kind}.entropies": rng.uniform(0, 0.1 if kind == "positive" else 3.0, len(classes)),
+            f"{kind}.ids": np.arange(len(classes)),
+            f"{kind}.marks": own if kind == "positive" else np.concatenate([own, others], axis=1),
+        }
+    adapter.restore(entries)
+    return adapter, fresh_features(rng, W, to_device)
+
+
+def time_in_turn(sides: dict[str, Callable[[], object]], repeats: int, finish: Callable[[], None]) -> dict[str, float]:
+    """Median seconds of each side.
+
+    Sides take turns, so that noise strikes all alike; a turn is five calls of which the first is not counted, so that
+    no side pays for the memory another one pushed out of the CPU's cache.
+    """
+    times: dict[str, list[float]] = {name: [] for name in sides}
+    for _ in range(repeats):
+        for name, side in sides.items():
+            for call in range(5):
+                began = perf_counter()
+                side()
+                finish()
+                if call:
+                    times[name].append(perf_counter() - began)
+    return {name: float(np.median(values)) for name, values in times.items()}
+
+
+def batches(features, size: int):
+    """An endless walk over the features in batches."""
+    start = 0
+    while True:
+        if start + size > features.shape[0]:
+            start = 0
+        yield features[start : start + size]
+        start += size
+
+
+def main() -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="numpy", help="numpy, or a PyTorch device such as cpu or cuda")
+    parser.add_argument("--quick", action="store_true", help="skip the growth tables")
+    options = parser.parse_args()
+    to_device, finish = np.asarray, lambda: None
+    if options.device != "numpy":
+        import torch
+
+        def to_device(rows):
+            return torch.asarray(rows, device=options.device)
+
+        def finish() -> None:
+            if options.device.startswith("cuda"):
+                torch.cuda.synchronize()
+
+    K, d, B = 1000, 512, 256
+    adapter, _, fresh = adapted(K, d, to_device)
+    W = adapter.class_vectors
+    sizes = {kind: cache.size for kind, cache in adapter.caches.items()}
+    print(f"K={K}, d={d}, device={options.device}, entries: {sizes['positive']} positive, {sizes['negative']} negative")
+
+    published = PublishedWay(W)
+    fill_published(published, adapter)
+    walk, single = batches(fresh, B), batches(fresh, 1)
+    at_once = {
+        "zero-shot product": lambda: SCALE * (next(walk) @ W.T),
+        "zero-shot evidence": lambda: observe(next(walk), W, SCALE),
+        "TDA": lambda: adapter.step(next(walk)),
+    }
+    one_by_one = {
+        "TDA": lambda: adapter.step(next(single)),
+        "published way": lambda: published.step(next(single)),
+    }
+    times = {(name, B): seconds for name, seconds in time_in_turn(at_once, 30, finish).items()}
+    times |= {(name, 1): seconds for name, seconds in time_in_turn(one_by_one, 15, finish).items()}
+    floor, reference = times["zero-shot product", B], times["published way", 1]
+    print(f"\n{'':20}{'batch':>6}{'ms':>9}{'us/sample':>11}{'x zero-shot':>13}{'x faster than published':>25}")
+    for (name, batch), seconds in times.items():
+        against = f"{seconds / floor:.2f}" if batch == B else ""
+        each = seconds / batch
+        print(f"{name:20}{batch:6}{1e3 * seconds:9.3f}{1e6 * each:11.1f}{against:>13}{reference / each:25.1f}")
+    print("arithmetic floor of a TDA step: 6 zero-shot products (1, and 3 positive and 2 negative entries a class)")
+    print(f"state: {state_mb(adapter):.1f} MB; class vectors: {W.shape[0] * W.shape[1] * 4 / 1e6:.1f} MB")
+    check_same_answers(adapter, published, fresh)
+    if not options.quick:
+        growth(to_device, finish)
+
+
+def state_mb(adapter: TDA) -> float:
+    """Size of what was learnt."""
+    return sum(values.nbytes for values in adapter.dump().values()) / 1e6
+
+
+def fill_published(published: PublishedWay, adapter: TDA) -> None:
+    """Give the published way the adapter's entries."""
+    dump = adapter.dump()
+    W = adapter.class_vectors
+    for kind, target in (("positive", published.positive), ("negative", published.negative)):
+        keys = dump[f"{kind}.keys"]
+        for i, label in enumerate(dump[f"{kind}.classes"].tolist()):
+            key = namespace(W).asarray(keys[i : i + 1], device=device_of(W))
+            p, _ = softmax_and_entropy(SCALE * key @ W.T)
+            target.setdefault(label, []).append((float(dump[f"{kind}.entropies"][i]), key, p))
+        for entries in target.values():
+            entries.sort(key=lambda entry: entry[0])
+
+
+def check_same_answers(adapter: TDA, published: PublishedWay, fresh) -> None:
+    """The published way must give our answers, or the comparison means nothing."""
+    adapter.reset()
+    published.positive, published.negative = {}, {}
+    ours = to_host(adapter.step(fresh[:300]))
+    theirs = np.concatenate([to_host(published.step(fresh[i : i + 1])) for i in range(300)])
+    gap = np.abs(ours - theirs).max()
+    print(f"largest gap between the two ways' logits over 300 samples: {gap:.1e}")
+    assert gap < 1e-2, "the two ways disagree"
+
+
+def growth(to_device, finish) -> None:
+    """How the cost of a step grows with classes, channels and the length of the stream."""
+    print(f"\n{'classes':>9}{'dim':>6}{'TDA ms/256':>12}{'x zero-shot':>13}{'state MB':>10}")
+    for K, d in ((100, 512), (1000, 512), (5000, 512), (20000, 512), (20000, 768), (1000, 256), (1000, 1024)):
+        adapter, fresh = filled(K, d, to_device)
+        times = time_step(adapter, fresh, finish)
+        print(f"{K:9}{d:6}{1e3 * times['tda']:12.2f}{times['tda'] / times['zero-shot']:13.2f}{state_mb(adapter):10.1f}")
+
+    print(f"\n{'samples seen':>14}{'TDA ms/256':>12}{'x zero-shot':>13}{'entries':>9}")
+    adapter, stream, fresh = adapted(1000, 512, to_device)
+    rng = np.random.default_rng(1)
+    for _ in range(4):
+        times = time_step(adapter, fresh, finish)
+        entries = sum(cache.size for cache in adapter.caches.values())
+        ratio = times["tda"] / times["zero-shot"]
+        print(f"{adapter.samples_seen:14}{1e3 * times['tda']:12.2f}{ratio:13.2f}{entries:9}")
+        adapter.step(stream[namespace(stream).asarray(rng.permutation(stream.shape[0]), device=device_of(stream))])
+
+
+def time_step(adapter: TDA, fresh, finish) -> dict[str, float]:
+    """Median seconds of a zero-shot product and a TDA step on 256 samples."""
+    walk, W = batches(fresh, 256), adapter.class_vectors
+    sides = {"zero-shot": lambda: SCALE * (next(walk) @ W.T), "tda": lambda: adapter.step(next(walk))}
+    return time_in_turn(sides, repeats=6, finish=finish)
+
+
+if __name__ == "__main__":
+    main()

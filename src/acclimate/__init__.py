@@ -1,0 +1,54 @@
+"""Test-time adaptation of vision-language models: no labels, no training, no backpropagation."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from acclimate.adapters import TDA, Adapter, ZeroShot, create, load, merge, methods, register, save
+    from acclimate.errors import AcclimateError
+    from acclimate.evidence import Evidence, observe, observe_views
+    from acclimate.sources.features import FeatureStream, read_stream, write_stream
+
+__all__ = [
+    "TDA",
+    "AcclimateError",
+    "Adapter",
+    "Evidence",
+    "FeatureStream",
+    "ZeroShot",
+    "create",
+    "load",
+    "merge",
+    "methods",
+    "observe",
+    "observe_views",
+    "read_stream",
+    "register",
+    "save",
+    "write_stream",
+]
+
+# Names are imported when they are first used, so that `acclimate --help` answers at once.
+_HOMES = {
+    "AcclimateError": "errors",
+    "Evidence": "evidence",
+    "FeatureStream": "sources.features",
+    "observe": "evidence",
+    "observe_views": "evidence",
+    "read_stream": "sources.features",
+    "write_stream": "sources.features",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
+    value = getattr(import_module(f"acclimate.{_HOMES.get(name, 'adapters')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,5 @@
+"""`python -m acclimate`."""
+
+from acclimate.cli import main
+
+main()

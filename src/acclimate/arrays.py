@@ -1,0 +1,124 @@
+"""Array-API maths: the same code on NumPy, PyTorch and CuPy arrays.
+
+Nothing here names a device or a dtype, except that half precision is widened to float32: a logit of 30 has a
+resolution of 1/64 in float16, which is coarser than the differences that decide between two classes.
+"""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array, to_device
+
+from acclimate.errors import InputError
+
+__all__ = [
+    "Array",
+    "HostArray",
+    "as_floats",
+    "device",
+    "entropy_of",
+    "index",
+    "is_array_api_obj",
+    "move",
+    "namespace",
+    "softmax_and_entropy",
+    "to_host",
+    "unit_rows",
+]
+
+Array = Any  # an array of any namespace that array-api-compat knows
+HostArray = npt.NDArray[Any]
+namespace = array_namespace
+
+
+def as_floats(x: Any, what: str) -> Array:
+    """Return `x` as an array of real floating type, half precision widened to float32.
+
+    Lists and other sequences become NumPy arrays; arrays keep their namespace and device, and leave autograd.
+    """
+    if not is_array_api_obj(x):
+        try:
+            x = np.asarray(x, dtype=np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"{what} cannot be read as an array of numbers: {error}") from None
+    if is_torch_array(x):
+        x = x.detach()
+    xp = namespace(x)
+    if not xp.isdtype(x.dtype, "real floating"):
+        raise InputError(f"{what} must be floating point, got {x.dtype}; convert them, for instance to float32.")
+    return x if xp.finfo(x.dtype).bits >= 32 else xp.astype(x, xp.float32)
+
+
+def to_host(x: Array) -> HostArray:
+    """Copy `x` to a NumPy array (bfloat16, which NumPy lacks, as float32)."""
+    if is_torch_array(x):
+        x = x.detach().cpu()
+        x = x.float() if str(x.dtype) == "torch.bfloat16" else x
+    return np.asarray(to_device(x, "cpu"))
+
+
+def move(x: Array, like: Array) -> Array:
+    """Bring `x` to the namespace, device and dtype of `like`; the same object when it is there already."""
+    xp = namespace(like)
+    if namespace(x) is not xp:
+        return xp.asarray(to_host(x), dtype=like.dtype, device=device(like))
+    if device(x) != device(like):
+        x = to_device(x, device(like))
+    return x if x.dtype == like.dtype else xp.astype(x, like.dtype)
+
+
+def index(positions: HostArray, like: Array) -> Array:
+    """Bring integer positions (n,) to where `like` lives, for indexing."""
+    return namespace(like).asarray(positions, device=device(like))
+
+
+def unit_rows(x: Array, what: str) -> Array:
+    """Scale the last axis of `x` (..., d) to unit length, refusing rows that have no direction."""
+    xp = namespace(x)
+    squares = xp.vecdot(x, x)
+    host_squares = to_host(squares)
+    if not (np.isfinite(host_squares) & (host_squares > 0)).all():
+        # Bad rows, or entries so large or small that their squares overflow or vanish.
+        peak = xp.max(xp.abs(x), axis=-1)
+        _refuse_directionless(to_host(peak), what)
+        x = x / peak[..., None]
+        squares = xp.vecdot(x, x)
+    return x / xp.sqrt(squares)[..., None]
+
+
+def _refuse_directionless(peak: HostArray, what: str) -> None:
+    bad = np.argwhere(~(np.isfinite(peak) & (peak > 0)))
+    if len(bad):
+        where = ", ".join(str(int(i)) for i in bad[0])
+        kind = "is all zeros" if peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
+        raise InputError(f"{what}: row {where} {kind} ({len(bad)} such of {peak.size}); drop such rows and run again.")
+
+
+def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
+    """Softmax (n, K) and its entropy in nats (n,), accurate where one probability is nearly 1.
+
+    The caches rank samples of entropy 1e-6 and below, where `1 - p` has no digits left in float32. So the largest
+    probability is kept apart and everything is said in terms of the rest.
+    """
+    xp = namespace(logits)
+    rows, top = xp.arange(logits.shape[0], device=device(logits)), xp.argmax(logits, axis=-1)
+    shifted = logits - logits[rows, top][:, None]
+    weights = xp.exp(shifted)
+    weights[rows, top] = 0.0
+    rest = xp.sum(weights, axis=-1)
+    entropy = xp.log1p(rest) - xp.vecdot(weights, shifted) / (1.0 + rest)
+    weights[rows, top] = 1.0
+    weights /= (1.0 + rest)[:, None]
+    return weights, entropy
+
+
+def entropy_of(probs: Array) -> Array:
+    """Entropy in nats of distributions (n, K), with the same care for a probability near 1."""
+    xp = namespace(probs)
+    rows = xp.arange(probs.shape[0], device=device(probs))
+    others = xp.asarray(probs, copy=True)
+    others[rows, xp.argmax(probs, axis=-1)] = 0.0
+    rest = xp.sum(others, axis=-1)
+    logs = xp.log(xp.clip(others, min=float(xp.finfo(others.dtype).smallest_normal)))  # p ln p is 0 at p = 0
+    return -(1.0 - rest) * xp.log1p(-rest) - xp.vecdot(others, logs)

@@ -1,0 +1,1 @@
+"""Measuring adapters: prequential runs over feature streams, metrics, results and plots."""

@@ -1,0 +1,77 @@
+"""Who enters a cache, who leaves, and when: a batch decided as if its samples came one by one.
+
+A class's queue is the `capacity` lowest (rank, id) pairs it was offered, so what the queue holds depends on the set
+of samples alone. The walk is over host integers and floats only; no feature is touched.
+"""
+
+from bisect import insort
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+
+class Entry(NamedTuple):
+    """A cached sample. Tuples compare by rank, then id: lower is kept, and on equal rank the older stays."""
+
+    rank: float
+    id: int
+    slot: int
+
+
+Queues = dict[int, list[Entry]]  # class -> its entries, lowest rank first
+
+
+Offer = tuple[int, int, float, int]  # a sample that asks for a place: position in the batch, class, rank, id
+
+
+@dataclass
+class Plan:
+    """What a batch does to a cache.
+
+    Attributes:
+        queues: the new queues of the classes that changed.
+        samples: place in the batch of every admitted sample, in order of admission.
+        slots: the slot each of them takes.
+        deaths: the place in the batch at which each is pushed out again; the batch's length if it stays.
+        evicted: slot -> place in the batch at which the entry that was there before the batch is pushed out.
+    """
+
+    queues: Queues = field(default_factory=dict)
+    samples: list[int] = field(default_factory=list)
+    slots: list[int] = field(default_factory=list)
+    deaths: list[int] = field(default_factory=list)
+    evicted: dict[int, int] = field(default_factory=dict)
+
+
+def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Entry]], capacity: int, size: int, batch: int) -> Plan:
+    """Plan a batch without changing `queues`.
+
+    Args:
+        offers: the samples that ask for a place, in order.
+        queues: every class's entries before the batch, sorted.
+        capacity: the most entries a class may hold.
+        size: number of slots in use; new ones are numbered from here.
+        batch: length of the batch.
+    """
+    plan = Plan()
+    newcomer_in: dict[int, int] = {}  # slot -> the newcomer of this batch that holds it
+    for sample, label, rank, entry_id in offers:
+        queue = plan.queues.get(label) or queues.get(label, [])
+        if len(queue) < capacity:
+            slot, size = size, size + 1
+        elif (rank, entry_id) < queue[-1][:2]:
+            slot = queue[-1].slot
+            if slot in newcomer_in:
+                plan.deaths[newcomer_in[slot]] = sample
+            else:
+                plan.evicted[slot] = sample
+        else:
+            continue
+        queue = queue[: capacity - 1]
+        insort(queue, Entry(rank, entry_id, slot))
+        plan.queues[label] = queue
+        newcomer_in[slot] = len(plan.samples)
+        plan.samples.append(sample)
+        plan.slots.append(slot)
+        plan.deaths.append(batch)
+    return plan

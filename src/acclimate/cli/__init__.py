@@ -1,0 +1,62 @@
+"""The command line. Each command is one file and imports what it needs when it runs, so that --help is instant."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from acclimate.cli.demo import demo
+from acclimate.cli.run import run
+from acclimate.cli.state import state
+from acclimate.errors import AcclimateError
+
+
+class Group(TyperGroup):
+    """Shows the errors a user can cause as one line, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; exit with 2 on an `AcclimateError`."""
+        try:
+            return super().invoke(ctx)
+        except AcclimateError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=Group,
+    help="Zero-shot image classification that adapts itself to the images it is shown.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={
+        "help_option_names": ["-h", "--help"],
+        # People come with either spelling: --batch-size and --batch_size.
+        "token_normalize_func": lambda token: token.replace("_", "-") if token.startswith("--") else token,
+    },
+)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        from acclimate import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
+) -> None:
+    """Zero-shot image classification that adapts itself to the images it is shown."""
+
+
+app.command()(run)
+app.add_typer(state, name="state")
+app.command()(demo)
+
+
+def main() -> None:
+    """Entry point of the `acclimate` command."""
+    app()

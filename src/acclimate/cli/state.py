@@ -1,0 +1,101 @@
+"""`acclimate state`: look into state files, merge them, compare them."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+state = typer.Typer(help="Look into state files, merge them, compare them.", no_args_is_help=True)
+
+
+@state.command()
+def inspect(
+    files: Annotated[list[Path], typer.Argument(help="State files.")],
+    entries: Annotated[bool, typer.Option(help="List every cache entry.")] = False,
+) -> None:
+    """Show what state files hold: method, settings, classes, and what was learnt of each."""
+    from rich.console import Console
+
+    from acclimate.adapters import load
+
+    console = Console()
+    for path in files:
+        adapter = load(path)
+        console.print(f"[bold]{path}[/bold]  {path.stat().st_size / 1e6:.2f} MB", highlight=False)
+        console.print(adapter, highlight=False, markup=False)
+        for kind, listed in _entries(adapter).items():
+            console.print(_entry_table(kind, listed, adapter.class_names, entries))
+
+
+@state.command()
+def merge(
+    files: Annotated[list[Path], typer.Argument(help="State files of one kind.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")],
+) -> None:
+    """Merge what several adapters learnt; the order of the files never matters."""
+    from acclimate.adapters import load, save
+    from acclimate.adapters import merge as merge_adapters
+    from acclimate.state import check_writable
+
+    check_writable(out)
+    merged = merge_adapters([load(path) for path in files])
+    save(merged, out)
+    typer.echo(f"{out}: {len(files)} states merged, {_total(merged)} cache entries")
+
+
+@state.command()
+def diff(
+    one: Annotated[Path, typer.Argument(help="A state file.")],
+    other: Annotated[Path, typer.Argument(help="Another.")],
+) -> None:
+    """Say how two states differ; exit with 1 if they do."""
+    from acclimate.adapters import load
+    from acclimate.adapters.persist import compare
+
+    first, second = load(one), load(other)
+    lines = compare(first, second)
+    if first.samples_seen != second.samples_seen:
+        lines.append(f"samples seen: {first.samples_seen} against {second.samples_seen}")
+    if first.frozen != second.frozen:
+        lines.append(f"frozen: {first.frozen} against {second.frozen}")
+    ours, theirs = _entries(first), _entries(second)
+    for kind in sorted({*ours, *theirs}):
+        mine, yours = set(ours.get(kind, [])), set(theirs.get(kind, []))
+        if mine != yours:
+            only = f"{len(mine - yours)} only in the first, {len(yours - mine)} only in the second"
+            lines.append(f"{kind} cache: {len(mine & yours)} entries in both, {only}")
+    typer.echo("\n".join(lines) if lines else "no difference")
+    if lines:
+        raise typer.Exit(1)
+
+
+def _entries(adapter: Any) -> dict[str, list[tuple[int, float, int]]]:
+    """Each cache's entries as (class, entropy, id), sorted."""
+    tensors = adapter.dump()
+    kinds = sorted(name.removesuffix(".ids") for name in tensors if name.endswith(".ids"))
+    columns = ("classes", "entropies", "ids")
+    return {
+        kind: sorted(zip(*(tensors[f"{kind}.{column}"].tolist() for column in columns), strict=True)) for kind in kinds
+    }
+
+
+def _total(adapter: Any) -> int:
+    return sum(len(listed) for listed in _entries(adapter).values())
+
+
+def _entry_table(kind: str, listed: list[tuple[int, float, int]], names: tuple[str, ...], every: bool) -> Any:
+    from rich.table import Table
+
+    table = Table(title=f"{kind} cache: {len(listed)} entries", title_justify="left", box=None, pad_edge=False)
+    for heading in ("class", "sample", "entropy") if every else ("class", "entries", "lowest entropy", "highest"):
+        table.add_column(heading, justify="left" if heading == "class" else "right")
+    if every:
+        for label, entropy, entry_id in listed:
+            table.add_row(names[label], str(entry_id), f"{entropy:.3g}")
+        return table
+    by_class: dict[int, list[float]] = {}
+    for label, entropy, _ in listed:
+        by_class.setdefault(label, []).append(entropy)
+    for label, entropies in by_class.items():
+        table.add_row(names[label], str(len(entropies)), f"{entropies[0]:.3g}", f"{entropies[-1]:.3g}")
+    return table

@@ -1,0 +1,17 @@
+"""The errors acclimate raises. Every message says what to do."""
+
+
+class AcclimateError(Exception):
+    """Base of all errors that a caller or a file can cause."""
+
+
+class InputError(AcclimateError, ValueError):
+    """An argument or a feature file that cannot be used as it is."""
+
+
+class StateError(AcclimateError):
+    """A snapshot that cannot be written, read, or used here."""
+
+
+class MissingExtraError(AcclimateError, ImportError):
+    """An optional package is needed and not installed."""

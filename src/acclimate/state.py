@@ -1,0 +1,90 @@
+"""Snapshots on disk: safetensors with JSON metadata, versioned, written whole or not at all."""
+
+import json
+import os
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save as to_bytes
+
+from acclimate.arrays import HostArray
+from acclimate.errors import InputError, StateError
+
+FORMAT = "acclimate-state"
+VERSION = 1
+
+
+def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file so that a crash at any moment leaves the old file or the new one, never a part."""
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def check_writable(path: Path) -> None:
+    """Refuse an output path that cannot be written, before the work and not after it."""
+    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"cannot write {path}: it is a folder, or its folder is missing or not writable.")
+
+
+def write_snapshot(
+    path: str | os.PathLike[str], tensors: Mapping[str, HostArray], description: Mapping[str, Any]
+) -> None:
+    """Write tensors and a JSON description as one snapshot, atomically.
+
+    Args:
+        path: the file to create or replace.
+        tensors: named host arrays.
+        description: what the tensors mean; anything JSON can hold.
+    """
+    metadata = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description, sort_keys=True)}
+    try:
+        write_atomically(path, to_bytes(dict(tensors), metadata))
+    except OSError as error:
+        reason = error.strerror or error
+        raise StateError(f"cannot write {path}: {reason}. What was there before is untouched.") from error
+
+
+def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
+    """Read a snapshot's tensors and description; refuse anything else with a reason."""
+    path = Path(path)
+    if not path.is_file():
+        raise StateError(f"no state file at {path}.")
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("format") != FORMAT:
+                raise StateError(f"{path} is a safetensors file but not an acclimate state.")
+            if metadata.get("version") != str(VERSION):
+                raise StateError(
+                    f"{path} has state version {metadata.get('version')}, this acclimate reads version {VERSION}; "
+                    "use the acclimate that wrote it, or start a new state."
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            return tensors, json.loads(metadata["description"])
+    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        raise StateError(f"{path} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable; not every platform lets a folder be opened."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
