@@ -103,7 +103,7 @@ def adapted(K: int, d: int, to_device):
     rng = np.random.default_rng(0)
     W = unit_class_vectors(rng, K, d)
     adapter = TDA(to_device(W), logit_scale=SCALE)
-    stream = np.concatenate([make_features(rng, W, 6, sharp=True), make_features(rng, W, 12, sharp=False)])
+    stream = np.concatenate([make_features(rng, W, 6, sharp=True), make_features(rng, W, 40, sharp=False)])
     stream = to_device(stream)
     adapter.step(stream)
     return adapter, stream, fresh_features(rng, W, to_device)
@@ -189,11 +189,13 @@ def main() -> None:
         "zero-shot evidence": lambda: observe(next(walk), W, SCALE),
         "TDA": lambda: adapter.step(next(walk)),
     }
+    long_walk = batches(fresh, 1024)
     one_by_one = {
         "TDA": lambda: adapter.step(next(single)),
         "published way": lambda: published.step(next(single)),
     }
     times = {(name, B): seconds for name, seconds in time_in_turn(at_once, 30, finish).items()}
+    times |= {("TDA", 1024): time_in_turn({"TDA": lambda: adapter.step(next(long_walk))}, 8, finish)["TDA"]}
     times |= {(name, 1): seconds for name, seconds in time_in_turn(one_by_one, 15, finish).items()}
     floor, reference = times["zero-shot product", B], times["published way", 1]
     print(f"\n{'':20}{'batch':>6}{'ms':>9}{'us/sample':>11}{'x zero-shot':>13}{'x faster than published':>25}")

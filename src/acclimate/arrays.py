@@ -76,10 +76,12 @@ def index(positions: HostArray, like: Array) -> Array:
 def unit_rows(x: Array, what: str) -> Array:
     """Scale the last axis of `x` (..., d) to unit length, refusing rows that have no direction."""
     xp = namespace(x)
-    squares = xp.vecdot(x, x)
-    host_squares = to_host(squares)
-    if not (np.isfinite(host_squares) & (host_squares > 0)).all():
-        # Bad rows, or entries so large or small that their squares overflow or vanish.
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = xp.vecdot(x, x)
+        host_squares = to_host(squares)
+        ordinary = (host_squares > 1e-30) & (host_squares < 1e30)
+    if not ordinary.all():
+        # Bad rows, or entries so large or small that their squares lose their digits.
         peak = xp.max(xp.abs(x), axis=-1)
         _refuse_directionless(to_host(peak), what)
         x = x / peak[..., None]

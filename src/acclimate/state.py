@@ -8,14 +8,29 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
+from safetensors.numpy import save as serialise
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError
 
 FORMAT = "acclimate-state"
 VERSION = 1
+
+
+def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file's content; the same tensors and metadata give the same bytes.
+
+    The library writes metadata in random order, so the header is written again with its keys sorted.
+    """
+    content = serialise({name: np.ascontiguousarray(values) for name, values in tensors.items()}, dict(metadata))
+    length = int.from_bytes(content[:8], "little")
+    header = json.loads(content[8 : 8 + length])
+    header["__metadata__"] = dict(sorted(metadata.items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # the data that follows must be aligned
+    return len(text).to_bytes(8, "little") + text + content[8 + length :]
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -53,7 +68,7 @@ def write_snapshot(
     """
     metadata = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description, sort_keys=True)}
     try:
-        write_atomically(path, to_bytes(dict(tensors), metadata))
+        write_atomically(path, to_bytes(tensors, metadata))
     except OSError as error:
         reason = error.strerror or error
         raise StateError(f"cannot write {path}: {reason}. What was there before is untouched.") from error

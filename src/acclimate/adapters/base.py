@@ -18,7 +18,9 @@ from acclimate.arrays import Array, HostArray, as_floats, device, index, is_arra
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, observe_unit, observe_unit_views
 
-BLOCK = 256  # samples adapted at once: enough to fill the matrix products, few enough to stay in the CPU's cache
+# Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
+# of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
+BLOCK_LOGITS = 2**20
 
 
 @dataclass(frozen=True)
@@ -103,8 +105,10 @@ class Adapter(ABC):
         xp = namespace(unit)
         shape = (unit.shape[0], self.class_vectors.shape[0])
         logits = xp.empty(shape, dtype=unit.dtype, device=device(unit))
-        for start in range(0, shape[0], BLOCK):
-            block = slice(start, start + BLOCK)
+        views = unit.shape[1] if unit.ndim == 3 else 1
+        size = max(1, min(1024, max(256, BLOCK_LOGITS // shape[1])) // views)
+        for start in range(0, shape[0], size):
+            block = slice(start, start + size)
             evidence = look(unit[block], self.class_vectors, self.logit_scale, self.logit_bias)
             logits[block] = self.adapt(evidence, None if ids is None else ids[block])
         return move(logits, features if is_array_api_obj(features) else floats)

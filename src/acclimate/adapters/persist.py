@@ -16,7 +16,7 @@ from acclimate.state import read_snapshot, write_snapshot
 def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
     """Write everything an adapter is to a snapshot; a crash leaves the old file or the new one."""
     tensors = {"class_vectors": to_host(adapter.class_vectors), **adapter.dump()}
-    write_snapshot(path, {name: np.ascontiguousarray(values) for name, values in tensors.items()}, _describe(adapter))
+    write_snapshot(path, tensors, _describe(adapter))
 
 
 def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
@@ -25,16 +25,17 @@ def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
     Args:
         path: a file that `save` wrote.
         like: an adapter that the snapshot must fit: same method, settings, classes, class vectors and scale. The loaded
-            one lives where it lives; without it, on NumPy.
+            one lives where it lives; without it, on NumPy. Its class need not be registered.
 
     Raises:
         StateError: the file is no snapshot, is damaged, or does not fit `like`; the message says which part differs.
     """
     tensors, description = read_snapshot(path)
     try:
-        method, arguments = find(description["method"]), description["arguments"]
+        name = description["method"]
+        method = type(like) if like is not None and like.name == name else find(name)
         vectors = tensors.pop("class_vectors")
-        adapter = method(vectors, **arguments, **description["config"])
+        adapter = method(vectors, **description["arguments"], **description["config"])
         adapter.seen, adapter.frozen = description["seen"], description["frozen"]
     except InputError as error:
         raise StateError(f"{path} was written with something this acclimate does not have: {error}") from error

@@ -41,6 +41,8 @@ class Cache:
         self._keys = self._like[:0]  # (room, d), rows beyond `size` unused
         self._marks = np.empty((0, 1), np.int32)  # (room, width), padded with -1
         self._routes: Routes | None = None
+        # The rank a sample must not exceed to enter its class: that of a full queue's last entry.
+        self._bar = np.full(self._like.shape[0], np.inf)
 
     def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Plan:
         """Plan a batch; nothing changes yet.
@@ -51,8 +53,8 @@ class Cache:
             entropies: (B,) zero-shot entropies.
             ids: (B,) stable ids.
         """
-        samples = np.flatnonzero(offered)
         ranks = -entropies if self.highest else entropies
+        samples = np.flatnonzero(offered & (ranks <= self._bar[classes]))  # in a long stream, few
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         return schedule(offers, self.queues, self.capacity, self.size, len(offered))
@@ -113,7 +115,7 @@ class Cache:
         self._keys[index(slots, features)] = features[index(np.array(plan.samples)[stay], features)]
         self._marks[slots] = -1
         self._marks[slots, : marks.shape[1]] = marks[stay]
-        self.queues.update(plan.queues)
+        self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
         self._routes = None
 
@@ -145,12 +147,12 @@ class Cache:
             raise StateError("the cache entries do not fit together; the file was damaged or edited. Use another.")
         self.clear()
         sign = -1.0 if self.highest else 1.0
+        queues: Queues = {}
         for slot, (label, entropy, entry_id) in enumerate(
             zip(classes.tolist(), entries["entropies"].tolist(), entries["ids"].tolist(), strict=True)
         ):
-            self.queues.setdefault(label, []).append(Entry(sign * entropy, entry_id, slot))
-        for queue in self.queues.values():
-            queue.sort()
+            queues.setdefault(label, []).append(Entry(sign * entropy, entry_id, slot))
+        self._take({label: sorted(queue) for label, queue in queues.items()})
         self.size = size
         self._keys = move(keys.copy(), self._like)
         self._marks = np.array(marks, np.int32)
@@ -190,6 +192,11 @@ class Cache:
                 taken[label] = taken.get(label, 0) + 1
                 best.append(i)
         self.restore({name: values[best] for name, values in entries.items()})
+
+    def _take(self, queues: Queues) -> None:
+        self.queues.update(queues)
+        for label, queue in queues.items():
+            self._bar[label] = queue[-1].rank if len(queue) == self.capacity else np.inf
 
     def _grow(self, size: int, width: int) -> None:
         room, old_width = self._marks.shape
@@ -252,12 +259,11 @@ def _stable_order(numbers: HostArray) -> HostArray:
 
 def _add(votes: Array, weights: Array, routes: Routes) -> None:
     """Add weights (E, B) to the votes (K, B) of the classes they mark, in place."""
-    xp = namespace(votes)
     classes, turns = routes
     if turns:
-        total = xp.take(weights, turns[0], axis=0)
+        total = weights[turns[0]]
         for entries in turns[1:]:
-            total[: entries.shape[0]] += xp.take(weights, entries, axis=0)
+            total[: entries.shape[0]] += weights[entries]
         votes[classes] += total
 
 

@@ -217,8 +217,9 @@ def check_adapter(method: type[Adapter], **settings: Any) -> None:
     for law in LAWS:
         try:
             law(Trial(method, **settings))
-        except AssertionError as error:
-            raise AssertionError(f"{method.__name__} breaks the law {law.__name__!r}: {error}") from error
+        except Exception as error:
+            reason = error if isinstance(error, AssertionError) else repr(error)
+            raise AssertionError(f"{method.__name__} breaks the law {law.__name__!r}: {reason}") from error
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:

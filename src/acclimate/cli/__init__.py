@@ -32,7 +32,7 @@ app = typer.Typer(
     context_settings={
         "help_option_names": ["-h", "--help"],
         # People come with either spelling: --batch-size and --batch_size.
-        "token_normalize_func": lambda token: token.replace("_", "-") if token.startswith("--") else token,
+        "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
 

@@ -16,11 +16,10 @@ from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save as to_bytes
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
 from acclimate.errors import InputError, MissingExtraError
-from acclimate.state import write_atomically
+from acclimate.state import to_bytes, write_atomically
 
 TENSORS = ("features", "class_vectors", "labels", "order")
 ArrayOrFile = HostArray | str | os.PathLike[str]
@@ -88,16 +87,15 @@ def read_stream(
 
 def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
     """Write a stream as .safetensors, atomically."""
-    tensors = {name: getattr(stream, name) for name in TENSORS}
+    tensors = {name: values for name in TENSORS if (values := getattr(stream, name)) is not None}
     metadata = {
         **stream.metadata,
         "class_names": json.dumps(list(stream.class_names)),
         "logit_scale": repr(float(stream.logit_scale)),
         "logit_bias": repr(float(stream.logit_bias)),
     }
-    present = {name: np.ascontiguousarray(values) for name, values in tensors.items() if values is not None}
     try:
-        write_atomically(path, to_bytes(present, metadata))
+        write_atomically(path, to_bytes(tensors, metadata))
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
 

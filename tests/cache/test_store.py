@@ -1,0 +1,141 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.arrays import to_host
+from acclimate.cache.schedule import Plan
+from acclimate.cache.store import Cache, pad_marks
+from acclimate.errors import StateError
+
+NO_MARKS = np.empty((0, 1), np.int32)
+
+
+def filled(rng, classes=7, dim=5, entries=12, capacity=4, to_backend=np.asarray):
+    """A cache with random entries and marks, and its mask as a dense matrix (entries, classes)."""
+    mask = rng.random((entries, classes)) < 0.4
+    labels = np.arange(entries) % classes
+    cache = Cache(capacity, to_backend(np.zeros((classes, dim), np.float32)))
+    cache.restore(
+        {
+            "keys": rng.standard_normal((entries, dim)).astype(np.float32),
+            "classes": labels.astype(np.int32),
+            "entropies": rng.random(entries).round(1),  # rounded, so that there are ties
+            "ids": rng.permutation(entries),
+            "marks": pad_marks(mask),
+        }
+    )
+    return cache, mask
+
+
+@given(st.integers(0, 999))
+def test_marks_are_a_compact_mask(seed):
+    mask = np.random.default_rng(seed).random((5, 9)) < 0.3
+    marks = pad_marks(mask)
+    assert [sorted(row[row >= 0]) for row in marks] == [list(np.flatnonzero(row)) for row in mask]
+    assert marks.shape[1] == max(1, mask.sum(axis=1).max())
+
+
+def test_votes_are_the_product_with_the_dense_mask(to_backend):
+    rng = np.random.default_rng(0)
+    cache, mask = filled(rng, to_backend=to_backend)
+    features = rng.standard_normal((6, 5)).astype(np.float32)
+    votes = to_backend(np.ones((7, 6), np.float32))
+    cache.vote(votes, to_backend(features), -0.5, 2.0, Plan(), NO_MARKS)
+    affinity = np.exp(-2.0 * (1 - features @ cache.dump()["keys"].T))
+    np.testing.assert_allclose(to_host(votes), 1 - 0.5 * (affinity @ mask).T, rtol=1e-5)
+
+
+def test_an_empty_cache_and_an_empty_mask_say_nothing():
+    votes = np.ones((3, 1), np.float32)
+    cache = Cache(2, np.eye(3, dtype=np.float32))
+    plan = cache.plan(np.array([True]), np.array([1]), np.array([0.5]), np.array([0]))
+    nothing_marked = pad_marks(np.zeros((1, 3), bool))
+    for _ in range(2):
+        cache.vote(votes, np.eye(3, dtype=np.float32)[:1], 1.0, 1.0, plan, nothing_marked)
+        assert (votes == 1).all()
+        cache.commit(plan, np.eye(3, dtype=np.float32)[:1], nothing_marked)
+        plan = Plan()
+    assert cache.size == 1
+
+
+@given(st.integers(0, 999), st.booleans())
+def test_merging_keeps_the_best_of_all_whatever_the_order(seed, highest):
+    rng = np.random.default_rng(seed)
+    caches = []
+    for _ in range(3):
+        cache, _ = filled(rng, classes=3, entries=6, capacity=2)
+        cache.highest = highest
+        cache.restore(cache.dump())
+        caches.append(cache)
+
+    def merged(*parts):
+        result = Cache(2, np.zeros((3, 5), np.float32), highest)
+        result.merge(parts)
+        return result
+
+    a, b, c = caches
+    for one, other in [
+        (merged(a, b), merged(b, a)),
+        (merged(merged(a, b), c), merged(a, merged(b, c))),
+        (merged(a, a), merged(a)),
+        (merged(merged(a, b), a), merged(a, b)),
+    ]:
+        for name, values in one.dump().items():
+            assert np.array_equal(values, other.dump()[name]), name
+    together = merged(a, b, c).dump()
+    sign = -1 if highest else 1
+    for label in range(3):
+        offered = np.concatenate(
+            [sign * cache.dump()["entropies"][cache.dump()["classes"] == label] for cache in caches]
+        )
+        kept = sign * together["entropies"][together["classes"] == label]
+        assert sorted(kept) == sorted(offered)[:2]
+
+
+def test_memory_grows_with_the_classes_seen():
+    vectors = np.zeros((20_000, 768), np.float32)
+    cache = Cache(3, vectors)
+    labels = np.arange(10)
+    rows = np.eye(10, 768, dtype=np.float32)
+    for start in range(20):
+        plan = cache.plan(np.ones(10, bool), labels, np.full(10, 1.0 - start / 100), labels + 10 * start)
+        cache.commit(plan, rows, labels[:, None])
+    assert cache.size == 30
+    assert sum(values.nbytes for values in cache.dump().values()) < 200_000
+    assert cache._keys.nbytes < 400_000  # room included
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("keys", np.zeros((12, 4), np.float32)),
+        ("keys", np.full((12, 5), np.nan, np.float32)),
+        ("classes", np.full(12, 7, np.int32)),
+        ("classes", np.full(12, -1, np.int32)),
+        ("classes", np.zeros(12, np.int32)),
+        ("marks", np.full((12, 1), 9, np.int32)),
+        ("marks", np.full((12, 1), -2, np.int32)),
+        ("entropies", np.full(12, np.nan)),
+        ("ids", np.arange(11)),
+    ],
+)
+def test_entries_that_do_not_fit_are_refused_and_nothing_changes(name, value):
+    cache, _ = filled(np.random.default_rng(0))
+    before = cache.dump()
+    with pytest.raises(StateError, match="do not fit together"):
+        cache.restore(before | {name: value})
+    assert all(np.array_equal(values, before[key]) for key, values in cache.dump().items())
+
+
+def test_classes_that_go_take_their_entries_and_marks_along():
+    cache, mask = filled(np.random.default_rng(1))
+    position = np.array([0, -1, 1, 2, -1, 3, 4])
+    before = cache.dump()
+    cache.reindex(position, np.zeros((5, 5), np.float32))
+    after = cache.dump()
+    kept = np.isin(before["classes"], [0, 2, 3, 5, 6])
+    assert np.array_equal(after["keys"], before["keys"][kept])
+    assert np.array_equal(after["classes"], position[before["classes"][kept]])
+    remaining = mask[kept][:, position >= 0]
+    assert [sorted(row[row >= 0]) for row in after["marks"]] == [list(np.flatnonzero(row)) for row in remaining]

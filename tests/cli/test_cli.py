@@ -1,0 +1,186 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import acclimate
+from acclimate import TDA, load, read_stream, save
+from acclimate.cli import app
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("TERMINAL_WIDTH", "200")
+
+    def run(*arguments, exit_code=0):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+def rows(output):
+    """The table's cells by (stream, method)."""
+    lines = [line.split() for line in output.splitlines() if line.strip()]
+    return {(line[0], line[1]): line[2:] for line in lines[1:]}
+
+
+def test_run_prints_a_table_with_zero_shot_beside(invoke, stream_file):
+    output = invoke("run", stream_file, "--method", "zero-shot", "--method", "tda", "--order", "stored").stdout
+    assert output.split()[:2] == ["stream", "method"]
+    table = rows(output)
+    assert set(table) == {("shifted", "zero-shot"), ("shifted", "tda")}
+    stream = read_stream(stream_file)
+    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+    accuracy = 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.labels)
+    assert table["shifted", "tda"][1] == f"{accuracy:.2f}"
+    gain = float(table["shifted", "tda"][2])
+    assert gain == pytest.approx(accuracy - float(table["shifted", "zero-shot"][1]), abs=0.01)
+
+
+def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
+    table = rows(invoke("run", stream_file, "--orders", 5, "--json", "out.json", "--batch_size", 50).stdout)
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert result["orders"]["names"] == [f"seed:{i}" for i in range(5)]
+    assert len(result["orders"]["acc1"]) == 5
+    assert result["metrics"]["acc1"] == pytest.approx(np.mean(result["orders"]["acc1"]))
+    assert result["batch_size"] == 50
+    expected = [f"{100 * result['orders'][name]:.2f}" for name in ("mean", "sd", "worst_tenth")]
+    assert table["shifted", "tda"][1:4] == expected
+
+
+def test_run_takes_settings(invoke, stream_file, tmp_path):
+    settings = ["--set", "positive-alpha=0", "--set", "tda.negative=false", "--set", "negative_keep=highest"]
+    table = rows(invoke("run", stream_file, *settings, "--json", "out.json").stdout)
+    config = json.loads((tmp_path / "out.json").read_text())["config"]
+    assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
+    assert table["shifted", "tda"][2] == "+0.00"
+
+
+def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
+    np.save(tmp_path / "f.npy", stream.features)
+    np.save(tmp_path / "l.npy", stream.labels)
+    np.save(tmp_path / "w.npy", stream.class_vectors)
+    (tmp_path / "names.txt").write_text("\n".join(stream.class_names) + "\n\n")
+    beside = ["--labels", "l.npy", "--class-vectors", "w.npy", "--class-names", "names.txt", "--logit-scale", 10]
+    assert ("f", "tda") in rows(invoke("run", "f.npy", *beside).stdout)
+    unlabelled = rows(invoke("run", "f.npy", *beside[2:]).stdout)
+    assert unlabelled["f", "tda"][1:3] == ["-", "-"]
+
+
+def test_run_draws_and_saves(invoke, stream_file, tmp_path):
+    pytest.importorskip("matplotlib")
+    invoke("run", stream_file, "--plot", "curve.png", "--save-state", "state.safetensors")
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+    assert load(tmp_path / "state.safetensors").samples_seen == 400
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "nowhere.npz"], "no feature file at nowhere.npz"),
+        (["run", "STREAM", "--method", "tad"], "unknown method 'tad'; did you mean 'tda'"),
+        (["run", "STREAM", "--order", "random"], "unknown order 'random'"),
+        (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
+        (["run", "STREAM", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
+        (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be of the kind of its default"),
+        (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
+        (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
+        (["run", "STREAM", "STREAM", "--plot", "x.png"], "for one file in one order"),
+        (["run", "STREAM", "--method", "zero-shot", "--save-state", "s"], "state of one method; name one beside"),
+        (["run", "STREAM", "--class-names", "nowhere.txt"], "cannot read class names from nowhere.txt"),
+        (["run", "STREAM", "--device", "toaster"], "device 'toaster' cannot be used here"),
+        (["state", "inspect", "STREAM"], "is a safetensors file but not an acclimate state"),
+        (["state", "merge", "nowhere", "-o", "out"], "no state file at nowhere"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(invoke, stream_file, tmp_path, arguments, message):
+    before = sorted(tmp_path.iterdir())
+    arguments = [str(stream_file) if argument == "STREAM" else argument for argument in arguments]
+    result = invoke(*arguments, exit_code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
+    pytest.importorskip("matplotlib")
+    np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.class_vectors, logit_scale=10.0)
+    assert "no accuracy to draw" in invoke("run", "s.npz", "--plot", "x.png", exit_code=2).stderr
+
+
+@pytest.fixture
+def states(stream, tmp_path):
+    paths = []
+    for name, part in (("a", slice(0, 150)), ("b", slice(150, 400))):
+        adapter = TDA(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names, origin=name)
+        adapter.step(stream.features[part], ids=np.arange(400)[part])
+        paths.append(tmp_path / f"{name}.safetensors")
+        save(adapter, paths[-1])
+    return paths
+
+
+def test_state_inspect(invoke, states):
+    output = invoke("state", "inspect", *states).stdout
+    assert "samples_seen=150" in output
+    assert "samples_seen=250" in output
+    assert "positive cache: 24 entries" in output
+    listed = invoke("state", "inspect", states[0], "--entries").stdout
+    adapter = load(states[0])
+    for entry_id, entropy in zip(adapter.dump()["positive.ids"], adapter.dump()["positive.entropies"], strict=True):
+        assert any(line.split()[-2:] == [str(entry_id), f"{entropy:.3g}"] for line in listed.splitlines())
+
+
+def test_state_merge_and_diff(invoke, states, tmp_path):
+    invoke("state", "merge", *states, "--out", "ab.safetensors")
+    invoke("state", "merge", *reversed(states), "--out", "ba.safetensors")
+    assert invoke("state", "diff", "ab.safetensors", "ba.safetensors").stdout == "no difference\n"
+    merged = load(tmp_path / "ab.safetensors")
+    assert merged.samples_seen == 400
+    output = invoke("state", "diff", states[0], "ab.safetensors", exit_code=1).stdout
+    assert "samples seen: 150 against 400" in output
+    assert "positive cache:" in output
+    merged.freeze()
+    save(merged, tmp_path / "frozen.safetensors")
+    assert (
+        "frozen: False against True"
+        in invoke("state", "diff", "ab.safetensors", "frozen.safetensors", exit_code=1).stdout
+    )
+
+
+def test_demo_shows_the_recovery(invoke, tmp_path):
+    output = invoke("demo", "--save", "demo.safetensors").stdout
+    assert "gain +" in output
+    assert len(read_stream(tmp_path / "demo.safetensors")) == 3000
+
+
+def test_version(invoke):
+    assert invoke("--version").stdout.strip() == acclimate.__version__
+
+
+def test_the_command_itself(stream_file):
+    """The installed entry point, in a process of its own: data on stdout, nothing else there, no traceback."""
+    command = [sys.executable, "-m", "acclimate", "run"]
+    done = subprocess.run([*command, str(stream_file)], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("stream")
+    assert done.stderr == ""
+    failed = subprocess.run([*command, "nowhere.npy"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, failed.stdout) == (2, "")
+    assert failed.stderr == "error: no feature file at nowhere.npy.\n"
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys; from acclimate.cli import app; print([m for m in ('numpy', 'torch', 'rich') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,89 @@
+"""TDA as the paper tells it: one sample at a time, dense values, float64, no cleverness. The tests' yardstick."""
+
+import numpy as np
+
+
+class NaiveTDA:
+    def __init__(self, W, scale, bias=0.0, **settings):
+        self.W = np.asarray(W, np.float64)
+        self.W /= np.linalg.norm(self.W, axis=1, keepdims=True)
+        self.scale, self.bias = scale, bias
+        self.settings = {
+            "positive": True,
+            "positive_capacity": 3,
+            "positive_alpha": 2.0,
+            "positive_beta": 5.0,
+            "negative": True,
+            "negative_capacity": 2,
+            "negative_alpha": 0.117,
+            "negative_beta": 1.0,
+            "negative_keep": "lowest",
+            "entropy_low": 0.2,
+            "entropy_high": 0.5,
+            "mask_low": 0.03,
+            "mask_high": 1.0,
+            "self_match": True,
+        } | settings
+        self.positive, self.negative = {}, {}
+
+    def step(self, features):
+        return np.array([self._one(f / np.linalg.norm(f)) for f in np.asarray(features, np.float64)])
+
+    def _one(self, f):
+        z = self.scale * self.W @ f + self.bias
+        p = np.exp(z - z.max())
+        p /= p.sum()
+        return self._adapt(f, z, p)
+
+    def step_views(self, features, keep=0.1):
+        return np.array([self._views(views, keep) for views in np.asarray(features, np.float64)])
+
+    def _views(self, views, keep):
+        views = views / np.linalg.norm(views, axis=1, keepdims=True)
+        z = self.scale * views @ self.W.T + self.bias
+        p = np.exp(z - z.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        kept = np.argsort([entropy(row) for row in p])[: max(1, int(keep * len(views)))]
+        return self._adapt(views[kept].mean(axis=0), z[kept].mean(axis=0), p[kept].mean(axis=0))
+
+    def _adapt(self, f, z, p):
+        s = self.settings
+        if not s["self_match"]:
+            answer = z + self._read(f)
+            self._learn(f, z, p)
+            return answer
+        self._learn(f, z, p)
+        return z + self._read(f)
+
+    def _learn(self, f, z, p):
+        s, H, y = self.settings, entropy(p), int(np.argmax(z))
+        if s["positive"]:
+            update(self.positive.setdefault(y, []), (H, f, y), s["positive_capacity"])
+        K = len(self.W)
+        if s["negative"] and K > 1 and s["entropy_low"] < H / np.log2(K) < s["entropy_high"]:
+            mask = (s["mask_low"] < p) & (p < s["mask_high"])
+            sign = -1 if s["negative_keep"] == "highest" else 1
+            update(self.negative.setdefault(y, []), (sign * H, f, mask), s["negative_capacity"])
+
+    def _read(self, f):
+        s, votes = self.settings, np.zeros(len(self.W))
+        for y, queue in self.positive.items():
+            for _, q, _ in queue:
+                votes[y] += s["positive_alpha"] * np.exp(-s["positive_beta"] * (1 - f @ q))
+        for queue in self.negative.values():
+            for _, q, mask in queue:
+                votes -= s["negative_alpha"] * np.exp(-s["negative_beta"] * (1 - f @ q)) * mask
+        return votes
+
+
+def entropy(p):
+    p = p[p > 0]
+    return float(-(p * np.log(p)).sum())
+
+
+def update(queue, item, capacity):
+    if len(queue) < capacity:
+        queue.append(item)
+    elif item[0] < queue[-1][0]:
+        queue[-1] = item
+    queue.sort(key=lambda entry: entry[0])

@@ -1,0 +1,148 @@
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from acclimate import FeatureStream, read_stream, write_stream
+from acclimate.errors import AcclimateError, InputError
+
+
+@pytest.fixture
+def content(stream):
+    return {
+        "features": stream.features,
+        "class_vectors": stream.class_vectors,
+        "labels": stream.labels,
+        "order": np.arange(400)[::-1].copy(),
+    }
+
+
+def check_same(read, stream):
+    np.testing.assert_allclose(read.features, stream.features, atol=1e-6)
+    np.testing.assert_allclose(read.class_vectors, stream.class_vectors, atol=1e-6)
+    assert np.array_equal(read.labels, stream.labels)
+    assert (read.logit_scale, read.class_names) == (10.0, stream.class_names)
+    assert len(read) == 400
+
+
+def test_streams_go_round(stream, tmp_path):
+    full = FeatureStream(
+        **vars(stream) | {"order": np.arange(400)[::-1], "logit_bias": -1.5, "metadata": {"note": "x"}}
+    )
+    write_stream(full, tmp_path / "s.safetensors")
+    read = read_stream(tmp_path / "s.safetensors")
+    check_same(read, stream)
+    assert np.array_equal(read.order, full.order)
+    assert (read.logit_bias, read.metadata) == (-1.5, {"note": "x"})
+
+
+def test_npz(content, stream, tmp_path):
+    np.savez(tmp_path / "s.npz", logit_scale=10.0, class_names=np.array(stream.class_names), **content)
+    check_same(read_stream(tmp_path / "s.npz"), stream)
+
+
+def test_npy_with_the_rest_beside_it(content, stream, tmp_path):
+    for name, values in content.items():
+        np.save(tmp_path / f"{name}.npy", values)
+    for labels in (tmp_path / "labels.npy", str(tmp_path / "labels.npy"), stream.labels, stream.labels.tolist()):
+        read = read_stream(
+            tmp_path / "features.npy",
+            labels=labels,
+            class_vectors=tmp_path / "class_vectors.npy",
+            class_names=stream.class_names,
+            logit_scale=10.0,
+        )
+        check_same(read, stream)
+
+
+def test_pt_as_a_dict_and_as_a_bare_tensor(content, stream, tmp_path):
+    torch = pytest.importorskip("torch")
+    tensors = {name: torch.asarray(values) for name, values in content.items()}
+    torch.save(tensors | {"logit_scale": 10.0, "class_names": list(stream.class_names)}, tmp_path / "s.pt")
+    check_same(read_stream(tmp_path / "s.pt"), stream)
+    torch.save(tensors["features"].bfloat16(), tmp_path / "f.pt")
+    torch.save(tensors["labels"], tmp_path / "l.pt")
+    beside = {"labels": tmp_path / "l.pt", "class_vectors": tensors["class_vectors"], "logit_scale": 10.0}
+    read = read_stream(tmp_path / "f.pt", **beside)
+    assert np.array_equal(read.labels, stream.labels)
+    assert read.class_names == tuple(str(i) for i in range(8))
+
+
+def test_a_pt_that_wants_to_run_code_is_refused(tmp_path):
+    torch = pytest.importorskip("torch")
+    torch.save({"features": print}, tmp_path / "evil.pt")
+    with pytest.raises(InputError, match="holds more than tensors and will not be unpickled"):
+        read_stream(tmp_path / "evil.pt")
+
+
+def test_rows_of_any_length_and_precision_become_unit_rows(content, tmp_path):
+    content["features"] = (50 * content["features"]).astype(np.float16)
+    save_file(content, tmp_path / "s.safetensors", {"logit_scale": "10"})
+    read = read_stream(tmp_path / "s.safetensors")
+    assert read.features.dtype == np.float32
+    np.testing.assert_allclose(np.linalg.norm(read.features, axis=1), 1.0, atol=1e-6)
+
+
+def bad(name, value):
+    return lambda tensors, metadata: tensors.update({name: value})
+
+
+def meta(**changes):
+    return lambda tensors, metadata: metadata.update(changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t, m: t.pop("features"), "holds no features"),
+        (lambda t, m: t.pop("class_vectors"), "holds no class_vectors; add it to the file, or pass class_vectors"),
+        (lambda t, m: m.pop("logit_scale"), r"holds no logit_scale; .* pass logit_scale \(100 for OpenAI's CLIP\)"),
+        (bad("features", np.ones((400, 31), np.float32)), "features have dim 31, class vectors 32"),
+        (bad("features", np.ones((0, 32), np.float32)), r"must be a table with rows and columns, got shape \(0, 32\)"),
+        (bad("features", np.ones(32, np.float32)), "must be a table"),
+        (bad("features", np.zeros((400, 32), np.float32)), r"features: row 0 is all zeros \(400 such of 400\)"),
+        (bad("features", np.full((400, 32), np.nan, np.float32)), "holds NaN or infinity"),
+        (bad("features", np.ones((400, 32), np.int64)), "must be floating point"),
+        (bad("class_vectors", np.ones((0, 32), np.float32)), "class_vectors must be a table"),
+        (bad("labels", np.zeros(399, np.int64)), "labels must be 400 whole numbers"),
+        (bad("labels", np.zeros(400, np.float32)), "labels must be 400 whole numbers, got float32"),
+        (bad("labels", np.full(400, 8)), "labels must lie between 0 and 7, got 8 to 8"),
+        (bad("labels", np.full(400, -1)), "labels must lie between 0 and 7, got -1 to -1"),
+        (bad("order", np.zeros(400, np.int64)), "order must hold every position from 0 to 399 once"),
+        (meta(class_names=json.dumps(["a"])), "1 class names for 8 class vectors"),
+        (meta(class_names="[broken"), "cannot be read"),
+        (meta(logit_scale="much"), "logit_scale and logit_bias must be numbers"),
+    ],
+)
+def test_files_whose_parts_do_not_fit(stream_file, change, message):
+    tensors, metadata = load_file(stream_file), {"logit_scale": "10", "class_names": json.dumps(list("abcdefgh"))}
+    change(tensors, metadata)
+    save_file(tensors, stream_file, metadata)
+    with pytest.raises(InputError, match=message):
+        read_stream(stream_file)
+
+
+def test_files_that_are_not_feature_files(stream_file, tmp_path):
+    with pytest.raises(InputError, match=r"feature files end in .safetensors, .npz, .npy, .pt"):
+        read_stream(tmp_path / "features.csv")
+    with pytest.raises(InputError, match="no feature file at"):
+        read_stream(tmp_path / "features.npy")
+    content = stream_file.read_bytes()
+    for suffix in (".safetensors", ".npz", ".npy", ".pt"):
+        for garbage in (b"", b"garbage" * 100, content[: len(content) // 2]):
+            path = tmp_path / f"broken{suffix}"
+            path.write_bytes(garbage)
+            with pytest.raises(AcclimateError, match="broken"):
+                read_stream(path)
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    with pytest.raises(InputError, match="cannot be read"):
+        read_stream(tmp_path / "objects.npy")
+    np.savez(tmp_path / "labels.npz", labels=np.zeros(3))
+    with pytest.raises(InputError, match="must hold one bare array"):
+        read_stream(stream_file, labels=tmp_path / "labels.npz")
+
+
+def test_a_stream_that_cannot_be_written_says_so(stream, tmp_path):
+    with pytest.raises(InputError, match="cannot write"):
+        write_stream(stream, tmp_path / "no" / "folder.safetensors")

@@ -1,0 +1,51 @@
+"""Real features with the published algorithm's answers; see the README beside the streams."""
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from acclimate import TDA, ZeroShot, read_stream
+from acclimate.arrays import to_host
+
+NAMES = ["pacs", "cifar10", "caltech101", "oxford_pets", "ucf101", "eurosat"]
+
+
+@pytest.fixture(params=NAMES)
+def real(request, shared):
+    path = shared / "streams" / f"{request.param}.safetensors"
+    if not path.is_file():
+        pytest.skip(f"the real streams are not on this machine ({path.name})")
+    return read_stream(path), load_file(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("batch_size", [1, 7, 256, None])
+def test_answers_are_those_of_the_published_algorithm(real, to_backend, batch_size):
+    stream, tensors = real
+    features = to_backend(stream.features[stream.order])
+    adapter = TDA(to_backend(stream.class_vectors), logit_scale=stream.logit_scale)
+    size = batch_size or len(stream)
+    logits = np.concatenate([to_host(adapter.step(features[i : i + size])) for i in range(0, len(stream), size)])
+    predictions, reference, labels = (
+        logits.argmax(axis=1),
+        tensors["reference_predictions"],
+        stream.labels[stream.order],
+    )
+    assert np.mean(predictions == reference) >= 0.999
+    assert abs(np.mean(predictions == labels) - np.mean(reference == labels)) <= 0.0005
+    np.testing.assert_allclose(logits[-32:], tensors["reference_logits_tail"], atol=1e-3)
+
+
+def test_both_caches_help_and_together_most(real):
+    # The published algorithm's own figures for these streams; CIFAR-10 and PACS gain nothing from one of the caches.
+    stream, _ = real
+    features, labels = stream.features[stream.order], stream.labels[stream.order]
+
+    def accuracy(method, **settings):
+        adapter = method(stream.class_vectors, logit_scale=stream.logit_scale, **settings)
+        return 100 * np.mean(adapter.step(features).argmax(axis=1) == labels)
+
+    zero_shot = accuracy(ZeroShot)
+    assert accuracy(TDA) > zero_shot
+    assert accuracy(TDA, positive=False) > zero_shot - 0.05
+    assert accuracy(TDA, negative=False) > zero_shot - 0.05
