@@ -76,8 +76,11 @@ def test_class_vectors_that_cannot_be_used(arguments, message):
 
 def test_ids_must_be_one_a_sample(stream):
     adapter = TDA(stream.class_vectors, logit_scale=10.0)
-    with pytest.raises(InputError, match="ids must be one integer a sample: 400 samples"):
-        adapter.step(stream.features, ids=[1, 2])
+    for ids in ([1, 2], 3, ["a"] * 400, np.zeros(400)):
+        with pytest.raises(InputError, match="ids must be one integer a sample: 400 samples"):
+            adapter.step(stream.features, ids=ids)
+    adapter.step(stream.features, ids=range(1000, 1400))
+    assert adapter.dump()["positive.ids"].min() >= 1000
 
 
 def test_removed_classes_are_forgotten_and_the_others_stay(stream):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, device, index, is_array_api_obj, move, namespace, unit_rows
+from acclimate.arrays import Array, HostArray, as_floats, index, is_array_api_obj, move, namespace, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, observe_unit, observe_unit_views
 
@@ -98,19 +98,21 @@ class Adapter(ABC):
         """
         floats = as_floats(features, "features")
         self._check_shape(floats)
-        if ids is not None and (np.ndim(ids) != 1 or len(ids) != len(floats)):
-            raise InputError(f"ids must be one integer a sample: {len(floats)} samples, ids of shape {np.shape(ids)}.")
+        if ids is not None:
+            ids = np.asarray(ids)
+            if ids.dtype.kind not in "iu" or ids.shape != floats.shape[:1]:
+                raise InputError(
+                    f"ids must be one integer a sample: {len(floats)} samples, {ids.dtype} ids {ids.shape}."
+                )
         unit = unit_rows(move(floats, self.class_vectors), "features")
-        look = observe_unit if unit.ndim == 2 else observe_unit_views
-        xp = namespace(unit)
-        shape = (unit.shape[0], self.class_vectors.shape[0])
-        logits = xp.empty(shape, dtype=unit.dtype, device=device(unit))
-        views = unit.shape[1] if unit.ndim == 3 else 1
-        size = max(1, min(1024, max(256, BLOCK_LOGITS // shape[1])) // views)
-        for start in range(0, shape[0], size):
+        look, views = (observe_unit, 1) if unit.ndim == 2 else (observe_unit_views, unit.shape[1])
+        size = max(1, min(1024, max(256, BLOCK_LOGITS // len(self.class_names))) // views)
+        answers = []
+        for start in range(0, unit.shape[0], size):
             block = slice(start, start + size)
             evidence = look(unit[block], self.class_vectors, self.logit_scale, self.logit_bias)
-            logits[block] = self.adapt(evidence, None if ids is None else ids[block])
+            answers.append(self.adapt(evidence, None if ids is None else ids[block]))
+        logits = answers[0] if len(answers) == 1 else namespace(unit).concat(answers)
         return move(logits, features if is_array_api_obj(features) else floats)
 
     def adapt(self, evidence: Evidence, ids: Sequence[int] | HostArray | None = None) -> Array:
