@@ -121,8 +121,11 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda samples: None
+        return
     columns = (TextColumn("adapting"), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task("adapting", total=total)
         yield lambda samples: progress.advance(task, samples)
 
