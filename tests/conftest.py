@@ -41,3 +41,42 @@ def stream_file(stream, tmp_path):
     path = tmp_path / "shifted.safetensors"
     write_stream(stream, path)
     return path
+
+
+@pytest.fixture(scope="session", params=["clip", "siglip"])
+def tiny_model(request, tmp_path_factory):
+    """A folder with a tiny random model, once CLIP and once SigLIP."""
+    return _tiny(request.param, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_clip(tmp_path_factory):
+    """A folder with a tiny random CLIP."""
+    return _tiny("clip", tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def tiny_onnx(tiny_clip, tmp_path_factory):
+    """The tiny CLIP as an ONNX folder."""
+    pytest.importorskip("onnxscript", reason="converting needs onnxscript")
+    from acclimate.encoders import load_encoder
+    from acclimate.encoders.convert import convert
+
+    folder = tmp_path_factory.mktemp("onnx") / "clip"
+    convert(load_encoder(f"local:{tiny_clip}", "cpu"), folder)
+    return folder
+
+
+def _tiny(kind, tmp_path_factory):
+    pytest.importorskip("transformers", reason="the tiny models are made with transformers")
+    from tiny_models import save_tiny_model
+
+    return save_tiny_model(kind, tmp_path_factory.mktemp(kind))
+
+
+@pytest.fixture(scope="session")
+def photos(tmp_path_factory):
+    """A folder of 40 drawn images in sub-folders named after what they show."""
+    from drawn_images import draw_folder
+
+    return draw_folder(tmp_path_factory.mktemp("photos"), 40)

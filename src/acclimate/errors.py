@@ -15,3 +15,11 @@ class StateError(AcclimateError):
 
 class MissingExtraError(AcclimateError, ImportError):
     """An optional package is needed and not installed."""
+
+
+class ImageError(AcclimateError):
+    """An image that cannot be read."""
+
+
+class ModelError(AcclimateError):
+    """A model that cannot be found or used."""

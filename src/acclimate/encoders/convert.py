@@ -1,0 +1,130 @@
+"""From a PyTorch model to an ONNX folder, so that classifying and serving need no PyTorch."""
+
+import json
+import logging
+import shutil
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
+from acclimate.encoders.transformers import TransformersEncoder, unwrap
+from acclimate.errors import InputError, MissingExtraError, ModelError
+
+
+def convert(encoder: Any, folder: Path) -> float:
+    """Write an encoder as an ONNX folder, whole or not at all.
+
+    Args:
+        encoder: from `hf:` or `local:`.
+        folder: must not exist yet.
+
+    Returns:
+        The largest difference between the two models' unit features on random images and words.
+    """
+    if not isinstance(encoder, TransformersEncoder):
+        raise InputError("only hf: and local: models can be converted.")
+    if folder.exists():
+        raise InputError(f"{folder} exists; name a new folder, or remove it first.")
+    try:
+        import onnx  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("converting needs onnx and onnxscript: pip install 'acclimate[convert]'.") from error
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        _export(encoder, work)
+        _write_tokenizer(encoder, work)
+        config = {
+            "format": FORMAT,
+            "version": VERSION,
+            "source": encoder.source,
+            "dim": encoder.dim,
+            "context": encoder.context,
+            "pad_id": encoder.tokenizer.pad_token_id,
+            "logit_scale": encoder.logit_scale,
+            "logit_bias": encoder.logit_bias,
+            "preprocess": encoder.prepare_pixels.as_json(),
+        }
+        (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        gap = _largest_gap(encoder, OnnxEncoder(work, "cpu"))
+        work.rename(folder)
+        return gap
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _export(encoder: TransformersEncoder, folder: Path) -> None:
+    import torch
+
+    model = encoder.model.to("cpu")
+
+    class ImageTower(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, pixels: Any) -> Any:
+            return unwrap(self.model.get_image_features(pixel_values=pixels))
+
+    class TextTower(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids: Any) -> Any:
+            return unwrap(self.model.get_text_features(input_ids=ids))
+
+    size = encoder.prepare_pixels
+    pixels = torch.zeros(2, 3, size.height, size.width)
+    ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")["input_ids"]
+    batch = torch.export.Dim("batch")
+    exporter = logging.getLogger("torch.onnx")
+    level = exporter.level
+    exporter.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for tower, example, name, label in (
+                (ImageTower(), pixels, "image.onnx", "pixels"),
+                (TextTower(), ids, "text.onnx", "ids"),
+            ):
+                torch.onnx.export(
+                    tower.eval(),
+                    (example,),
+                    folder / name,
+                    input_names=[label],
+                    output_names=["features"],
+                    dynamic_shapes=({0: batch},),
+                    dynamo=True,
+                    external_data=False,
+                    verbose=False,
+                )
+    finally:
+        exporter.setLevel(level)
+        encoder.model.to(encoder.device)
+
+
+def _write_tokenizer(encoder: TransformersEncoder, folder: Path) -> None:
+    backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ModelError(f"{encoder.source} has a tokenizer that only runs in Python, so it cannot be converted.")
+    backend.save(str(folder / "tokenizer.json"))
+
+
+def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:
+    size = one.prepare_pixels
+    pixels = np.random.default_rng(0).standard_normal((4, 3, size.height, size.width), dtype=np.float32)
+    words = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
+    gaps = []
+    for ours, theirs in (
+        (one.encode_images(list(pixels)), other.encode_images(list(pixels))),
+        (one.encode_text(words), other.encode_text(words)),
+    ):
+        unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (ours, theirs)]
+        gaps.append(float(np.abs(unit[0] - unit[1]).max()))
+    return max(gaps)

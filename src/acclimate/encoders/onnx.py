@@ -1,0 +1,95 @@
+"""ONNX folders: `image.onnx`, `text.onnx`, `tokenizer.json` and `acclimate.json`, run by onnxruntime without PyTorch."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from acclimate.arrays import HostArray
+from acclimate.encoders.base import fingerprint_files
+from acclimate.encoders.images import Preprocess
+from acclimate.errors import ModelError
+
+CONFIG = "acclimate.json"
+FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
+FORMAT, VERSION = "acclimate-onnx", 1
+
+
+def load(folder: str, device: str = "auto") -> "OnnxEncoder":
+    """Load the encoder of a folder."""
+    return OnnxEncoder(Path(folder), device)
+
+
+class OnnxEncoder:
+    """A converted CLIP or SigLIP model.
+
+    Args:
+        folder: with the files of `FILES`.
+        device: "auto", "cpu" or "cuda".
+    """
+
+    def __init__(self, folder: Path, device: str = "auto") -> None:
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        if missing:
+            what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
+            raise ModelError(
+                f"no ONNX model in {folder} ({what}); make one with `acclimate convert hf:ID --to {folder}`."
+            )
+        try:
+            config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+            if (config["format"], config["version"]) != (FORMAT, VERSION):
+                raise ModelError(f"{folder} was made by another version of acclimate; convert the model again.")
+            self.dim, self.context = int(config["dim"]), int(config["context"])
+            self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
+            self.prepare_pixels = Preprocess.from_json(config["preprocess"])
+            self.source = str(config.get("source", ""))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
+        self._image = _session(folder / "image.onnx", device)
+        self._text = _session(folder / "text.onnx", device)
+        self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
+        self.fingerprint = fingerprint_files([folder / name for name in FILES])
+
+    def prepare(self, image: Image.Image) -> HostArray:
+        """Pixels (3, h, w)."""
+        return self.prepare_pixels(image)
+
+    def encode_images(self, images: Sequence[HostArray]) -> HostArray:
+        """Features (n, dim)."""
+        return np.asarray(self._image.run(None, {"pixels": np.stack(images)})[0])
+
+    def encode_text(self, texts: Sequence[str]) -> HostArray:
+        """Features (n, dim); long texts are cut to the model's context."""
+        ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
+        return np.asarray(self._text.run(None, {"ids": ids})[0])
+
+
+def _session(path: Path, device: str) -> Any:
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    if device.startswith("cuda") and "CUDAExecutionProvider" not in available:
+        raise ModelError("this onnxruntime cannot use CUDA; pip install onnxruntime-gpu, or use --device cpu.")
+    use_cuda = device != "cpu" and "CUDAExecutionProvider" in available
+    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if use_cuda else ["CPUExecutionProvider"]
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=providers)
+    except Exception as error:  # onnxruntime's own exceptions have no common base
+        raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
+
+
+def _tokenizer(path: Path, context: int, pad_id: int) -> Any:
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ModelError(f"{path} cannot be read ({error}); convert the model again.") from error
+    tokenizer.enable_truncation(context)
+    tokenizer.enable_padding(length=context, pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id) or "")
+    return tokenizer

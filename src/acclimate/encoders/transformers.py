@@ -1,0 +1,142 @@
+"""CLIP and SigLIP models of Hugging Face transformers, majors 4 and 5: `hf:ID` and `local:DIR`."""
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from acclimate.arrays import HostArray
+from acclimate.encoders.base import fingerprint_files
+from acclimate.encoders.images import Preprocess
+from acclimate.errors import MissingExtraError, ModelError
+
+
+def load_from_hub(name: str, device: str = "auto") -> "TransformersEncoder":
+    """Load a model of the hub by its id; downloads it if it is not in the cache yet."""
+    return TransformersEncoder(name, device)
+
+
+def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
+    """Load a model saved with `save_pretrained`; touches no network."""
+    path = Path(folder)
+    if not (path / "config.json").is_file():
+        what = "it holds no config.json" if path.is_dir() else "there is no such folder"
+        raise ModelError(f"no transformers model in {folder}: {what}; save one there with `save_pretrained`.")
+    return TransformersEncoder(folder, device, local=True)
+
+
+class TransformersEncoder:
+    """A dual encoder of transformers.
+
+    Args:
+        name: id on the hub, or a folder.
+        device: "auto", "cpu", "cuda", "mps", ...
+        local: look nowhere but in that folder.
+    """
+
+    def __init__(self, name: str, device: str = "auto", local: bool = False) -> None:
+        try:
+            import torch
+            import transformers
+        except ImportError as error:
+            raise MissingExtraError(
+                f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert it where they are "
+                "(`acclimate convert`) and use onnx: here."
+            ) from error
+        self._torch = torch
+        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
+        with _explained(name, local), _quiet(transformers):
+            self.model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+            self.prepare_pixels = Preprocess.from_processor(_processor_config(transformers, name, local))
+        if not (hasattr(self.model, "get_image_features") and hasattr(self.model, "logit_scale")):
+            kind = type(self.model).__name__
+            raise ModelError(f"{name} is a {kind}, not a model of images and texts; use a CLIP or SigLIP model.")
+        self.model.eval().to(self.device)
+        self.context = int(self.model.config.text_config.max_position_embeddings)
+        self.logit_scale = float(self.model.logit_scale.detach().exp())
+        bias = getattr(self.model, "logit_bias", None)
+        self.logit_bias = 0.0 if bias is None else float(bias.detach())
+        self.source = f"{'local' if local else 'hf'}:{name}"
+        self.fingerprint = self._fingerprint(name, local)
+        self.dim = int(self.encode_text(["a"]).shape[1])
+
+    def prepare(self, image: Image.Image) -> HostArray:
+        """Pixels (3, h, w)."""
+        return self.prepare_pixels(image)
+
+    def encode_images(self, images: Sequence[HostArray]) -> HostArray:
+        """Features (n, dim)."""
+        with self._torch.inference_mode():
+            pixels = self._torch.from_numpy(np.stack(images)).to(self.device)
+            return _host(unwrap(self.model.get_image_features(pixel_values=pixels)))
+
+    def encode_text(self, texts: Sequence[str]) -> HostArray:
+        """Features (n, dim); padded to the full context as SigLIP needs, long texts cut to it."""
+        with self._torch.inference_mode():
+            ids = self.tokenizer(
+                list(texts), padding="max_length", truncation=True, max_length=self.context, return_tensors="pt"
+            )["input_ids"]
+            return _host(unwrap(self.model.get_text_features(input_ids=ids.to(self.device))))
+
+    def _fingerprint(self, name: str, local: bool) -> str:
+        if local:
+            files = [path for path in Path(name).iterdir() if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
+            return fingerprint_files(files)
+        commit = getattr(self.model.config, "_commit_hash", None)
+        return f"{name}@{commit}" if commit else ""
+
+
+def unwrap(output: Any) -> Any:
+    """Features as a tensor; transformers 5 wraps them in an output object."""
+    return getattr(output, "pooler_output", output)
+
+
+def _host(tensor: Any) -> HostArray:
+    return np.asarray(tensor.float().cpu().numpy())
+
+
+def _processor_config(transformers: Any, name: str, local: bool) -> dict[str, Any]:
+    from transformers.image_processing_utils import BaseImageProcessor
+
+    combined = Path(name) / "processor_config.json"
+    if local and not (Path(name) / "preprocessor_config.json").is_file() and combined.is_file():
+        return dict(json.loads(combined.read_text(encoding="utf-8"))["image_processor"])
+    config, _ = BaseImageProcessor.get_image_processor_dict(name, local_files_only=local)
+    return dict(config)
+
+
+@contextlib.contextmanager
+def _explained(name: str, local: bool) -> Iterator[None]:
+    """Turn what transformers raises into one line that says what is missing and how to get it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if local:
+            how = "the folder must hold config.json, the weights, the tokenizer and preprocessor_config.json"
+        else:
+            offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
+            how = "unset HF_HUB_OFFLINE to download it" if offline else "check the name and the network"
+            how += f"; or fetch it elsewhere (`hf download {name}`), copy the folder and use local:DIR"
+        raise ModelError(f"cannot load {name}: {reason} ({how}).") from error
+
+
+@contextlib.contextmanager
+def _quiet(transformers: Any) -> Iterator[None]:
+    """Keep transformers' progress bars and notices off the terminal."""
+    logging = transformers.utils.logging
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,1 @@
+"""A classification job: rows written as they come, resumable, with a report at the end."""

@@ -1,0 +1,28 @@
+"""Images the tests draw: noisy coloured shapes, the same for the same seed."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
+
+COLOURS = {"red": (200, 30, 40), "green": (40, 160, 60), "blue": (40, 70, 190)}
+
+
+def draw(colour: str, seed: int, size: tuple[int, int] = (60, 48)) -> Image.Image:
+    rng = np.random.default_rng(seed)
+    noise = rng.integers(0, 90, (size[1], size[0], 3), dtype=np.uint8)
+    image = Image.fromarray(noise)
+    pen = ImageDraw.Draw(image)
+    left, top = rng.integers(2, 20, 2).tolist()
+    box = (left, top, left + int(rng.integers(15, 38)), top + int(rng.integers(12, 26)))
+    (pen.rectangle if seed % 2 else pen.ellipse)(box, fill=COLOURS[colour])
+    return image
+
+
+def draw_folder(folder: Path, count: int) -> Path:
+    names = list(COLOURS)
+    for i in range(count):
+        colour = names[i % len(names)]
+        (folder / colour).mkdir(exist_ok=True)
+        draw(colour, i).save(folder / colour / f"img{i}.png")
+    return folder

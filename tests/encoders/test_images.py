@@ -1,0 +1,143 @@
+"""Reading and preparing images, against Pillow's truth and transformers' own processors."""
+
+import io
+
+import numpy as np
+import pytest
+from drawn_images import draw
+from PIL import Image
+
+from acclimate.encoders.images import MAX_PIXELS, Preprocess, open_image
+from acclimate.errors import ImageError, ModelError
+
+
+def encoded(image, kind="PNG", **options):
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def picture():
+    return draw("red", 1)
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "L", "LA", "P", "1", "CMYK"])
+def test_every_mode_becomes_rgb(picture, mode):
+    image = open_image(encoded(picture.convert(mode), "TIFF" if mode == "CMYK" else "PNG"))
+    assert (image.mode, image.size) == ("RGB", picture.size)
+    expected = np.asarray(picture.convert(mode).convert("RGB"), int)
+    assert np.abs(np.asarray(image, int) - expected).max() <= 1
+
+
+def test_sixteen_bits_keep_their_shades():
+    shades = np.linspace(0, 65535, 64, dtype=np.uint16).reshape(8, 8)
+    image = np.asarray(open_image(encoded(Image.fromarray(shades))))
+    np.testing.assert_allclose(image[..., 0], shades / 257, atol=1)
+
+
+def test_floats_are_taken_as_they_come():
+    shades = np.linspace(0, 255, 64, dtype=np.float32).reshape(8, 8)
+    np.testing.assert_allclose(np.asarray(open_image(encoded(Image.fromarray(shades), "TIFF")))[..., 0], shades, atol=1)
+
+
+def test_photos_are_turned_upright(picture):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned by 90 degrees
+    image = open_image(encoded(picture, "JPEG", quality=100, subsampling=0, exif=exif))
+    assert image.size == picture.size[::-1]
+    expected = np.asarray(picture.transpose(Image.Transpose.ROTATE_270), int)
+    assert np.abs(np.asarray(image, int) - expected).mean() < 8
+
+
+def test_of_an_animation_the_first_frame(picture):
+    frames = [draw("blue", 2), draw("green", 3)]
+    image = open_image(encoded(picture.quantize(64), "GIF", save_all=True, append_images=frames))
+    assert image.size == picture.size
+    assert np.abs(np.asarray(image, int) - np.asarray(picture, int)).mean() < 25
+
+
+def test_paths_pictures_and_arrays(picture, tmp_path):
+    picture.save(tmp_path / "x.png")
+    for source in (tmp_path / "x.png", str(tmp_path / "x.png"), picture, np.asarray(picture), np.asarray(picture) / 255):
+        assert np.array_equal(np.asarray(open_image(source)), np.asarray(picture))
+    grey = np.asarray(picture.convert("L"))
+    assert np.array_equal(np.asarray(open_image(grey[:, :, None]))[..., 0], grey)
+    assert open_image(np.asarray(picture.convert("RGBA"))).mode == "RGB"
+
+
+def bomb():
+    """A tiny PNG that claims to be 30,000 x 30,000."""
+    content = bytearray(encoded(Image.new("1", (8, 8))))
+    content[16:24] = (30_000).to_bytes(4, "big") * 2
+    import zlib
+
+    content[29:33] = zlib.crc32(bytes(content[12:29])).to_bytes(4, "big")
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"hello", "not an image"),
+        (b"\x89PNG\r\n\x1a\n" + bytes(40), "not an image|damaged|truncated|broken"),
+        (np.zeros((3, 4, 5), np.uint8), r"must be \(h, w\)"),
+        (np.zeros((0, 4), np.uint8), r"must be \(h, w\)"),
+        (np.zeros((3, 4), np.int64), "must hold bytes"),
+        ("no/such/file.jpg", "No such file"),
+    ],
+)
+def test_what_is_no_image_says_why(source, message):
+    with pytest.raises(ImageError, match=message):
+        open_image(source)
+
+
+def test_truncated_files_and_bombs_are_refused(picture):
+    for kind in ("PNG", "JPEG", "WEBP", "GIF", "TIFF", "BMP"):
+        content = encoded(picture, kind)
+        with pytest.raises(ImageError):
+            open_image(content[: len(content) // 2])
+    assert 30_000**2 > MAX_PIXELS
+    with pytest.raises(ImageError, match="decompression bomb"):
+        open_image(bomb())
+
+
+SIZES = [(60, 48), (48, 60), (500, 333), (224, 224), (31, 400), (20, 20)]
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_pixels_equal_the_reference_processors(kind, size, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    from tiny_models import MEANS, STDS
+
+    if kind == "clip":
+        config = {"size": {"shortest_edge": 224}, "crop_size": {"height": 224, "width": 224}, "do_center_crop": True}
+    else:
+        config = {"size": {"height": 224, "width": 224}}
+    config |= {"resample": 3, "image_mean": MEANS[kind], "image_std": STDS[kind]}
+    name = {"clip": "CLIPImageProcessor", "siglip": "SiglipImageProcessor"}[kind]
+    # With torchvision the default processor resizes differently; Pillow's is the reference of the published models.
+    reference = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
+    image = draw("green", 5, size)
+    expected = reference(**config)(images=image, return_tensors="np")["pixel_values"][0]
+    np.testing.assert_allclose(Preprocess.from_processor(config)(image), expected, atol=1e-3)
+
+
+def test_older_configs_and_strange_ones():
+    flat = {"size": 224, "crop_size": 224, "do_center_crop": True, "resample": 2, "image_mean": [0] * 3, "image_std": [1] * 3}
+    preprocess = Preprocess.from_processor(flat)
+    assert (preprocess.height, preprocess.width, preprocess.short_side, preprocess.resample) == (224, 224, 224, "bilinear")
+    assert Preprocess.from_json(preprocess.as_json()) == preprocess
+    with pytest.raises(ModelError, match="does not know"):
+        Preprocess.from_processor(flat | {"size": {"height": 256, "width": 256}})
+    with pytest.raises(ModelError, match="any shape"):
+        Preprocess.from_processor(flat | {"size": {"shortest_edge": 256}, "do_center_crop": False})
+
+
+def test_an_image_smaller_than_the_crop_is_padded_with_black():
+    preprocess = Preprocess(8, 8, 4, "bicubic", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    pixels = preprocess(Image.new("RGB", (10, 10), (255, 255, 255)))
+    assert pixels.shape == (3, 8, 8)
+    assert pixels.sum() == 3 * 16

@@ -1,0 +1,76 @@
+"""Tiny random CLIP and SigLIP models with real tokenizers, saved as transformers saves them."""
+
+import json
+from pathlib import Path
+
+CORPUS = [
+    "a photo of a cat. a photo of a dog. a photo of a bird.",
+    "red green blue square circle triangle stripes dots a photo of the large small",
+]
+MEANS = {"clip": [0.48145466, 0.4578275, 0.40821073], "siglip": [0.5, 0.5, 0.5]}
+STDS = {"clip": [0.26862954, 0.26130258, 0.27577711], "siglip": [0.5, 0.5, 0.5]}
+
+
+def save_tiny_model(kind: str, folder: Path, size: int = 32) -> Path:
+    """Save a random two-layer model; `kind` is "clip" or "siglip"."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    text = {"vocab_size": 300, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    vision = {"image_size": size, "patch_size": 8}
+    if kind == "clip":
+        layers["projection_dim"] = 24
+        config = transformers.CLIPConfig(
+            text_config=text | layers, vision_config=vision | layers, projection_dim=24, logit_scale_init_value=2.5
+        )
+        model = transformers.CLIPModel(config)
+    else:
+        config = transformers.SiglipConfig(text_config=text | layers, vision_config=vision | layers)
+        model = transformers.SiglipModel(config)
+        model.logit_scale.data.fill_(2.0)
+        model.logit_bias.data.fill_(-3.0)
+    for parameter in model.parameters():  # apart from each other, so that answers differ
+        if parameter.ndim > 1:
+            parameter.data.mul_(6.0)
+    transformers.utils.logging.disable_progress_bar()
+    model.eval().save_pretrained(folder)
+    save_tokenizer(folder)
+    processor = {
+        "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
+        "do_resize": True,
+        "do_rescale": True,
+        "do_normalize": True,
+        "do_convert_rgb": True,
+        "do_center_crop": kind == "clip",
+        "size": {"shortest_edge": size} if kind == "clip" else {"height": size, "width": size},
+        "resample": 3,
+        "rescale_factor": 1 / 255,
+        "image_mean": MEANS[kind],
+        "image_std": STDS[kind],
+    }
+    if kind == "clip":
+        processor["crop_size"] = {"height": size, "width": size}
+    (folder / "preprocessor_config.json").write_text(json.dumps(processor))
+    return folder
+
+
+def save_tokenizer(folder: Path) -> None:
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.BPE(unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300,
+        special_tokens=["<start>", "<end>"],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
+    )
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<start>", eos_token="<end>", pad_token="<end>")
+    fast.save_pretrained(folder)
