@@ -72,5 +72,7 @@ def save_tokenizer(folder: Path) -> None:
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
     )
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<start>", eos_token="<end>", pad_token="<end>")
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<start>", eos_token="<end>", pad_token="<end>"
+    )
     fast.save_pretrained(folder)

@@ -7,6 +7,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from acclimate.adapters import TDA, Adapter, ZeroShot, create, load, merge, methods, register, save
+    from acclimate.classifier import Classifier, Prediction
     from acclimate.errors import AcclimateError
     from acclimate.evidence import Evidence, observe, observe_views
     from acclimate.sources.features import FeatureStream, read_stream, write_stream
@@ -15,8 +16,10 @@ __all__ = [
     "TDA",
     "AcclimateError",
     "Adapter",
+    "Classifier",
     "Evidence",
     "FeatureStream",
+    "Prediction",
     "ZeroShot",
     "create",
     "load",
@@ -33,8 +36,10 @@ __all__ = [
 # Names are imported when they are first used, so that `acclimate --help` answers at once.
 _HOMES = {
     "AcclimateError": "errors",
+    "Classifier": "classifier",
     "Evidence": "evidence",
     "FeatureStream": "sources.features",
+    "Prediction": "classifier",
     "observe": "evidence",
     "observe_views": "evidence",
     "read_stream": "sources.features",

@@ -18,7 +18,13 @@ class MissingExtraError(AcclimateError, ImportError):
 
 
 class ImageError(AcclimateError):
-    """An image that cannot be read."""
+    """An image that cannot be read; `index` is its position in a stream, where it is of one."""
+
+    index: int = 0
+
+
+class RunError(AcclimateError):
+    """A run that had to stop; what was done so far is kept."""
 
 
 class ModelError(AcclimateError):

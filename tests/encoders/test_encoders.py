@@ -6,13 +6,13 @@ import sys
 
 import numpy as np
 import pytest
-from drawn_images import draw
 
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.encoders.convert import convert
 from acclimate.encoders.onnx import FILES
 from acclimate.encoders.transformers import TransformersEncoder
 from acclimate.errors import InputError, MissingExtraError, ModelError
+from drawn_images import draw
 
 WORDS = ["a photo of a cat.", "dog", "", "a very long text " * 30, "Füße 猫"]
 
@@ -53,7 +53,9 @@ def test_converting_changes_nothing(tiny_model, tmp_path):
     assert (converted.dim, converted.context) == (encoder.dim, encoder.context)
     assert (converted.logit_scale, converted.logit_bias) == (encoder.logit_scale, encoder.logit_bias)
     prepared = [encoder.prepare(image) for image in pictures()]
-    assert all(np.array_equal(converted.prepare(image), pixels) for image, pixels in zip(pictures(), prepared, strict=True))
+    assert all(
+        np.array_equal(converted.prepare(image), pixels) for image, pixels in zip(pictures(), prepared, strict=True)
+    )
     np.testing.assert_allclose(converted.encode_images(prepared), encoder.encode_images(prepared), atol=1e-3)
     np.testing.assert_allclose(converted.encode_text(WORDS), encoder.encode_text(WORDS), atol=1e-3)
     assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == sorted(FILES)
@@ -85,7 +87,10 @@ def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
         ("open_clip/ViT-B-16/openai", "did you mean open_clip:ViT-B-16/openai"),
         ("zzzzzz", "a model is named like onnx:clip/, hf:openai"),
         ("hf:", "unknown model 'hf:'"),
-        ("onnx:no-such-folder", r"no ONNX model in no-such-folder \(no such folder\); make one with `acclimate convert"),
+        (
+            "onnx:no-such-folder",
+            r"no ONNX model in no-such-folder \(no such folder\); make one with `acclimate convert",
+        ),
         ("local:no-such-folder", "there is no such folder; save one there"),
     ],
 )
@@ -127,7 +132,7 @@ def test_cuda_that_is_not_there(tiny_onnx):
 
 def test_damaged_and_foreign_transformers_folders(tiny_clip, tmp_path):
     shutil.copytree(tiny_clip, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*", "preprocessor*"))
-    with pytest.raises(ModelError, match="the folder must hold config.json, the weights, the tokenizer"):
+    with pytest.raises(ModelError, match=r"the folder must hold config\.json, the weights, the tokenizer"):
         load_encoder(f"local:{tmp_path / 'bare'}")
     shutil.copytree(tiny_clip, tmp_path / "heavy", ignore=shutil.ignore_patterns("*.safetensors"))
     with pytest.raises(ModelError, match="cannot load"):

@@ -1,7 +1,7 @@
 """Save, load and merge adapters."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -13,10 +13,16 @@ from acclimate.errors import InputError, StateError
 from acclimate.state import read_snapshot, write_snapshot
 
 
-def save(adapter: Adapter, path: str | os.PathLike[str]) -> None:
-    """Write everything an adapter is to a snapshot; a crash leaves the old file or the new one."""
+def save(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
+    """Write everything an adapter is to a snapshot; a crash leaves the old file or the new one.
+
+    Args:
+        adapter: what to save.
+        path: the file to create or replace.
+        notes: anything JSON can hold, to be kept with it; see `read_notes`.
+    """
     tensors = {"class_vectors": to_host(adapter.class_vectors), **adapter.dump()}
-    write_snapshot(path, tensors, _describe(adapter))
+    write_snapshot(path, tensors, {**_describe(adapter), "notes": dict(notes or {})})
 
 
 def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
@@ -47,6 +53,11 @@ def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
     adapter.reindex(np.arange(len(vectors)))  # the caches follow the class vectors to where they live
     adapter.restore(tensors)
     return adapter
+
+
+def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The notes that were saved with an adapter."""
+    return dict(read_snapshot(path)[1].get("notes", {}))
 
 
 def merge(adapters: Iterable[Adapter]) -> Adapter:

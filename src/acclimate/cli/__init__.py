@@ -5,22 +5,26 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from acclimate.cli.catalogue import doctor, methods, models
+from acclimate.cli.classify import classify
+from acclimate.cli.convert import convert
 from acclimate.cli.demo import demo
+from acclimate.cli.embed import embed
 from acclimate.cli.run import run
 from acclimate.cli.state import state
-from acclimate.errors import AcclimateError
+from acclimate.errors import AcclimateError, RunError
 
 
 class Group(TyperGroup):
     """Shows the errors a user can cause as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit with 2 on an `AcclimateError`."""
+        """Run the command; exit with 1 if the run had to stop, with 2 if it could not begin."""
         try:
             return super().invoke(ctx)
         except AcclimateError as error:
             typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(2) from error
+            raise typer.Exit(1 if isinstance(error, RunError) else 2) from error
 
 
 app = typer.Typer(
@@ -52,8 +56,14 @@ def options(
     """Zero-shot image classification that adapts itself to the images it is shown."""
 
 
+app.command()(classify)
+app.command()(embed)
 app.command()(run)
 app.add_typer(state, name="state")
+app.command()(convert)
+app.command()(models)
+app.command()(methods)
+app.command()(doctor)
 app.command()(demo)
 
 

@@ -43,7 +43,7 @@ def run(
 
     chosen = list(dict.fromkeys(method or ["tda"]))
     learners = [name for name in chosen if name != "zero-shot"]
-    methods = {name: _settings(name, setting or [], learners) for name in learners}
+    methods = {name: parse_settings(name, setting or [], learners) for name in learners}
     for path in filter(None, (json, plot, save_state)):
         check_writable(path)
     if (plot or save_state) and (len(files) > 1 or orders):
@@ -60,7 +60,8 @@ def run(
 
     order_names = [f"seed:{seed}" for seed in range(orders)] or [order]
     results = []
-    with _progress(sum(map(len, streams.values())) * (1 + len(learners) * len(order_names))) as advance:
+    total = sum(map(len, streams.values())) * (1 + len(learners) * len(order_names))
+    with progress_bar(total, "adapting", "samples") as advance:
         for path, stream in streams.items():
             outcomes = compare(stream, methods, order_names, batch_size, device, advance)
             baseline = outcomes["zero-shot"]
@@ -75,7 +76,7 @@ def run(
     Console().print(_table(results))
 
 
-def _settings(method: str, settings: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
+def parse_settings(method: str, settings: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
     """The settings given for one method; a bare KEY is for every method that has it."""
     from acclimate.adapters.base import configure, find
     from acclimate.errors import InputError
@@ -115,7 +116,7 @@ def _lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[int], None]]:
+def progress_bar(total: int, verb: str, things: str) -> Iterator[Callable[[int], None]]:
     """A progress bar on stderr; only on a terminal, and gone when the work is done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -124,9 +125,9 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
     if not console.is_terminal:
         yield lambda samples: None
         return
-    columns = (TextColumn("adapting"), BarColumn(), MofNCompleteColumn(), TextColumn("samples"), TimeRemainingColumn())
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TextColumn(things), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("adapting", total=total)
+        task = progress.add_task(verb, total=total)
         yield lambda samples: progress.advance(task, samples)
 
 

@@ -42,7 +42,12 @@ class Encoder(Protocol):
 # prefix -> (module, function, what follows the prefix, an example)
 PREFIXES = {
     "onnx": ("onnx", "load", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
-    "hf": ("transformers", "load_from_hub", "a CLIP or SigLIP model of the hub (downloaded)", "hf:openai/clip-vit-base-patch16"),
+    "hf": (
+        "transformers",
+        "load_from_hub",
+        "a CLIP or SigLIP model of the hub (downloaded)",
+        "hf:openai/clip-vit-base-patch16",
+    ),
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }

@@ -63,7 +63,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 
     model = encoder.model.to("cpu")
 
-    class ImageTower(torch.nn.Module):
+    class ImageTower(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -71,7 +71,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
         def forward(self, pixels: Any) -> Any:
             return unwrap(self.model.get_image_features(pixel_values=pixels))
 
-    class TextTower(torch.nn.Module):
+    class TextTower(torch.nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
             self.model = model
@@ -81,7 +81,9 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 
     size = encoder.prepare_pixels
     pixels = torch.zeros(2, 3, size.height, size.width)
-    ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")["input_ids"]
+    ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")[
+        "input_ids"
+    ]
     batch = torch.export.Dim("batch")
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level

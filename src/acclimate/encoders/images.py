@@ -84,7 +84,7 @@ class Preprocess:
             short = min(width, height)
             size = (int(self.short_side * width / short), int(self.short_side * height / short))
         image = image.resize(size, Image.Resampling(RESAMPLING[self.resample]))
-        pixels = np.asarray(image, np.float32) / 255.0
+        pixels: HostArray = np.asarray(image, np.float32) / np.float32(255.0)
         pixels = _centre(pixels, self.height, self.width)
         pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
@@ -148,9 +148,11 @@ def _centre(pixels: HostArray, height: int, width: int) -> HostArray:
     """Cut (height, width) out of the middle of (h, w, 3); what the image does not cover is black."""
     top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
     if top < 0 or left < 0:
-        around = ((max(0, -top), max(0, height - pixels.shape[0] + top)), (max(0, -left), max(0, width - pixels.shape[1] + left)), (0, 0))
+        around = (
+            (max(0, -top), max(0, height - pixels.shape[0] + top)),
+            (max(0, -left), max(0, width - pixels.shape[1] + left)),
+            (0, 0),
+        )
         pixels = np.pad(pixels, around)
         top, left = max(top, 0), max(left, 0)
     return pixels[top : top + height, left : left + width]
-
-

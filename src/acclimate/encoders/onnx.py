@@ -1,4 +1,4 @@
-"""ONNX folders: `image.onnx`, `text.onnx`, `tokenizer.json` and `acclimate.json`, run by onnxruntime without PyTorch."""
+"""ONNX folders: `image.onnx`, `text.onnx`, `tokenizer.json`, `acclimate.json`; run by onnxruntime, no PyTorch."""
 
 import json
 from collections.abc import Sequence

@@ -1,0 +1,27 @@
+"""From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
+
+from acclimate.prompts.class_vectors import TextEncoder, class_vectors, default_cache_folder
+from acclimate.prompts.templates import (
+    Templates,
+    clean_labels,
+    example_prompts,
+    parse_template_option,
+    prompts_for,
+    read_labels,
+    spoken,
+    template_sets,
+)
+
+__all__ = [
+    "Templates",
+    "TextEncoder",
+    "class_vectors",
+    "clean_labels",
+    "default_cache_folder",
+    "example_prompts",
+    "parse_template_option",
+    "prompts_for",
+    "read_labels",
+    "spoken",
+    "template_sets",
+]

@@ -1,0 +1,199 @@
+"""Labels, and the prompts that say them to a text encoder.
+
+A template is a string with `{}` or `{c}` where the class name goes, or a function from the name to a prompt. Full
+prompts per class (as language models write them) come as a dict. Named sets, with their sources, are data.
+"""
+
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from itertools import chain, islice, zip_longest
+from pathlib import Path
+from typing import Any
+
+from acclimate.errors import InputError
+
+Template = str | Callable[[str], str]
+Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
+
+DEFAULT_SET = "single"
+_PLACEHOLDER = re.compile(r"\{c?\}")
+_WORDNET_ID = re.compile(r"n\d{8}\b")
+
+
+def spoken(label: str) -> str:
+    """The form of a label that is used in prompts: underscores become spaces, runs of spaces collapse."""
+    return " ".join(label.replace("_", " ").split())
+
+
+def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
+    """Strip labels; refuse an empty list, and labels that are empty, no strings, WordNet ids, or said twice."""
+    if isinstance(labels, str):
+        raise InputError(f"labels must be a list of class names, got the string {labels!r}; write [{labels!r}, ...].")
+    seen: dict[str, str] = {}
+    for position, label in enumerate(labels, start=1):
+        if not isinstance(label, str):
+            raise InputError(f"label {position} must be a string, got {label!r} of type {type(label).__name__}.")
+        label, words = label.strip(), spoken(label)
+        if not words:
+            raise InputError(f"label {position} is empty; name the class or remove the entry.")
+        if _WORDNET_ID.match(words):
+            raise InputError(f"label {label!r} looks like a WordNet id; map ids to words (n01440764 is 'tench').")
+        if words in seen:
+            raise InputError(f"labels {seen[words]!r} and {label!r} are the same class; keep one, or tell them apart.")
+        seen[words] = label
+    if not seen:
+        raise InputError("there are no labels; name at least one class.")
+    return tuple(seen.values())
+
+
+def read_labels(text_or_path: str) -> tuple[str, ...]:
+    """Labels from a file (one a line; blank lines and lines starting with # are skipped) or a comma-separated list."""
+    text = text_or_path.strip()
+    if os.path.exists(text):  # noqa: PTH110 (unlike pathlib, no error when a long list is no file name)
+        return clean_labels(_lines(_text(Path(text), "label file")))
+    if "," not in text and ("/" in text or text.endswith(".txt")):
+        raise InputError(f"no label file at {text}.")
+    return clean_labels(text.split(",") if text else [])
+
+
+@cache
+def _sets() -> dict[str, tuple[str, ...]]:
+    described = json.loads((files("acclimate.prompts") / "data" / "templates.json").read_text(encoding="utf-8"))
+    return {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
+
+
+def template_sets() -> dict[str, tuple[str, ...]]:
+    """The named sets of templates; where each comes from is said in `data/templates.json`."""
+    return dict(_sets())
+
+
+def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
+    """The full prompts of every label.
+
+    Args:
+        labels: K class names.
+        templates: a template, a set's name, a list of these, or a dict from class to full prompts. A template is a
+            string with `{}` or `{c}`, or a function from the class name (as spoken) to a prompt.
+
+    Returns:
+        K lists of prompts, in the order of the labels.
+
+    Raises:
+        InputError: a template has no place for the class name, or a label has no prompts.
+    """
+    labels = clean_labels(labels)
+    if isinstance(templates, Mapping):
+        return _own_prompts(labels, templates)
+    many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]
+    resolved = list(chain.from_iterable(map(_resolve, many)))
+    if not resolved:
+        raise InputError("there are no templates; give at least one, like 'a photo of a {}.'.")
+    return [[_fill(template, label) for template in resolved] for label in labels]
+
+
+def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3) -> list[str]:
+    """At most `count` different prompts, of as many classes as possible, to show what the encoder will read."""
+    by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
+    return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
+
+
+def parse_template_option(values: Sequence[str]) -> list[str] | dict[str, list[str]]:
+    """What the command line's template values mean; none at all mean the set `single`.
+
+    Args:
+        values: each is a template, a set's name, or a file: .txt with one template a line, .json with a list of
+            templates or a dict from class to full prompts. Such a dict stands alone.
+    """
+    found: list[str] = []
+    for value in values or (DEFAULT_SET,):
+        is_file = value.lower().endswith((".json", ".txt")) and not _PLACEHOLDER.search(value)
+        content = _template_file(Path(value)) if is_file else [value]
+        if isinstance(content, dict):
+            if len(values) > 1:
+                raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
+            return content
+        for template in content:
+            _resolve(template)  # refuses what is no template
+        found += content
+    return found
+
+
+def _resolve(template: Any) -> Sequence[Template]:
+    """One template as it is, or those of a named set."""
+    if callable(template):
+        return (template,)
+    if not isinstance(template, str):
+        raise InputError(f"a template must be a string or a function, got {template!r}.")
+    if _PLACEHOLDER.search(template):
+        return (template,)
+    if template in _sets():
+        return _sets()[template]
+    raise InputError(
+        f"the template {template!r} has no {{}} for the class name; write one like 'a photo of a {{}}.', "
+        f"or name a set: {', '.join(_sets())}."
+    )
+
+
+def _fill(template: Template, label: str) -> str:
+    if isinstance(template, str):
+        return _PLACEHOLDER.sub(lambda _: spoken(label), template)
+    prompt = template(spoken(label))
+    if not isinstance(prompt, str) or not prompt.strip():
+        raise InputError(f"a template function must return a prompt, got {prompt!r} for the label {label!r}.")
+    return prompt
+
+
+def _own_prompts(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
+    by_words = {spoken(name): own for name, own in _checked(per_class, "the dict of prompts").items()}
+    missing = [label for label in labels if spoken(label) not in by_words]
+    if missing:
+        named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
+        raise InputError(f"the dict of prompts lacks {named}; add prompts for every label.")
+    return [[_fill(prompt, label) for prompt in by_words[spoken(label)]] for label in labels]
+
+
+def _checked(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
+    checked = {}
+    for name, given in per_class.items():
+        own = [given] if isinstance(given, str) else given
+        usable = isinstance(name, str) and isinstance(own, Sequence) and len(own) > 0
+        if not usable or not all(isinstance(prompt, str) and prompt.strip() for prompt in own):
+            raise InputError(f"{what} must map each class to a list of prompts; {name!r} has {str(given)[:80]!r}.")
+        checked[name] = list(own)
+    return checked
+
+
+def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
+    text = _text(path, "template file")
+    try:
+        content: Any = json.loads(text) if path.suffix.lower() == ".json" else _lines(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"the template file {path} is not JSON: {error}.") from None
+    if not isinstance(content, list | dict) or not content:
+        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
+    return _checked(content, str(path)) if isinstance(content, dict) else content
+
+
+def _text(path: Path, what: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"no {what} at {path}.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give a {what}.") from None
+    except UnicodeDecodeError:
+        text = "\0"
+    except OSError as error:
+        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}.") from error
+    if "\0" in text:
+        raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
+    return text
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that say something: not blank, and not starting with #."""
+    return [line for each in text.split("\n") if (line := each.strip()) and not line.startswith("#")]

@@ -1,0 +1,112 @@
+"""Hugging Face `datasets`: by name, from local files, or as saved with `save_to_disk`."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+
+from acclimate.errors import InputError, MissingExtraError
+from acclimate.sources.base import Sample, read_file
+
+LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_dataset as they are
+OPTIONS = ("split", "image", "label", *LOADING)
+
+
+def open_hf_dataset(spec: str) -> Sequence[Sample]:
+    """The images of one split, named `NAME[split]#row`.
+
+    Without `split`, it is "test", or the only one there is. Without `image` and `label`, the columns of these names,
+    or the first of images and the only one of class labels. A dataset given by name is downloaded if it is not there.
+
+    Args:
+        spec: `NAME`, or `NAME?split=test&image=image&label=label`; `name`, `data_dir`, `data_files` and `revision`
+            go to `load_dataset`.
+    """
+    name, _, query = spec.partition("?")
+    try:
+        options = dict(parse_qsl(query, strict_parsing=True)) if query else {}
+    except ValueError:
+        raise InputError(f"hfds:{spec}: write options as ?split=test&image=image.") from None
+    if unknown := [option for option in options if option not in OPTIONS]:
+        raise InputError(f"hfds:{spec}: unknown option {unknown[0]!r}; choose from {', '.join(OPTIONS)}.")
+    if not name or (name.startswith((".", "/", "~")) and not Path(name).exists()):
+        raise InputError(f"no dataset at hfds:{spec}; write hfds:NAME or hfds:FOLDER.")
+    try:
+        datasets = import_module("datasets")
+    except ImportError:
+        raise MissingExtraError(f"hfds:{name} needs datasets: pip install 'acclimate[datasets]'.") from None
+    try:
+        rows, split = _load(datasets, name, options)
+        image, label = _columns(datasets, name, rows.features, options)
+        rows = rows.with_format(None).select_columns([image] if label is None else [image, label])
+        labels = _labels(datasets, rows, label)
+        rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"hfds:{spec} cannot be loaded: {error}") from error
+    if not labels:
+        raise InputError(f"no images in hfds:{spec}: the split has no rows.")
+    title = f"{name}[{split}]" if split else name
+    return [Sample(f"{title}#{row}", partial(_read_row, rows, row), text) for row, text in enumerate(labels)]
+
+
+def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """One split and its name."""
+    wanted = options.get("split")
+    if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+        content = datasets.load_from_disk(name)
+        if not isinstance(content, dict):
+            split = str(content.split or "")
+            if wanted not in (None, split):
+                raise InputError(f"{name} holds one split{split and f', {split!r}'}; leave ?split= out.")
+            return content, split
+    else:
+        loading = {option: options[option] for option in LOADING if option in options}
+        config = loading.pop("name", None)
+        content = datasets.load_dataset(name, config, split=wanted, **loading)
+        if wanted is not None:
+            return content, wanted
+    if wanted is None:
+        wanted = next(iter(content)) if len(content) == 1 else "test"
+    if wanted not in content:
+        raise InputError(f"{name} has no split {wanted!r}; choose one with ?split= from {', '.join(content)}.")
+    return content[wanted], wanted
+
+
+def _columns(
+    datasets: Any, name: str, features: Mapping[str, Any], options: Mapping[str, str]
+) -> tuple[str, str | None]:
+    for option in ("image", "label"):
+        if option in options and options[option] not in features:
+            raise InputError(f"{name} has no column {options[option]!r}; it has {', '.join(features)}.")
+    images = [column for column, feature in features.items() if isinstance(feature, datasets.Image)]
+    classes = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
+    image = options.get("image") or ("image" if "image" in features else next(iter(images), None))
+    if image is None:
+        raise InputError(f"{name} has no column of images among {', '.join(features)}; name one with ?image=COLUMN.")
+    if image not in images and getattr(features[image], "dtype", None) not in ("string", "binary"):
+        raise InputError(f"{name}: the column {image!r} holds no images; name another with ?image=COLUMN.")
+    sole = classes[0] if len(classes) == 1 else None
+    return image, options.get("label") or ("label" if "label" in features else sole)
+
+
+def _labels(datasets: Any, rows: Any, column: str | None) -> list[str | None]:
+    if column is None:
+        return [None] * len(rows)
+    feature, values = rows.features[column], rows.select_columns([column])[:][column]
+    if isinstance(feature, datasets.ClassLabel):  # -1 stands for a label that is kept secret
+        return [None if value is None or value < 0 else feature.names[value] for value in values]
+    return [None if value is None else str(value) for value in values]
+
+
+def _read_row(rows: Any, row: int) -> bytes:
+    (column,) = rows.column_names
+    value = rows[row][column] or {}
+    if value.get("bytes") is not None:
+        return bytes(value["bytes"])
+    if not value.get("path"):
+        raise OSError(f"row {row} of the dataset holds no image.")
+    return read_file(value["path"])

@@ -1,0 +1,236 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.errors import InputError
+from acclimate.prompts import (
+    clean_labels,
+    example_prompts,
+    parse_template_option,
+    prompts_for,
+    read_labels,
+    spoken,
+    template_sets,
+)
+
+ANY_LABELS = st.lists(st.text(max_size=12), max_size=6)
+SEVEN = (
+    "itap of a {}.",
+    "a bad photo of the {}.",
+    "a origami {}.",
+    "a photo of the large {}.",
+    "a {} in a video game.",
+    "art of the {}.",
+    "a photo of the small {}.",
+)
+
+
+@given(st.text())
+def test_speaking_twice_is_speaking_once(label):
+    words = spoken(label)
+    assert spoken(words) == words
+    assert "_" not in words
+    assert "  " not in words
+
+
+@given(ANY_LABELS)
+def test_labels_are_refused_or_cleaned_for_good(labels):
+    try:
+        cleaned = clean_labels(labels)
+    except InputError:
+        return
+    assert cleaned == tuple(label.strip() for label in labels) == clean_labels(cleaned)
+    assert len({spoken(label) for label in cleaned}) == len(labels) > 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([], "no labels"),
+        ("cat", "list of class names"),
+        (["cat", " "], "label 2 is empty"),
+        (["cat", "__"], "label 2 is empty"),
+        (["cat", 3], "label 2 must be a string, got 3 of type int"),
+        (["cat", "dog", "cat "], "'cat' and 'cat' are the same"),
+        (["sea_lion", "sea  lion"], "'sea_lion' and 'sea  lion' are the same"),
+        (["n01440764"], "WordNet id; map ids to words"),
+        (["n01440764 tench"], "WordNet id"),
+    ],
+)
+def test_labels_that_name_no_classes_are_refused(labels, message):
+    with pytest.raises(InputError, match=message):
+        clean_labels(labels)
+
+
+def test_a_label_keeps_its_name_and_is_spoken_in_words():
+    assert clean_labels([" great_white  shark "]) == ("great_white  shark",)
+    assert prompts_for(["great_white  shark"], "a {}.") == [["a great white shark."]]
+
+
+def test_labels_from_a_list():
+    assert read_labels("cat, dog ,bird") == ("cat", "dog", "bird")
+    assert read_labels("cat") == ("cat",)
+    assert read_labels("yes/no, maybe") == ("yes/no", "maybe")
+    assert len(read_labels(",".join(f"a rather long name {i}" for i in range(1000)))) == 1000
+    with pytest.raises(InputError, match="no labels"):
+        read_labels(" ")
+    with pytest.raises(InputError, match="label 3 is empty"):
+        read_labels("cat,dog,")
+
+
+def test_labels_from_a_file(tmp_path):
+    path = tmp_path / "labels"
+    path.write_bytes("\ufeff# animals\r\ncat, big\r\n\r\n  grüner_Frosch \r\n#dog\r\nbird".encode())
+    assert read_labels(str(path)) == ("cat, big", "grüner_Frosch", "bird")
+
+
+def test_label_files_that_are_none(tmp_path):
+    for name, content in {"utf16": "kät".encode("utf-16"), "binary": b"a\0b"}.items():
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=f"{name} is not UTF-8 text"):
+            read_labels(str(tmp_path / name))
+    with pytest.raises(InputError, match="is a folder"):
+        read_labels(str(tmp_path))
+    for missing in (str(tmp_path / "animals"), "animals.txt"):
+        with pytest.raises(InputError, match=r"no label file at .*animals"):
+            read_labels(missing)
+    (tmp_path / "empty.txt").write_text("# nothing\n")
+    with pytest.raises(InputError, match="no labels"):
+        read_labels(str(tmp_path / "empty.txt"))
+
+
+LABELS = ["cat", "sea_lion"]
+
+
+@pytest.mark.parametrize(
+    ("templates", "expected"),
+    [
+        ("a {}, yes a {c}.", [["a cat, yes a cat."], ["a sea lion, yes a sea lion."]]),
+        (["a {}.", "the {c}."], [["a cat.", "the cat."], ["a sea lion.", "the sea lion."]]),
+        ("{x} {{}} {0} {", [["{x} {cat} {0} {"], ["{x} {sea lion} {0} {"]]),
+        ("single", [["a photo of a cat."], ["a photo of a sea lion."]]),
+        (["dtd", "a {}."], [["cat texture.", "a cat."], ["sea lion texture.", "a sea lion."]]),
+        (str.upper, [["CAT"], ["SEA LION"]]),
+        ([lambda c: f"one {c}", "a {}."], [["one cat", "a cat."], ["one sea lion", "a sea lion."]]),
+        (
+            {"sea lion": ["It barks {x}.", "A {c}."], "cat": "It purrs.", "dog": ["It growls."]},
+            [["It purrs."], ["It barks {x}.", "A sea lion."]],
+        ),
+    ],
+)
+def test_templates_of_every_kind(templates, expected):
+    assert prompts_for(LABELS, templates) == expected
+
+
+@given(st.text(min_size=1).filter(spoken), st.text(), st.text())
+def test_a_label_comes_through_as_it_is_spoken(label, before, after):
+    template = before.replace("{", "(") + "{}" + after.replace("{", "(")
+    try:
+        clean_labels([label])
+    except InputError:
+        return
+    assert prompts_for([label], template) == [[template.replace("{}", spoken(label))]]
+
+
+@pytest.mark.parametrize(
+    ("templates", "message"),
+    [
+        ("a photo.", r"'a photo\.' has no \{\} for the class name.*or name a set: single, openai-80"),
+        (["a {}.", "a {x}."], r"'a \{x\}\.' has no \{\}"),
+        ([], "no templates"),
+        (7, "must be a string or a function, got 7"),
+        ([["a {}."]], "must be a string or a function"),
+        (lambda c: None, "must return a prompt, got None for the label 'cat'"),
+        ({"cat": ["It purrs."]}, "lacks 'sea_lion'"),
+        ({"cat": [], "sea_lion": ["It barks."]}, "'cat' has"),
+        ({"cat": [1], "sea_lion": ["It barks."]}, "'cat' has"),
+        ({"cat": {"a": "b"}, "sea_lion": ["It barks."]}, "'cat' has"),
+    ],
+)
+def test_templates_that_say_nothing_are_refused(templates, message):
+    with pytest.raises(InputError, match=message):
+        prompts_for(LABELS, templates)
+
+
+def test_many_missing_classes_are_counted():
+    with pytest.raises(InputError, match=r"lacks 'c0', .*'c9' and 15 more; add"):
+        prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."]})
+
+
+def test_template_options(tmp_path):
+    (tmp_path / "t.txt").write_text("# mine\na {}.\n\nthe {c}.\n")
+    (tmp_path / "t.json").write_text(json.dumps(["my {}."]))
+    (tmp_path / "d.json").write_text(json.dumps({"cat": "It purrs.", "sea lion": ["It\u2028barks."]}, indent=1))
+    text, templates, full = (str(tmp_path / name) for name in ("t.txt", "t.json", "d.json"))
+    assert prompts_for(["x"], parse_template_option([])) == [["a photo of a x."]]
+    mixed = parse_template_option([text, "dtd", templates, "{}.txt"])
+    assert prompts_for(["x"], mixed) == [["a x.", "the x.", "x texture.", "my x.", "x.txt"]]
+    assert prompts_for(LABELS, parse_template_option([full])) == [["It purrs."], ["It\u2028barks."]]
+    with pytest.raises(InputError, match="cannot be mixed"):
+        parse_template_option([full, "a {}."])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", "{", "is not JSON"),
+        ("a.json", "3", "must hold templates"),
+        ("a.json", "{}", "must hold templates"),
+        ("a.json", '["a photo."]', "has no {}"),
+        ("a.json", "[1]", "must be a string"),
+        ("a.json", '{"cat": {"lion": ["x"]}}', "'cat' has"),
+        ("a.txt", "#", "must hold templates"),
+        ("a.txt", "a photo.", "has no {}"),
+        ("a.txt", "\0", "not UTF-8"),
+        ("a.txt", None, "no template file at"),
+    ],
+)
+def test_template_files_that_are_none(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / name).write_text(content)
+    with pytest.raises(InputError, match=message):
+        parse_template_option([str(tmp_path / name)])
+
+
+def test_a_template_option_that_is_none():
+    with pytest.raises(InputError, match="name a set"):
+        parse_template_option(["openai-81"])
+    with pytest.raises(InputError, match="cannot be read"):
+        parse_template_option(["x" * 5000 + ".txt"])
+
+
+def test_the_published_sets():
+    sets = template_sets()
+    eighty = sets["openai-80"]
+    assert len(eighty) == len(set(eighty)) == 80
+    assert (eighty[0], eighty[-1]) == ("a bad photo of a {}.", "a tattoo of the {}.")
+    assert sets["openai-7"] == SEVEN
+    assert set(SEVEN) < set(eighty)
+    for name in ("imagenet", "imagenet-a", "imagenet-v2", "imagenet-sketch", "tda-caltech101", "tda-cars"):
+        assert sets[name] == SEVEN
+    assert sets["imagenet-r"] == sets["tda-imagenet-sketch"] == eighty
+    for name in ("single", "caltech101", "cars", "sun397"):
+        assert sets[name] == ("a photo of a {}.",)
+    assert sets["food101"] == ("a photo of {}, a type of food.",)
+
+
+@pytest.mark.parametrize("name", template_sets())
+def test_every_set_can_be_used_by_name(name):
+    assert prompts_for(["cat"], name) == [[template.replace("{}", "cat") for template in template_sets()[name]]]
+
+
+def test_sets_cannot_be_changed_from_outside():
+    template_sets().clear()
+    assert "single" in template_sets()
+
+
+def test_examples_show_many_classes():
+    assert example_prompts(["cat", "dog", "cow", "pig"], "openai-80") == [
+        "a bad photo of a cat.",
+        "a bad photo of a dog.",
+        "a bad photo of a cow.",
+    ]
+    assert example_prompts(["cat"], ["a {}.", "a {c}.", "the {}."]) == ["a cat.", "the cat."]
+    assert example_prompts(["cat", "dog"], {"cat": ["A", "B"], "dog": "C"}, count=9) == ["A", "C", "B"]
