@@ -166,7 +166,8 @@ class Terminal:
         )
         bad = f", {summary.unreadable} could not be read" if summary.unreadable else ""
         typer.echo(
-            f"{summary.images} images classified{bad}, {summary.changed} answers changed by adapting.{where}", err=True
+            f"{summary.answered} images classified{bad}, {summary.changed} answers changed by adapting.{where}",
+            err=True,
         )
 
 

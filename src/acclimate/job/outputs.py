@@ -5,6 +5,7 @@ import io
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ class LinesOutput:
             while content:
                 content = content[self._file.write(content) or 0 :]
         except OSError:
-            self._file.truncate(begin)  # no half of a line stays
+            with suppress(OSError):
+                self._file.truncate(begin)  # no half of a line stays
             raise
 
 
@@ -160,8 +162,8 @@ class JsonlOutput(LinesOutput):
 
     def as_json(self, row: Row) -> dict[str, Any]:
         """A row as JSON holds it."""
-        fields = {name: _rounded(getattr(row, name)) for name in PLAIN}
-        return {**fields, "predictions": [{"label": label, "score": _rounded(score)} for label, score in row.top]}
+        fields = {name: getattr(row, name) for name in PLAIN}
+        return {**fields, "predictions": [{"label": label, "score": score} for label, score in row.top]}
 
 
 class ParquetOutput(JsonlOutput):
@@ -206,7 +208,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:.6f}" if isinstance(value, float) else str(value)
-
-
-def _rounded(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value

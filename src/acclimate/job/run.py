@@ -157,17 +157,17 @@ def next_id(adapter: Adapter) -> int:
 
 
 def as_row(prediction: Prediction, file: str) -> Row:
-    """A prediction as a row of the output."""
+    """A prediction as a row of the output, with six decimals, so that rows read back are the rows that were written."""
     if prediction.error is not None:
         return Row(prediction.index, file, error=prediction.error)
     return Row(
         prediction.index,
         file,
         prediction.label,
-        prediction.score,
-        tuple((answer.label, answer.score) for answer in prediction.top),
+        round(prediction.score, 6),
+        tuple((answer.label, round(answer.score, 6)) for answer in prediction.top),
         prediction.zero_shot.label,
-        prediction.zero_shot.score,
+        round(prediction.zero_shot.score, 6),
         prediction.changed,
-        prediction.entropy,
+        round(prediction.entropy, 6),
     )

@@ -1,0 +1,276 @@
+"""`acclimate classify` and its neighbours, as a person would run them."""
+
+import csv
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from typer.testing import CliRunner
+
+from acclimate import load, read_stream
+from acclimate.cli import app
+from drawn_images import draw_folder
+
+LABELS = "red circle, green square, blue stripes"
+
+
+@pytest.fixture
+def invoke(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / ".cache"))
+
+    def run(*arguments, exit_code=0, stdin=None):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def model(tiny_onnx):
+    return ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
+
+
+def rows_of(text):
+    return list(csv.DictReader(io.StringIO(text)))
+
+
+def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
+    result = invoke("classify", photos, *model)
+    rows = rows_of(result.stdout)
+    assert len(rows) == 40
+    assert list(rows[0]) == [
+        "file",
+        "label",
+        "score",
+        "label_2",
+        "score_2",
+        "label_3",
+        "score_3",
+        "zero_shot_label",
+        "zero_shot_score",
+        "changed",
+        "entropy",
+        "index",
+        "error",
+    ]
+    assert [int(row["index"]) for row in rows] == list(range(40))
+    assert rows[0]["file"] == f"{photos}/blue/img2.png"
+    changed = sum(row["changed"] == "true" for row in rows)
+    assert result.stderr == f"40 images classified, {changed} answers changed by adapting.\n"
+
+
+def test_results_state_and_report(invoke, model, photos, tmp_path):
+    options = ["--out", "r.jsonl", "--state", "site.safetensors", "--report", "report.html", "--top-k", 2]
+    result = invoke("classify", photos, *model, *options)
+    assert result.stdout == ""
+    rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
+    assert [len(row["predictions"]) for row in rows] == [2] * 40
+    assert load(tmp_path / "site.safetensors").samples_seen == 40
+    page = (tmp_path / "report.html").read_text()
+    assert page.count("data:image/jpeg") >= 9
+    assert "green square" in page
+    invoke("classify", photos, *model, "--state", "site.safetensors", "--report", "again.html")
+    assert load(tmp_path / "site.safetensors").samples_seen == 80
+    frozen = invoke("classify", photos, *model, "--state", "site.safetensors", "--freeze").stdout
+    assert len(rows_of(frozen)) == 40
+    assert load(tmp_path / "site.safetensors").samples_seen == 80
+
+
+def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
+    paths = sorted(map(str, photos.rglob("*.png")))
+    (tmp_path / "list.txt").write_text("\n".join(paths[:7]))
+    assert len(rows_of(invoke("classify", "list.txt", *model).stdout)) == 7
+    piped = invoke("classify", "-", *model, stdin="\n".join(paths[:5])).stdout
+    assert [row["file"] for row in rows_of(piped)] == paths[:5]
+    shuffled = rows_of(invoke("classify", photos, *model, "--order", "seed:1").stdout)
+    assert sorted(row["file"] for row in shuffled) == sorted(
+        row["file"] for row in rows_of(invoke("classify", photos, *model).stdout)
+    )
+    assert [row["file"] for row in shuffled] != sorted(row["file"] for row in shuffled)
+
+
+def test_methods_settings_and_templates(invoke, model, photos):
+    plain = rows_of(invoke("classify", photos, *model, "--method", "zero-shot").stdout)
+    assert {row["changed"] for row in plain} == {"false"}
+    off = invoke("classify", photos, *model, "--set", "positive_alpha=0", "--set", "negative=false").stdout
+    assert [row["label"] for row in rows_of(off)] == [row["zero_shot_label"] for row in plain]
+    other = rows_of(invoke("classify", photos, *model, "--template", "a large {}", "--template", "small {c}").stdout)
+    assert [row["score"] for row in other] != [row["score"] for row in plain]
+
+
+def test_bad_images_are_listed_and_skipped(invoke, model, photos, tmp_path):
+    shutil.copytree(photos, tmp_path / "mixed")
+    (tmp_path / "mixed" / "empty.jpg").touch()
+    whole = (photos / "red" / "img0.png").read_bytes()
+    (tmp_path / "mixed" / "half.png").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "mixed" / "text.gif").write_text("not an image")
+    Image.new("CMYK", (20, 20)).save(tmp_path / "mixed" / "cmyk.tiff")
+    Image.fromarray(np.zeros((9, 9), np.uint16)).save(tmp_path / "mixed" / "deep.png")
+    result = invoke("classify", "mixed", *model)
+    rows = {row["file"]: row for row in rows_of(result.stdout)}
+    assert len(rows) == 45
+    failed = {name: row["error"] for name, row in rows.items() if row["error"]}
+    assert set(failed) == {"mixed/empty.jpg", "mixed/half.png", "mixed/text.gif"}
+    assert "42 images classified, 3 could not be read" in result.stderr
+    failing = invoke("classify", "mixed", *model, "--on-error", "fail", "--out", "x.csv", exit_code=1)
+    assert "mixed/empty.jpg: image" in failing.stderr
+
+
+def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.jpg").touch()
+    assert "none of the 1 images could be read" in invoke("classify", "bad", *model, exit_code=1).stderr
+    embedding = invoke("embed", "bad", *model, "--out", "f.safetensors", exit_code=1)
+    assert "skipped bad/a.jpg: the file is empty" in embedding.stderr
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"source": "nowhere"}, "nowhere"),
+        ({"source": "empty"}, "no images in"),
+        ({"--labels": "cat"}, "one label ('cat') leaves nothing to choose"),
+        ({"--labels": "cat, cat"}, "cat"),
+        ({"--labels": " , "}, "label"),
+        ({"--labels": "labels/none.txt"}, "no label file at"),
+        ({"--model": "hf-openai/clip-vit-base-patch16"}, "did you mean hf:openai/clip-vit-base-patch16"),
+        ({"--model": "onnx:empty"}, "no ONNX model in empty"),
+        ({"--model": "local:empty"}, "holds no config.json"),
+        ({"--template": "a photo"}, "a photo"),
+        ({"--out": "no/such/folder/r.csv"}, "cannot write"),
+        ({"--out": "r.xlsx"}, "results end in .csv"),
+        ({"--out": "there.csv"}, "there.csv exists; pass --overwrite to replace it"),
+        ({"--resume": None}, "--resume goes on with a file"),
+        ({"--order": "random"}, "random"),
+        ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
+        ({"--set": "alpa=1"}, "has no setting 'alpa'"),
+    ],
+    ids=str,
+)
+def test_bad_input_is_one_line_and_changes_nothing(invoke, tiny_onnx, photos, tmp_path, change, message):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "there.csv").write_text("precious")
+    (tmp_path / "broken.safetensors").write_text("junk")
+    options = {"--model": f"onnx:{tiny_onnx}", "--labels": LABELS} | change
+    source = options.pop("source", photos)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    arguments = [part for pair in options.items() for part in pair if part is not None]
+    result = invoke("classify", source, *arguments, exit_code=2)
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_resume_and_overwrite(invoke, model, photos, tmp_path):
+    invoke("classify", photos, *model, "--out", "r.csv", "--resume")  # nothing there yet: a plain run
+    content = (tmp_path / "r.csv").read_bytes()
+    assert "r.csv is complete; nothing to do" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    invoke("classify", photos, *model, "--out", "r.csv", "--overwrite", "--method", "zero-shot")
+    assert (tmp_path / "r.csv").read_bytes() != content
+
+
+def test_embed_then_run(invoke, model, photos, tmp_path):
+    invoke("embed", photos, *model, "--out", "f.safetensors")
+    stream = read_stream(tmp_path / "f.safetensors")
+    assert stream.labels is None  # the folders are named otherwise than the labels
+    assert json.loads(stream.metadata["files"])[0] == f"{photos}/blue/img2.png"
+    labels = ["--labels", "red, green, blue", "--model", model[1]]
+    invoke("embed", photos, *labels, "--out", "g.safetensors")
+    labelled = read_stream(tmp_path / "g.safetensors")
+    assert [labelled.class_names[i] for i in labelled.labels[:3]] == ["blue"] * 3
+    zero_shot = rows_of(invoke("classify", photos, *labels, "--method", "zero-shot").stdout)
+    accuracy = np.mean([row["file"].split("/")[-2] == row["label"] for row in zero_shot])
+    assert f"{100 * accuracy:.2f}" in invoke("run", "g.safetensors", "--method", "zero-shot").stdout
+
+
+def test_convert(invoke, tiny_clip, tmp_path):
+    pytest.importorskip("onnxscript")
+    output = invoke("convert", f"local:{tiny_clip}", "--to", "made/clip").stdout
+    assert "Use it as onnx:made/clip" in output
+    assert "exists" in invoke("convert", f"local:{tiny_clip}", "--to", "made/clip", exit_code=2).stderr
+
+
+def test_what_there_is(invoke):
+    assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
+    assert "positive_capacity = 3" in invoke("methods").stdout
+    output = invoke("doctor").stdout
+    assert f"numpy            {np.__version__}" in output
+    assert "text cache" in output
+
+
+def command(tiny_onnx, photos, out):
+    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0", "--state", f"{out}.state"]
+    return [
+        sys.executable,
+        "-m",
+        "acclimate",
+        "classify",
+        str(photos),
+        "--model",
+        f"onnx:{tiny_onnx}",
+        "--out",
+        str(out),
+        *options,
+    ]
+
+
+@pytest.fixture(scope="module")
+def many_photos(tmp_path_factory):
+    return draw_folder(tmp_path_factory.mktemp("many"), 500)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("suffix", [".csv", ".parquet"])
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_photos, tmp_path, suffix):
+    whole, parts = tmp_path / f"whole{suffix}", tmp_path / f"parts{suffix}"
+    subprocess.run(command(tiny_onnx, many_photos, whole), check=True, capture_output=True)
+    rng, kills = random.Random(0), 0
+    lines = parts if suffix == ".csv" else parts.with_name(f"{parts.name}.partial.jsonl")
+    for _ in range(10):
+        before = lines.stat().st_size if lines.exists() else 0
+        child = subprocess.Popen([*command(tiny_onnx, many_photos, parts), "--resume"], stderr=subprocess.DEVNULL)
+        while child.poll() is None and (not lines.exists() or lines.stat().st_size in (0, before)):
+            time.sleep(0.002)
+        time.sleep(rng.uniform(0, 0.08))
+        child.send_signal(signal.SIGKILL)
+        kills += child.wait() == -signal.SIGKILL
+        if suffix == ".csv":
+            indices = [int(row["index"]) for row in rows_of(lines.read_text())]
+            assert indices == list(range(len(indices)))
+    assert kills >= 3
+    subprocess.run([*command(tiny_onnx, many_photos, parts), "--resume"], check=True, capture_output=True)
+    assert parts.read_bytes() == whole.read_bytes()
+    assert (tmp_path / f"parts{suffix}.state").read_bytes() == (tmp_path / f"whole{suffix}.state").read_bytes()
+    visible = sorted(name for name in os.listdir(tmp_path) if name.startswith("parts"))
+    assert visible == [parts.name, f"{parts.name}.state"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, many_photos, tmp_path, number):
+    out = tmp_path / "r.csv"
+    child = subprocess.Popen(command(tiny_onnx, many_photos, out), stderr=subprocess.PIPE, text=True)
+    while not out.exists() or out.stat().st_size < 500:
+        time.sleep(0.01)
+    child.send_signal(number)
+    _, said = child.communicate()
+    done = len(rows_of(out.read_text()))
+    assert child.returncode == 130
+    assert said == f"stopped after {done} of 500 images; go on with --resume.\n"
+    assert 0 < done < 500

@@ -1,0 +1,205 @@
+import shutil
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from acclimate import TDA, Classifier
+from acclimate.arrays import softmax_and_entropy
+from acclimate.encoders import load_encoder
+from acclimate.errors import ImageError, InputError, StateError
+from drawn_images import draw
+
+LABELS = ["red circle", "green square", "blue_stripes", "cat", "dog"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_onnx):
+    return load_encoder(f"onnx:{tiny_onnx}")
+
+
+@pytest.fixture
+def classifier(encoder, tmp_path):
+    return Classifier(LABELS, encoder, cache=tmp_path / "cache")
+
+
+@pytest.fixture
+def paths(photos):
+    return sorted(photos.rglob("*.png"))
+
+
+def test_one_image_many_images(classifier, paths):
+    answer = classifier(paths[0])
+    assert sorted(each["label"] for each in answer) == sorted(LABELS)
+    scores = [each["score"] for each in answer]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(scores) == pytest.approx(1, abs=1e-5)
+    picture = Image.open(paths[1])
+    many = classifier([str(paths[0]), picture, np.asarray(picture), paths[1].read_bytes()], top_k=2, adapt=False)
+    assert [len(each) for each in many] == [2, 2, 2, 2]
+    assert many[1] == many[2] == many[3]
+
+
+def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):
+    predictions = list(classifier.stream(paths))
+    features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
+    adapter = TDA(classifier.adapter.class_vectors, logit_scale=encoder.logit_scale, logit_bias=encoder.logit_bias)
+    probs, _ = softmax_and_entropy(adapter.step(features))
+    assert [LABELS[i] for i in probs.argmax(axis=1)] == [each.label for each in predictions]
+    np.testing.assert_allclose([each.score for each in predictions], probs.max(axis=1), atol=1e-4)
+    assert [each.index for each in predictions] == list(range(40))
+    assert all(each.changed == (each.label != each.zero_shot.label) for each in predictions)
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 40])
+def test_batches_and_threads_do_not_change_answers(encoder, paths, tmp_path, batch_size):
+    def answers(**options):
+        classifier = Classifier(LABELS, encoder, cache=tmp_path, **options)
+        return [(each.label, round(each.score, 4)) for each in classifier.stream(paths)]
+
+    assert answers(batch_size=batch_size, workers=4) == answers(batch_size=16, workers=1)
+
+
+def test_unreadable_images_raise_or_are_skipped(classifier, paths, tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    images = [paths[0], tmp_path / "empty.jpg", tmp_path / "nowhere.png", paths[1]]
+    with pytest.raises(ImageError, match="image 1 cannot be read: the file is empty"):
+        list(classifier.stream(images))
+    assert classifier.adapter.samples_seen == 0
+    predictions = list(classifier.stream(images, on_error="skip"))
+    assert [each.error for each in predictions] == [None, "the file is empty", "No such file or directory", None]
+    assert classifier.adapter.samples_seen == 2
+
+
+def test_leaving_a_stream_early_leaves_no_threads(classifier, paths):
+    import threading
+
+    stream = classifier.stream(paths * 10)
+    next(stream)
+    stream.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("acclimate-read")]
+
+
+def test_freeze_reset_save_load(classifier, encoder, paths, tmp_path):
+    classifier(paths[:20])
+    classifier.save(tmp_path / "site.safetensors")
+    classifier.freeze()
+    frozen = classifier(paths[20:])
+    assert classifier(paths[20:]) == frozen
+    other = Classifier(LABELS, encoder, cache=tmp_path)
+    other.load(tmp_path / "site.safetensors")
+    other.freeze()
+    assert other(paths[20:]) == frozen
+    other.unfreeze()
+    other.reset()
+    assert other.adapter.samples_seen == 0
+
+
+def test_a_state_of_another_model_or_label_list_is_refused(classifier, encoder, paths, tmp_path):
+    classifier(paths[:5])
+    classifier.save(tmp_path / "s.safetensors")
+    with pytest.raises(StateError, match="5 classes against 4"):
+        Classifier(LABELS[:4], encoder, cache=tmp_path).load(tmp_path / "s.safetensors")
+    with pytest.raises(StateError, match=r"the class vectors differ \(another model or other prompts\)"):
+        Classifier(LABELS, encoder, templates="the large {}", cache=tmp_path).load(tmp_path / "s.safetensors")
+
+
+def test_labels_come_and_go(classifier, paths):
+    classifier(paths[:30])
+    before = classifier.adapter.dump()["positive.keys"]
+    classifier.add_labels(["fox"])
+    assert classifier.labels == (*LABELS, "fox")
+    assert np.array_equal(classifier.adapter.dump()["positive.keys"], before)
+    classifier.remove_labels(["fox", "cat"])
+    assert len(classifier(paths[0])) == 4
+    with pytest.raises(InputError, match="dog"):
+        classifier.add_labels(["dog"])
+
+
+def test_shaped_like_scikit_learn(encoder, paths, tmp_path):
+    one, other = (Classifier(LABELS, encoder, cache=tmp_path) for _ in range(2))
+    probs = one.predict_proba(paths)
+    assert probs.shape == (40, 5)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-5)
+    assert list(one.classes_[probs.argmax(axis=1)]) == list(other.predict(paths))
+
+
+def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
+    class Counting:
+        calls = 0
+
+        def __getattr__(self, name):
+            return getattr(encoder, name)
+
+        def encode_text(self, texts):
+            Counting.calls += 1
+            return encoder.encode_text(texts)
+
+    for _ in range(2):
+        Classifier(LABELS, Counting(), cache=tmp_path / "texts")
+    assert Counting.calls == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "options", "message"),
+    [
+        ([], {}, "label"),
+        (["cat"], {}, r"one label \('cat'\) leaves nothing to choose"),
+        (["cat", "cat"], {}, "cat"),
+        (["cat", "dog"], {"batch_size": 0}, "batch_size must be at least 1"),
+        (["cat", "dog"], {"templates": "a photo"}, "a photo"),
+        (["cat", "dog"], {"method": "tad"}, "did you mean 'tda'"),
+        (["cat", "dog"], {"positive_alpa": 1}, "did you mean 'positive_alpha'"),
+    ],
+)
+def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        Classifier(labels, encoder, cache=tmp_path, **options)
+
+
+def test_what_is_no_encoder():
+    with pytest.raises(InputError, match="object is no encoder: it lacks dim, logit_scale"):
+        Classifier(["cat", "dog"], object())
+
+
+def test_open_clip_shaped_objects(tiny_clip, tmp_path):
+    """The (model, preprocess, tokenizer) a program already has; here a tiny model of that shape."""
+    torch = pytest.importorskip("torch")
+    inner = load_encoder(f"local:{tiny_clip}", "cpu")
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = inner.model
+            self.logit_scale = inner.model.logit_scale
+
+        def encode_image(self, pixels):
+            return torch.from_numpy(inner.encode_images(list(pixels.numpy())))
+
+        def encode_text(self, ids):
+            return torch.from_numpy(inner.encode_text(["".join(map(chr, row)).strip() for row in ids.tolist()]))
+
+    def tokenizer(texts):
+        return torch.tensor([[ord(letter) for letter in text.ljust(60)] for text in texts])
+
+    wrapped = Classifier(
+        LABELS, (Model(), lambda image: torch.from_numpy(inner.prepare(image)), tokenizer), cache=tmp_path
+    )
+    plain = Classifier(LABELS, inner, cache=tmp_path)
+    images = [draw("red", 1), draw("blue", 2)]
+    for ours, theirs in zip(wrapped(images), plain(images), strict=True):
+        assert [each["label"] for each in ours] == [each["label"] for each in theirs]
+        assert ours[0]["score"] == pytest.approx(theirs[0]["score"], abs=1e-4)
+
+
+def test_transformers_and_onnx_agree(tiny_model, tmp_path, paths):
+    pytest.importorskip("onnxscript")
+    from acclimate.encoders.convert import convert
+
+    torch_side = load_encoder(f"local:{tiny_model}", "cpu")
+    convert(torch_side, tmp_path / "onnx")
+    one = Classifier(LABELS, torch_side, cache=tmp_path).predict_proba(paths)
+    other = Classifier(LABELS, f"onnx:{tmp_path / 'onnx'}", cache=tmp_path).predict_proba(paths)
+    np.testing.assert_allclose(one, other, atol=1e-3)
+    assert np.array_equal(one.argmax(axis=1), other.argmax(axis=1))
+    shutil.rmtree(tmp_path / "onnx")
