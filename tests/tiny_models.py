@@ -11,23 +11,31 @@ MEANS = {"clip": [0.48145466, 0.4578275, 0.40821073], "siglip": [0.5, 0.5, 0.5]}
 STDS = {"clip": [0.26862954, 0.26130258, 0.27577711], "siglip": [0.5, 0.5, 0.5]}
 
 
-def save_tiny_model(kind: str, folder: Path, size: int = 32) -> Path:
-    """Save a random two-layer model; `kind` is "clip" or "siglip"."""
+def save_tiny_model(kind: str, folder: Path, size: int = 32, width: int = 32, layers: int = 2, patch: int = 8) -> Path:
+    """Save a random model, tiny unless told otherwise; `kind` is "clip" or "siglip"."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    layers = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
     text = {"vocab_size": 300, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
-    vision = {"image_size": size, "patch_size": 8}
+    vision = {"image_size": size, "patch_size": patch}
+    vision |= {
+        "hidden_size": width,
+        "intermediate_size": 2 * width,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+    }
     if kind == "clip":
-        layers["projection_dim"] = 24
         config = transformers.CLIPConfig(
-            text_config=text | layers, vision_config=vision | layers, projection_dim=24, logit_scale_init_value=2.5
+            text_config=text | tower | {"projection_dim": 24},
+            vision_config=vision | {"projection_dim": 24},
+            projection_dim=24,
+            logit_scale_init_value=2.5,
         )
         model = transformers.CLIPModel(config)
     else:
-        config = transformers.SiglipConfig(text_config=text | layers, vision_config=vision | layers)
+        config = transformers.SiglipConfig(text_config=text | tower, vision_config=vision)
         model = transformers.SiglipModel(config)
         model.logit_scale.data.fill_(2.0)
         model.logit_bias.data.fill_(-3.0)

@@ -256,7 +256,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
     subprocess.run([*command(tiny_onnx, many_photos, parts), "--resume"], check=True, capture_output=True)
     assert parts.read_bytes() == whole.read_bytes()
     assert (tmp_path / f"parts{suffix}.state").read_bytes() == (tmp_path / f"whole{suffix}.state").read_bytes()
-    visible = sorted(name for name in os.listdir(tmp_path) if name.startswith("parts"))
+    visible = sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("parts"))
     assert visible == [parts.name, f"{parts.name}.state"]
 
 
@@ -274,3 +274,33 @@ def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, m
     assert child.returncode == 130
     assert said == f"stopped after {done} of 500 images; go on with --resume.\n"
     assert 0 < done < 500
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("to_file", [True, False])
+def test_on_a_terminal_people_see_progress_or_rows(tiny_onnx, photos, tmp_path, to_file):
+    import pty
+
+    mine, theirs = pty.openpty()
+    out = ["--out", str(tmp_path / "r.csv")] if to_file else []
+    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS, "--batch-size", "4", *out]
+    child = subprocess.Popen(
+        [sys.executable, "-m", "acclimate", "classify", str(photos), *options],
+        stdout=theirs,
+        stderr=theirs,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120", "ACCLIMATE_CACHE": str(tmp_path)},
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while part := os.read(mine, 65536):
+            seen += part
+    except OSError:  # the other end is closed
+        pass
+    os.close(mine)
+    assert child.wait() == 0
+    text = seen.decode()
+    assert "a photo of a red circle." in text
+    assert ("40/40" in text) is to_file
+    assert ("img2.png  " in text) is not to_file
+    assert "40 images classified" in text

@@ -56,8 +56,12 @@ def test_converting_changes_nothing(tiny_model, tmp_path):
     assert all(
         np.array_equal(converted.prepare(image), pixels) for image, pixels in zip(pictures(), prepared, strict=True)
     )
-    np.testing.assert_allclose(converted.encode_images(prepared), encoder.encode_images(prepared), atol=1e-3)
-    np.testing.assert_allclose(converted.encode_text(WORDS), encoder.encode_text(WORDS), atol=1e-3)
+    logits = []
+    for side in (encoder, converted):
+        images, texts = side.encode_images(prepared), side.encode_text(WORDS)
+        images, texts = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (images, texts))
+        logits.append(side.logit_scale * images @ texts.T + side.logit_bias)
+    np.testing.assert_allclose(logits[0], logits[1], atol=1e-3)
     assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == sorted(FILES)
     with pytest.raises(InputError, match="exists; name a new folder"):
         convert(encoder, tmp_path / "onnx")
@@ -167,7 +171,7 @@ def test_missing_packages_are_named(monkeypatch, tiny_clip):
         load_encoder("open_clip:ViT-B-16/openai")
 
 
-def test_open_clip_by_name_and_by_objects():
+def test_open_clip_by_name_and_by_objects(monkeypatch):
     open_clip = pytest.importorskip("open_clip", reason="open_clip needs torchvision")
     from acclimate.encoders.open_clip import OpenClipEncoder
 
@@ -175,6 +179,20 @@ def test_open_clip_by_name_and_by_objects():
     encoder = OpenClipEncoder(model, preprocess, open_clip.get_tokenizer("ViT-B-32"))
     assert isinstance(encoder, Encoder)
     assert encoder.encode_images([encoder.prepare(image) for image in pictures()]).shape == (5, 512)
+    asked = {}
+
+    def create(name, **options):
+        """The real thing, but for the download."""
+        asked.update(options)
+        return real(name, **options | {"pretrained": None})
+
+    real = open_clip.create_model_and_transforms
+    monkeypatch.setattr(open_clip, "create_model_and_transforms", create)
+    by_name = load_encoder("open_clip:ViT-B-32/openai", "cpu")
+    assert asked["pretrained"] == "openai"
+    assert any(type(module).__name__ == "QuickGELU" for module in by_name.model.modules())
+    by_name = load_encoder("open_clip:ViT-B-32/laion2b_s34b_b79k", "cpu")
+    assert not any(type(module).__name__ == "QuickGELU" for module in by_name.model.modules())
     with pytest.raises(ModelError, match="named NAME/TAG"):
         load_encoder("open_clip:ViT-B-32")
     with pytest.raises(ModelError, match="no weights 'nothing' for 'ViT-B-16'; its tags are openai"):

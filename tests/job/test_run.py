@@ -3,8 +3,8 @@
 import csv
 import io
 import json
-import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -52,7 +52,7 @@ def read_rows(path):
 def test_a_finished_job_leaves_its_results_and_nothing_else(make, tmp_path, suffix):
     job = make(f"out{suffix}")
     assert job.run()
-    assert sorted(os.listdir(tmp_path / "work")) == sorted([f"out{suffix}", f"out{suffix}.state"])
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == sorted([f"out{suffix}", f"out{suffix}.state"])
     rows = read_rows(tmp_path / "work" / f"out{suffix}")
     assert [int(row["index"]) for row in rows] == list(range(40))
     assert {row["label"] for row in rows} <= set(LABELS)
@@ -124,14 +124,14 @@ def test_a_full_disk_loses_nothing(make, tmp_path, monkeypatch):
     assert (tmp_path / "work" / "full.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_write_that_fails_is_taken_back(tmp_path):
     output = JsonlOutput(tmp_path / "x.jsonl", 1)
     output.start()
     output.write([Row(0, "a", error="x")])
     before = (tmp_path / "x.jsonl").read_bytes()
     output._file.close()
-    output._file = open("/dev/full", "wb", buffering=0)
+    output._file = open("/dev/full", "wb", buffering=0)  # noqa: SIM115
     with pytest.raises(OSError, match="No space left"):
         output.write([Row(1, "b", error="x")])
     output.close()

@@ -208,11 +208,10 @@ def test_the_published_sets():
     assert (eighty[0], eighty[-1]) == ("a bad photo of a {}.", "a tattoo of the {}.")
     assert sets["openai-7"] == SEVEN
     assert set(SEVEN) < set(eighty)
-    for name in ("imagenet", "imagenet-a", "imagenet-v2", "imagenet-sketch", "tda-caltech101", "tda-cars"):
+    for name in ("imagenet", "imagenet-a", "imagenet-v2", "caltech101", "cars", "sun397"):
         assert sets[name] == SEVEN
-    assert sets["imagenet-r"] == sets["tda-imagenet-sketch"] == eighty
-    for name in ("single", "caltech101", "cars", "sun397"):
-        assert sets[name] == ("a photo of a {}.",)
+    assert sets["imagenet-r"] == sets["imagenet-sketch"] == eighty
+    assert sets["single"] == ("a photo of a {}.",)
     assert sets["food101"] == ("a photo of {}, a type of food.",)
 
 

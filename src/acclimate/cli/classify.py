@@ -135,6 +135,8 @@ class Terminal:
         self.console.print(
             f"{self.total} images, {len(job.classifier.labels)} labels: {said}", style="dim", markup=False
         )
+        if rows_to_stdout and sys.stdout.isatty():
+            return  # the rows themselves show how it goes
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())

@@ -77,6 +77,8 @@ def _session(path: Path, device: str) -> Any:
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if use_cuda else ["CPUExecutionProvider"]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    # Threads that spin while they wait would take the cores that read and prepare the next images.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # onnxruntime's own exceptions have no common base

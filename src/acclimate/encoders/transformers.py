@@ -116,7 +116,7 @@ def _explained(name: str, local: bool) -> Iterator[None]:
     """Turn what transformers raises into one line that says what is missing and how to get it."""
     try:
         yield
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
             how = "the folder must hold config.json, the weights, the tokenizer and preprocessor_config.json"

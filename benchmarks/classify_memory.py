@@ -1,0 +1,66 @@
+"""Memory while 100,000 small images are classified: the second half must not need more than the first.
+
+python benchmarks/classify_memory.py
+"""
+
+import argparse
+import io
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from acclimate.classifier import Classifier
+from acclimate.encoders import load_encoder
+from acclimate.encoders.convert import convert
+from acclimate.job.outputs import open_output
+from acclimate.job.run import Job
+from acclimate.sources.base import open_source
+from tiny_models import save_tiny_model
+
+
+def resident_mb() -> float:
+    """Memory of this process now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 1e6
+
+
+def main() -> None:
+    """Print the peaks of both halves."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=100_000)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        save_tiny_model("clip", work / "torch")
+        convert(load_encoder(f"local:{work / 'torch'}", "cpu"), work / "onnx")
+        rng = np.random.default_rng(0)
+        for folder in range(100):
+            (work / "photos" / f"{folder:02}").mkdir(parents=True)
+        for i in range(options.images):
+            buffer = io.BytesIO()
+            Image.fromarray(rng.integers(0, 255, (16, 16, 3), dtype=np.uint8)).save(buffer, "PNG", compress_level=1)
+            (work / "photos" / f"{i % 100:02}" / f"{i}.png").write_bytes(buffer.getvalue())
+        samples = open_source(str(work / "photos"))
+        labels = [f"thing {i}" for i in range(20)]
+        classifier = Classifier(labels, f"onnx:{work / 'onnx'}", device="cpu", cache=work / "cache")
+        peaks = [0.0, 0.0]
+
+        def watch(rows) -> None:
+            half = int(rows[-1].index >= len(samples) // 2)
+            peaks[half] = max(peaks[half], resident_mb())
+
+        job = Job(classifier, samples, open_output(work / "out.csv", 3), watch, checkpoint_every=5.0)
+        assert job.run()
+        print(f"{job.summary.images} images, {(work / 'out.csv').stat().st_size / 1e6:.1f} MB of csv")
+        first, second = peaks
+        print(f"peak of the first half {first:.1f} MB, of the second {second:.1f} MB, ratio {second / first:.3f}")
+        assert peaks[1] <= 1.05 * peaks[0], "memory grew"
+
+
+if __name__ == "__main__":
+    main()
