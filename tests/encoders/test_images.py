@@ -1,6 +1,7 @@
 """Reading and preparing images, against Pillow's truth and transformers' own processors."""
 
 import io
+import tarfile
 
 import numpy as np
 import pytest
@@ -109,12 +110,7 @@ def test_truncated_files_and_bombs_are_refused(picture):
         open_image(bomb())
 
 
-SIZES = [(60, 48), (48, 60), (500, 333), (224, 224), (31, 400), (20, 20)]
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kind", ["clip", "siglip"])
-def test_pixels_equal_the_reference_processors(kind, size, tmp_path):
+def check_against_reference(kind, images):
     transformers = pytest.importorskip("transformers")
     from tiny_models import MEANS, STDS
 
@@ -126,9 +122,27 @@ def test_pixels_equal_the_reference_processors(kind, size, tmp_path):
     name = {"clip": "CLIPImageProcessor", "siglip": "SiglipImageProcessor"}[kind]
     # With torchvision the default processor resizes differently; Pillow's is the reference of the published models.
     reference = getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
-    image = draw("green", 5, size)
-    expected = reference(**config)(images=image, return_tensors="np")["pixel_values"][0]
-    np.testing.assert_allclose(Preprocess.from_processor(config)(image), expected, atol=1e-3)
+    for image in images:
+        expected = reference(**config)(images=image, return_tensors="np")["pixel_values"][0]
+        np.testing.assert_allclose(Preprocess.from_processor(config)(image), expected, atol=1e-3)
+
+
+SIZES = [(60, 48), (48, 60), (500, 333), (224, 224), (31, 400), (20, 20)]
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_pixels_equal_the_reference_processors(kind):
+    check_against_reference(kind, [draw("green", 5, size) for size in SIZES])
+
+
+@pytest.mark.parametrize("kind", ["clip", "siglip"])
+def test_pixels_equal_the_reference_processors_on_real_photos(kind, shared):
+    archive = shared / "eval" / "images.tar"
+    if not archive.is_file():
+        pytest.skip("the real images are not on this machine")
+    with tarfile.open(archive) as tar:
+        members = [member for member in tar if member.isfile()][::200]
+        check_against_reference(kind, [open_image(tar.extractfile(member).read()) for member in members])
 
 
 def test_older_configs_and_strange_ones():

@@ -63,21 +63,15 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 
     model = encoder.model.to("cpu")
 
-    class ImageTower(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
+    class Tower(torch.nn.Module):  # type: ignore[misc]
+        """One side of the model, as a module of its own."""
+
+        def __init__(self, encode: Any) -> None:
             super().__init__()
-            self.model = model
+            self.model, self.encode = model, encode
 
-        def forward(self, pixels: Any) -> Any:
-            return unwrap(self.model.get_image_features(pixel_values=pixels))
-
-    class TextTower(torch.nn.Module):  # type: ignore[misc]
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = model
-
-        def forward(self, ids: Any) -> Any:
-            return unwrap(self.model.get_text_features(input_ids=ids))
+        def forward(self, values: Any) -> Any:
+            return unwrap(self.encode(values))
 
     size = encoder.prepare_pixels
     pixels = torch.zeros(2, 3, size.height, size.width)
@@ -92,8 +86,8 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for tower, example, name, label in (
-                (ImageTower(), pixels, "image.onnx", "pixels"),
-                (TextTower(), ids, "text.onnx", "ids"),
+                (Tower(model.get_image_features), pixels, "image.onnx", "pixels"),
+                (Tower(model.get_text_features), ids, "text.onnx", "ids"),
             ):
                 torch.onnx.export(
                     tower.eval(),
