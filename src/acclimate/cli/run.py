@@ -73,7 +73,8 @@ def run(
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
         save(outcomes[learners[0]].adapter, save_state)
-    Console().print(_table(results))
+    # No figure is cut off: in a narrow window the terminal wraps, and in a pipe there is no width to keep to.
+    Console(width=max(100, Console().width)).print(_table(results))
 
 
 def parse_settings(method: str, settings: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
@@ -138,7 +139,7 @@ def _table(results: "Sequence[Result]") -> Any:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("stream")
     table.add_column("method")
-    headings = ["n", "accuracy", *(["sd", "worst 10 %"] if many else []), "gain", "changed", "ECE", "samples/s"]
+    headings = ["n", "accuracy", *(["sd", "worst 10%"] if many else []), "gain", "changed", "ECE", "samples/s"]
     for heading in headings:
         table.add_column(heading, justify="right")
     for result in results:
