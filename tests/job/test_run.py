@@ -88,6 +88,20 @@ def test_rows_after_the_last_checkpoint_are_done_again(make, tmp_path):
     assert path.read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
+def test_a_kill_before_the_first_row_is_no_finished_job(make, tmp_path, monkeypatch):
+    make("whole.csv").run()
+    job = make("early.csv")
+    monkeypatch.setattr(job.output, "start", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        job.run()
+    for leftover in (None, "", "file,la"):  # no output yet, an empty one, a torn header
+        if leftover is not None:
+            (tmp_path / "work" / "early.csv").write_text(leftover)
+        assert make("early.csv").can_resume()
+    assert make("early.csv").run(resume=True)
+    assert (tmp_path / "work" / "early.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
+
+
 def test_another_job_is_not_continued(make, photos, tmp_path):
     make("x.csv", stop=lambda: True).run()
     with pytest.raises(InputError, match="its list of images was another"):

@@ -66,8 +66,8 @@ class Job:
         if resume and self.can_resume():
             self._go_on()
         elif self.output is not None:
+            self._write_checkpoint(0)  # before the output, so that an output without a checkpoint is a finished one
             self._guard(self.output.start)
-            self._save_checkpoint()
         try:
             return self._work()
         finally:
@@ -120,9 +120,11 @@ class Job:
         }
 
     def _save_checkpoint(self) -> None:
-        if self.output is None or self.checkpoint is None:
-            return
-        offset = self._guard(self.output.sync)
+        if self.output is not None:
+            self._write_checkpoint(self._guard(self.output.sync))
+
+    def _write_checkpoint(self, offset: int) -> None:
+        assert self.checkpoint is not None
         notes = {"identity": self._identity(), "done": self.done, "offset": offset, "first_id": self.first_id}
         save(self.classifier.adapter, self.checkpoint, notes)
 
@@ -135,6 +137,9 @@ class Job:
                 raise InputError(f"cannot go on with {self.output.path}: its {name} was another; start anew.")
         self.classifier.adapter = load(self.checkpoint, like=self.classifier.adapter)
         self.done, self.first_id = notes["done"], notes["first_id"]
+        if self.done == 0:
+            self._guard(self.output.start)
+            return
         for row in self.output.resume(notes["offset"]):
             self.summary.add(row)
 
