@@ -68,6 +68,8 @@ def test_unreadable_images_raise_or_are_skipped(classifier, paths, tmp_path):
     assert classifier.adapter.samples_seen == 0
     predictions = list(classifier.stream(images, on_error="skip"))
     assert [each.error for each in predictions] == [None, "the file is empty", "No such file or directory", None]
+    assert [bool(each.label) for each in predictions] == [True, False, False, True]
+    assert (predictions[1].score, predictions[1].changed) == (0.0, False)
     assert classifier.adapter.samples_seen == 2
 
 

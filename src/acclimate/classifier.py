@@ -50,13 +50,13 @@ class Prediction:
 
     @property
     def label(self) -> str:
-        """The adapted answer."""
-        return self.top[0].label
+        """The adapted answer; "" if the image could not be read."""
+        return self.top[0].label if self.top else ""
 
     @property
     def score(self) -> float:
         """Its probability."""
-        return self.top[0].score
+        return self.top[0].score if self.top else 0.0
 
     @property
     def changed(self) -> bool:
