@@ -80,3 +80,10 @@ def photos(tmp_path_factory):
     from drawn_images import draw_folder
 
     return draw_folder(tmp_path_factory.mktemp("photos"), 40)
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A fresh working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -4,7 +4,7 @@ import pytest
 from acclimate import observe, observe_views
 from acclimate.arrays import to_host
 from acclimate.errors import InputError
-from reference import NaiveTDA, entropy
+from reference import entropy
 
 
 def test_observe_is_the_zero_shot_classifier(to_backend, stream):
@@ -43,8 +43,3 @@ def test_one_view_is_no_views(stream):
 def test_views_must_have_three_axes(stream):
     with pytest.raises(InputError, match=r"views must be \(samples, views, dim\), got shape \(400, 32\)"):
         observe_views(stream.features, stream.class_vectors, 10.0)
-
-
-def test_the_yardstick_itself_knows_views(stream):
-    views = stream.features[:20].reshape(10, 2, 32)
-    assert NaiveTDA(stream.class_vectors, 10.0).step_views(views).shape == (10, 8)

@@ -151,8 +151,8 @@ def test_settings_that_make_no_sense_are_refused(stream, settings, message):
 
 def test_evidence_that_is_not_finite_is_refused_before_anything_is_learnt(stream):
     adapter = TDA(stream.class_vectors, logit_scale=10.0)
-    evidence = adapter_evidence = observe_views(stream.features[:4, None], stream.class_vectors, 10.0)
-    adapter_evidence.entropy[2] = np.nan
+    evidence = observe_views(stream.features[:4, None], stream.class_vectors, 10.0)
+    evidence.entropy[2] = np.nan
     with pytest.raises(InputError, match="evidence holds NaN"):
         adapter.adapt(evidence)
     assert adapter.samples_seen == 0
