@@ -9,6 +9,8 @@ from typer.testing import CliRunner
 import acclimate
 from acclimate import TDA, load, read_stream, save
 from acclimate.cli import app
+from acclimate.cli.settings import parse_settings
+from acclimate.errors import InputError
 
 
 @pytest.fixture
@@ -65,6 +67,20 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
     assert table["shifted", "tda"][2] == "+0.00"
 
 
+def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
+    monkeypatch.setattr("acclimate.adapters.base._REGISTRY", acclimate.methods())
+
+    @acclimate.register
+    class Plain(acclimate.ZeroShot):
+        name = "plain"
+
+    both = ["tda", "plain"]
+    assert parse_settings("tda", ["positive-alpha=3"], both) == {"positive_alpha": 3}
+    assert parse_settings("plain", ["positive-alpha=3"], both) == {}
+    with pytest.raises(InputError, match="'plain' has no setting 'positive_alpha'"):
+        parse_settings("plain", ["plain.positive_alpha=3"], both)
+
+
 def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
     np.save(tmp_path / "f.npy", stream.features)
     np.save(tmp_path / "l.npy", stream.labels)
@@ -96,6 +112,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
         (["run", "STREAM", "STREAM", "--plot", "x.png"], "for one file in one order"),
         (["run", "STREAM", "--method", "zero-shot", "--save-state", "s"], "state of one method; name one beside"),
+        (["run", "STREAM", "--plot", "x.foo"], "cannot draw x.foo; pictures end in .png, .svg, .pdf"),
         (["run", "STREAM", "--class-names", "nowhere.txt"], "cannot read class names from nowhere.txt"),
         (["run", "STREAM", "--device", "toaster"], "device 'toaster' cannot be used here"),
         (["state", "inspect", "STREAM"], "is a safetensors file but not an acclimate state"),

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Classifier
+from acclimate import Classifier, load
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
 from acclimate.job.outputs import CsvOutput, JsonlOutput, open_output
@@ -204,3 +204,17 @@ def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[parquet\]'"):
         open_output(tmp_path / "x.parquet", 1)
+
+
+def test_stopped_without_an_output_the_state_is_kept(make, tmp_path):
+    job = replace(make("x.csv"), output=None, stop=lambda: True)
+    assert job.run() is False
+    assert load(tmp_path / "work" / "x.csv.state").samples_seen == 8
+    assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["x.csv.state"]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_names_that_are_no_unicode_can_be_written(make, photos, tmp_path, suffix):
+    samples = [replace(sample, name=f"caf\udce9-{i}.png") for i, sample in enumerate(open_source(str(photos)))]
+    assert make(f"out{suffix}", samples=samples).run()
+    assert read_rows(tmp_path / "work" / f"out{suffix}")[3]["file"] == r"caf\udce9-3.png"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.adapters.base import Adapter, find
-from acclimate.arrays import HostArray, move, to_host
+from acclimate.arrays import move, to_host
 from acclimate.errors import InputError, StateError
 from acclimate.state import read_snapshot, write_snapshot
 
@@ -124,8 +124,7 @@ def _arguments(adapter: Adapter) -> dict[str, Any]:
 
 def _copy(adapter: Adapter) -> Adapter:
     copy = type(adapter)(adapter.class_vectors, **_arguments(adapter), **asdict(adapter.config))
-    tensors: dict[str, HostArray] = adapter.dump()
-    copy.restore(tensors)
+    copy.restore(adapter.dump())
     return copy
 
 

@@ -8,8 +8,9 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench.metrics import running_accuracy
-from acclimate.errors import MissingExtraError
+from acclimate.errors import InputError, MissingExtraError
 
+FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # zero-shot, in grey, comes first
 
 
@@ -23,6 +24,13 @@ def pyplot() -> Any:
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def check_picture(path: Path) -> None:
+    """Refuse a picture that cannot be drawn, before the work and not after it."""
+    pyplot()
+    if path.suffix.lower() not in FORMATS:
+        raise InputError(f"cannot draw {path}; pictures end in {', '.join(FORMATS)}.")
 
 
 def plot_running_accuracy(correct: Mapping[str, HostArray], title: str, path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from acclimate import __version__
 from acclimate.bench.compare import Outcome
 from acclimate.bench.metrics import worst_tenth
+from acclimate.errors import RunError
 from acclimate.sources.features import FeatureStream
 from acclimate.state import write_atomically
 
@@ -126,7 +127,10 @@ def write_json(results: Sequence[Result], path: Path) -> None:
     """Write one result as an object, several as a list."""
     content = [result.as_json() for result in results]
     text = json.dumps(content[0] if len(content) == 1 else content, indent=2)
-    write_atomically(path, text.encode() + b"\n")
+    try:
+        write_atomically(path, text.encode() + b"\n")
+    except OSError as error:
+        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def _versions() -> dict[str, str]:

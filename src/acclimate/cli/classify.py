@@ -46,7 +46,7 @@ def classify(
     A table on a terminal, csv when piped; rows are written as they come.
     """
     from acclimate.classifier import Classifier
-    from acclimate.cli.run import parse_settings
+    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError, RunError
     from acclimate.job.outputs import CsvOutput, open_output
     from acclimate.job.run import Job
@@ -142,7 +142,7 @@ class Terminal:
         columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
         self.progress = Progress(*columns, console=self.console, transient=True)
         self.progress.start()
-        self.task = self.progress.add_task("", total=self.total, completed=job.done)
+        self.task = self.progress.add_task("", total=self.total)
 
     def show(self, rows: "Sequence[Row]") -> None:
         """Take a batch's rows."""
@@ -151,7 +151,7 @@ class Terminal:
         if self.progress is not None:
             speed = self.progress.tasks[0].speed or 0.0
             said = f"{speed:.0f} images/s, {100 * self.changed / max(1, self.done):.1f} % changed"
-            self.progress.update(self.task, advance=len(rows), description=said)
+            self.progress.update(self.task, completed=rows[-1].index + 1, description=said)
         if self.rows_to_stdout:
             text = "".join(map(_line, rows)) if sys.stdout.isatty() else self.lines.render(rows)
             typer.echo(text, nl=False)

@@ -52,7 +52,7 @@ def demo(
                 right[i] += int(correct.sum())
                 colour = "green" if i else "white"
                 cells += [f"[{colour}]{'█' * round(20 * correct.mean()):20}[/]", f"{100 * correct.mean():5.1f} %"]
-            table.add_row(*cells, end_section=start + width == len(stream) // 3)
+            table.add_row(*cells)
             live.refresh()
             if console.is_terminal:
                 sleep(0.1)  # slow enough to watch

@@ -30,7 +30,7 @@ def embed(
 
     from acclimate.arrays import unit_rows
     from acclimate.classifier import Classifier
-    from acclimate.cli.run import progress_bar
+    from acclimate.cli.progress import progress_bar
     from acclimate.errors import RunError
     from acclimate.prompts import parse_template_option, read_labels
     from acclimate.sources.base import open_source, order_samples

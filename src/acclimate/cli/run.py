@@ -1,8 +1,6 @@
 """`acclimate run`: methods over stored features, zero-shot beside them."""
 
-from ast import literal_eval
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,8 +33,10 @@ def run(
 
     from acclimate.adapters import save
     from acclimate.bench.compare import compare
-    from acclimate.bench.plots import plot_running_accuracy, pyplot
+    from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.results import summarise, write_json
+    from acclimate.cli.progress import progress_bar
+    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError
     from acclimate.sources.features import read_stream
     from acclimate.state import check_writable
@@ -51,7 +51,7 @@ def run(
     if save_state and len(learners) != 1:
         raise InputError("--save-state keeps the state of one method; name one beside zero-shot.")
     if plot:
-        pyplot()
+        check_picture(plot)
     names = None if class_names is None else _lines(class_names)
     beside: dict[str, Any] = {"labels": labels, "class_vectors": class_vectors, "logit_scale": logit_scale}
     streams = {path: read_stream(path, class_names=names, **beside) for path in files}
@@ -66,6 +66,8 @@ def run(
             outcomes = compare(stream, methods, order_names, batch_size, device, advance)
             baseline = outcomes["zero-shot"]
             results += [summarise(path.stem, stream, outcome, baseline) for outcome in outcomes.values()]
+    # No figure is cut off: in a narrow window the terminal wraps, and in a pipe there is no width to keep to.
+    Console(width=max(100, Console().width)).print(_table(results))
     if json:
         write_json([result for result in results if result.method in chosen], json)
     if plot and stream.labels is not None:
@@ -73,38 +75,6 @@ def run(
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
         save(outcomes[learners[0]].adapter, save_state)
-    # No figure is cut off: in a narrow window the terminal wraps, and in a pipe there is no width to keep to.
-    Console(width=max(100, Console().width)).print(_table(results))
-
-
-def parse_settings(method: str, settings: Sequence[str], methods: Sequence[str]) -> dict[str, Any]:
-    """The settings given for one method; a bare KEY is for every method that has it."""
-    from acclimate.adapters.base import configure, find
-    from acclimate.errors import InputError
-
-    own = {}
-    for text in settings:
-        key, equals, value = text.partition("=")
-        target, _, key = key.strip().rpartition(".")
-        if not equals:
-            raise InputError(f"--set takes KEY=VALUE, got {text!r}.")
-        if target and target not in methods:
-            raise InputError(f"--set {text}: {target!r} is not among the methods of this run.")
-        has = {name: key in find(name).Config.__dataclass_fields__ for name in methods}
-        if target == method or (not target and (has[method] or not any(has.values()))):
-            own[key.replace("-", "_")] = _value(value)
-    configure(find(method), own)
-    return own
-
-
-def _value(text: str) -> Any:
-    text = text.strip()
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    try:
-        return literal_eval(text)
-    except (SyntaxError, ValueError):
-        return text
 
 
 def _lines(path: Path) -> list[str]:
@@ -114,22 +84,6 @@ def _lines(path: Path) -> list[str]:
         return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read class names from {path}: {error}.") from error
-
-
-@contextmanager
-def progress_bar(total: int, verb: str, things: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; only on a terminal, and gone when the work is done."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda samples: None
-        return
-    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TextColumn(things), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(verb, total=total)
-        yield lambda samples: progress.advance(task, samples)
 
 
 def _table(results: "Sequence[Result]") -> Any:

@@ -86,9 +86,9 @@ def load_encoder(name: str, device: str = "auto") -> Encoder:
     return load(what, device)
 
 
-def fingerprint_files(paths: Sequence[Path], *more: str) -> str:
+def fingerprint_files(paths: Sequence[Path]) -> str:
     """Name the content of files: their names, sizes, first and last mebibyte; fast for weights of any size."""
-    digest = hashlib.sha256("\0".join(more).encode())
+    digest = hashlib.sha256()
     for path in sorted(paths):
         size = path.stat().st_size
         digest.update(f"{path.name}\0{size}\0".encode())

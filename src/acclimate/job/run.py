@@ -32,7 +32,7 @@ class Job:
         emit: called with every batch's rows.
         top_k: labels a row names.
         on_error: "skip" images that cannot be read, naming them in the output, or "fail".
-        state: where to write what was learnt, at the end.
+        state: where to write what was learnt, at the end; without an output also when stopped.
         checkpoint_every: seconds between two checkpoints.
         stop: asked between two batches whether to stop.
     """
@@ -51,6 +51,13 @@ class Job:
         self.summary = Summary(self.classifier.labels)
         self.done = 0
         self.first_id = next_id(self.classifier.adapter)
+        # What must be the same for a job to be continued; the adapter's own kind is checked with its state.
+        self._identity = {
+            "list of images": source_fingerprint(self.samples),
+            "batch size": self.classifier.batch_size,
+            "top-k": self.top_k,
+            "model": self.classifier.encoder.fingerprint,
+        }
 
     @property
     def checkpoint(self) -> Path | None:
@@ -99,25 +106,18 @@ class Job:
             raise RunError(f"{name}: {error} (stopped because of --on-error fail).") from error
         finally:
             batches.close()
-        if self.done < len(self.samples):
+        finished = self.done == len(self.samples)
+        if not finished:
             self._save_checkpoint()
-            return False
-        if self.state is not None:
+        if self.state is not None and (finished or self.output is None):  # with an output, the checkpoint has it
             save(self.classifier.adapter, self.state)
+        if not finished:
+            return False
         if self.output is not None and self.checkpoint is not None:
             self._guard(self.output.finish)
             self.checkpoint.unlink(missing_ok=True)
             self.output.clean_up()
         return True
-
-    def _identity(self) -> dict[str, Any]:
-        """What must be the same for a job to be continued; the adapter's own kind is checked with its state."""
-        return {
-            "list of images": source_fingerprint(self.samples),
-            "batch size": self.classifier.batch_size,
-            "top-k": self.top_k,
-            "model": self.classifier.encoder.fingerprint,
-        }
 
     def _save_checkpoint(self) -> None:
         if self.output is not None:
@@ -125,14 +125,14 @@ class Job:
 
     def _write_checkpoint(self, offset: int) -> None:
         assert self.checkpoint is not None
-        notes = {"identity": self._identity(), "done": self.done, "offset": offset, "first_id": self.first_id}
+        notes = {"identity": self._identity, "done": self.done, "offset": offset, "first_id": self.first_id}
         save(self.classifier.adapter, self.checkpoint, notes)
 
     def _go_on(self) -> None:
         assert self.output is not None
         assert self.checkpoint is not None
         notes: Mapping[str, Any] = read_notes(self.checkpoint)
-        for name, value in self._identity().items():
+        for name, value in self._identity.items():
             if notes["identity"].get(name) != value:
                 raise InputError(f"cannot go on with {self.output.path}: its {name} was another; start anew.")
         self.classifier.adapter = load(self.checkpoint, like=self.classifier.adapter)
@@ -162,7 +162,12 @@ def next_id(adapter: Adapter) -> int:
 
 
 def as_row(prediction: Prediction, file: str) -> Row:
-    """A prediction as a row of the output, with six decimals, so that rows read back are the rows that were written."""
+    """A prediction as a row of the output.
+
+    With six decimals, so that rows read back are the rows that were written; what is no Unicode in a file's name is
+    spelt out, so that every name can be written.
+    """
+    file = file.encode("utf-8", "backslashreplace").decode()
     if prediction.error is not None:
         return Row(prediction.index, file, error=prediction.error)
     return Row(
