@@ -13,7 +13,7 @@ import numpy as np
 
 from acclimate.adapters import create, load, save
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
-from acclimate.encoders import Encoder, load_encoder
+from acclimate.encoders import BUNDLED, Encoder, load_encoder
 from acclimate.encoders.images import open_image
 from acclimate.errors import ImageError, InputError
 from acclimate.evidence import observe
@@ -69,8 +69,8 @@ class Classifier:
 
     Args:
         labels: names of the classes, at least two to choose from.
-        encoder: a model's name (see `load_encoder`), an object with the members of `Encoder`, or open_clip's
-            (model, preprocess, tokenizer).
+        encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
+            `Encoder`, or open_clip's (model, preprocess, tokenizer).
         method: name of the adapter.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or a set's name.
         batch_size: images encoded at once; answers do not depend on it beyond the encoder's rounding.
@@ -83,7 +83,7 @@ class Classifier:
     def __init__(
         self,
         labels: Sequence[str],
-        encoder: str | Encoder | tuple[Any, Any, Any],
+        encoder: str | Encoder | tuple[Any, Any, Any] = BUNDLED,
         *,
         method: str = "tda",
         templates: Any = "single",

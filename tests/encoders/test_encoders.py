@@ -89,7 +89,7 @@ def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
     [
         ("hf-openai/clip-vit-base-patch16", "did you mean hf:openai/clip-vit-base-patch16"),
         ("open_clip/ViT-B-16/openai", "did you mean open_clip:ViT-B-16/openai"),
-        ("zzzzzz", "a model is named like onnx:clip/, hf:openai"),
+        ("zzzzzz", "a model is named like bundled, onnx:clip/, hf:openai"),
         ("hf:", "unknown model 'hf:'"),
         (
             "onnx:no-such-folder",

@@ -5,12 +5,13 @@ import typer
 
 def models() -> None:
     """List the kinds of models and well-known names."""
-    from acclimate.encoders.base import KNOWN, PREFIXES
+    from acclimate.encoders.base import BUNDLED, KNOWN, PREFIXES
 
+    typer.echo(f"{BUNDLED:11} the small model that comes with acclimate; the default, needs no download")
     for prefix, (_, _, what, example) in PREFIXES.items():
         typer.echo(f"{prefix + ':':11} {what}\n{'':11} {example}")
     typer.echo("\nwell-known names:")
-    for name in KNOWN:
+    for name in KNOWN[1:]:
         typer.echo(f"  {name}")
 
 
@@ -40,7 +41,7 @@ def doctor() -> None:
     )
     needs = {
         "numpy": "everything",
-        "onnxruntime": "onnx: models",
+        "onnxruntime": "the bundled model and onnx: models",
         "torch": "hf:, local: and open_clip: models, --device; pip install 'acclimate[torch]'",
         "transformers": "hf: and local: models; pip install 'acclimate[hf]'",
         "open_clip_torch": "open_clip: models; pip install 'acclimate[open-clip]'",

@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from acclimate.job.rows import Row
     from acclimate.job.run import Job
 
-MODEL_HELP = "onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
+DEFAULT_MODEL = "bundled"
+MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 SOURCE_HELP = "A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
 TEMPLATE_HELP = (
     "A prompt with {}, a set's name, or a file of prompts (.txt, .json); may be given again. [default: single]"
@@ -23,7 +24,7 @@ TEMPLATE_HELP = (
 def classify(
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     labels: Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one a line.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)],
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
     method: Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")] = "tda",
     setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE.")] = None,

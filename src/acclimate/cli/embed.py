@@ -7,14 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.classify import MODEL_HELP, SOURCE_HELP, TEMPLATE_HELP
+from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, SOURCE_HELP, TEMPLATE_HELP
 
 
 def embed(
     source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
     labels: Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one a line.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors.")],
+    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
     template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
     order: Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")] = "path",
     batch_size: Annotated[int, typer.Option(help="Images encoded at once.", min=1)] = 32,

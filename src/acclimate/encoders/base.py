@@ -51,7 +51,9 @@ PREFIXES = {
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
+BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder beside this file
 KNOWN = (
+    BUNDLED,
     "hf:openai/clip-vit-base-patch16",
     "hf:openai/clip-vit-base-patch32",
     "hf:openai/clip-vit-large-patch14",
@@ -63,19 +65,21 @@ KNOWN = (
 )
 
 
-def load_encoder(name: str, device: str = "auto") -> Encoder:
+def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
     """Load an encoder by name.
 
     Args:
-        name: PREFIX:WHAT, one of `onnx:DIR`, `hf:ID`, `local:DIR`, `open_clip:NAME/TAG`.
+        name: "bundled", or PREFIX:WHAT, one of `onnx:DIR`, `hf:ID`, `local:DIR`, `open_clip:NAME/TAG`.
         device: "auto" (a GPU where there is one), "cpu", "cuda", ...
 
     Raises:
         ModelError: there is no such model here; the message says what is missing and how to get it.
     """
+    if name == BUNDLED:
+        name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")
     if not colon or prefix not in PREFIXES or not what:
-        forms = ", ".join(example for *_, example in PREFIXES.values())
+        forms = ", ".join([BUNDLED, *(example for *_, example in PREFIXES.values())])
         near = get_close_matches(name, KNOWN, n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"a model is named like {forms}."
         if Path(name).is_dir():
