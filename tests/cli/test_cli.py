@@ -174,10 +174,17 @@ def test_state_merge_and_diff(invoke, states, tmp_path):
     )
 
 
-def test_demo_shows_the_recovery(invoke, tmp_path):
-    output = invoke("demo", "--save", "demo.safetensors").stdout
+@pytest.mark.slow
+def test_demo_adapts_draws_and_reports(invoke, tmp_path):
+    output = invoke("demo").stdout
     assert "gain +" in output
-    assert len(read_stream(tmp_path / "demo.safetensors")) == 3000
+    assert "report.html" in output
+    folder = tmp_path / "acclimate-demo"
+    assert len(read_stream(folder / "pacs.safetensors")) == 700
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 120
+    assert "<html" in (folder / "report.html").read_text()
+    (tmp_path / "taken").write_text("")
+    assert "--out" in invoke("demo", "--out", "taken", exit_code=2).stderr
 
 
 def test_version(invoke):

@@ -1,57 +1,89 @@
-"""`acclimate demo`: watch an adapter recover from a shift."""
+"""`acclimate demo`: watch a classifier adapt to real, shifted images, then to pictures with a report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from acclimate.sources.features import FeatureStream
+
+FOLDER = Path("acclimate-demo")
+
 
 def demo(
-    seed: Annotated[int, typer.Option(help="Which stream to draw.")] = 0,
-    save: Annotated[Path | None, typer.Option(help="Keep the stream here (.safetensors), for `acclimate run`.")] = None,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for pictures, results and report.")] = FOLDER,
 ) -> None:
-    """Adapt a synthetic stream whose images change after a third of it, and show accuracy along the way."""
-    from time import sleep
+    """Adapt the bundled model to recorded images whose style changes, then to drawn pictures, with a report."""
+    import shutil
+    from importlib.resources import as_file, files
 
     from rich.console import Console
+
+    from acclimate.bench.pictures import SCENES, draw_folder
+    from acclimate.cli.classify import classify
+    from acclimate.errors import InputError
+    from acclimate.sources.features import read_stream
+
+    console, recorded = Console(), out / "pacs.safetensors"
+    try:
+        pictures = draw_folder(out / "pictures", each=5)
+        with as_file(files("acclimate.bench") / "data" / recorded.name) as shipped:
+            shutil.copyfile(shipped, recorded)
+    except OSError as error:
+        raise InputError(f"cannot write to {out}: {error.strerror or error}; choose a place with --out.") from error
+    _adapt_live(read_stream(recorded), console)
+    console.print(f"More of it: acclimate run {recorded} --orders 20\n", highlight=False, soft_wrap=True)
+    console.print("Now pictures that acclimate has drawn: plain, in pencil, by night, and with bad reception.", highlight=False)
+    classify(
+        str(pictures),
+        ", ".join(SCENES),
+        out=out / "results.csv",
+        report=out / "report.html",
+        order="seed:0",
+        overwrite=True,
+    )
+    console.print(f"Open {(out / 'report.html').resolve().as_uri()} in a browser.", highlight=False, soft_wrap=True)
+
+
+def _adapt_live(stream: "FeatureStream", console: "Console") -> None:
+    """Show accuracy along the stream, zero-shot and adapted side by side."""
+    import json
+    from time import sleep
+
     from rich.live import Live
     from rich.table import Table
 
     from acclimate.adapters import create
-    from acclimate.bench.synthetic import shifted_stream
-    from acclimate.sources.features import write_stream
-    from acclimate.state import check_writable
 
-    if save is not None:
-        check_writable(save)
-    console = Console()
-    stream = shifted_stream(seed=seed)
     assert stream.labels is not None
-    if save is not None:
-        write_stream(stream, save)
+    domains = json.loads(stream.metadata["domains"])
     console.print(
-        f"{len(stream)} samples of {len(stream.class_names)} synthetic classes. From sample {len(stream) // 3} on they "
-        "look different,\nand nobody tells the classifier.\n",
+        f"{len(stream)} images of {', '.join(stream.class_names)}, as the bundled model has seen them. "
+        "First photos, then paintings, cartoons and sketches, and nobody tells the classifier.\n",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)
-    for heading in ("samples", "zero-shot", "", "TDA", ""):
+    for heading in ("samples", "style", "zero-shot", "", "TDA", ""):
         table.add_column(heading, justify="right" if heading == "samples" else "left")
     adapters = [
         create(name, stream.class_vectors, logit_scale=stream.logit_scale, class_names=stream.class_names)
         for name in ("zero-shot", "tda")
     ]
     right = [0, 0]
-    width = len(stream) // 15
+    width = len(stream) // 14
     with Live(table, console=console, auto_refresh=False) as live:
         for start in range(0, len(stream), width):
             part = slice(start, start + width)
-            cells = [f"{start}-{min(start + width, len(stream)) - 1}"]
+            end = min(start + width, len(stream)) - 1
+            cells = [f"{start}-{end}", domains[end].replace("_", " ")]
             for i, adapter in enumerate(adapters):
                 correct = adapter.step(stream.features[part]).argmax(axis=1) == stream.labels[part]
                 right[i] += int(correct.sum())
                 colour = "green" if i else "white"
-                cells += [f"[{colour}]{'█' * round(20 * correct.mean()):20}[/]", f"{100 * correct.mean():5.1f} %"]
+                cells += [f"[{colour}]{'█' * round(15 * correct.mean()):15}[/]", f"{100 * correct.mean():5.1f} %"]
             table.add_row(*cells)
             live.refresh()
             if console.is_terminal:
@@ -60,5 +92,3 @@ def demo(
     console.print(
         f"\nWhole stream: zero-shot {before:.2f} %, TDA {after:.2f} %, gain {after - before:+.2f}.", highlight=False
     )
-    if save is not None:
-        console.print(f"Stream kept in {save}; try: acclimate run {save} --orders 20", highlight=False)
