@@ -8,6 +8,7 @@ from typer.core import TyperGroup
 from acclimate.cli.catalogue import doctor, methods, models
 from acclimate.cli.classify import classify
 from acclimate.cli.convert import convert
+from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.run import run
@@ -60,6 +61,7 @@ app.command()(classify)
 app.command()(embed)
 app.command()(run)
 app.add_typer(state, name="state")
+app.add_typer(data, name="data")
 app.command()(convert)
 app.command()(models)
 app.command()(methods)
