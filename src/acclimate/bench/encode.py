@@ -44,8 +44,8 @@ def iter_view_batches(
         device: where PyTorch makes the views ("cuda"); Pillow makes them in the workers when not given.
 
     Yields:
-        Features (b, views, d) of the readable images of a batch, as the encoder gives them (not of unit length), and for
-        every image of the batch the reason why it could not be read, or None. So `b` is the number of Nones.
+        Features (b, views, d) of the readable images of a batch, as the encoder gives them (not unit rows); and for
+        every image of the batch None, or the reason why it could not be read. So `b` is the number of Nones.
     """
     if views < 1 or batch_images < 1:
         raise InputError(f"views and batch_images must be at least 1, got {views} and {batch_images}.")

@@ -49,8 +49,9 @@ def resized_crops(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
     columns = resize_weights(left, right, width, target.width)
     flips = torch.as_tensor(plan.flips, device=image.device)[:, None, None]
     columns = torch.where(flips, columns.flip(1), columns)
-    narrow = torch.einsum("nxw,chw->nchx", columns, image.float())
-    return torch.einsum("nyh,nchx->ncyx", rows, narrow.round()).round()
+    # Rounded between the axes as Pillow does; where an axis grows, some of its versions begin with the other.
+    narrow = (torch.einsum("nxw,chw->nchx", columns, image.float()) + 0.5).floor()
+    return (torch.einsum("nyh,nchx->ncyx", rows, narrow) + 0.5).floor()
 
 
 def resize_weights(begin: Tensor, end: Tensor, size: int, out: int) -> Tensor:
@@ -70,7 +71,7 @@ def autocontrast(images: Tensor, operations: HostArray, amounts: HostArray) -> T
     """Stretch each channel to 0..255."""
     low, high = (limit.double()[..., None] for limit in torch.aminmax(images.flatten(2), dim=2))
     shades = torch.arange(256, device=images.device)
-    gain = 255 / (high - low)
+    gain = torch.full_like(low, 255) / (high - low)  # `255 / tensor` would round twice
     stretched = (shades * gain - low * gain).clamp(0, 255).floor()
     return look_up(torch.where(high > low, stretched, shades.double()), images)
 
