@@ -40,6 +40,7 @@ class Dataset:
         authors: the authors' own (alpha, beta) of the positive cache for this dataset.
         get: where it comes from.
         per_class: images of every class, where all have as many.
+        domains: whether a file's name tells its domain, as toy_3.jpg does.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Dataset:
     authors: tuple[float, float]
     get: str
     per_class: int | None = None
+    domains: bool = False
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -88,12 +90,16 @@ class Listing:
     Attributes:
         paths: n files.
         labels: (n,) classes.
-        class_names: in the order of the labels.
+        class_names: in the order of the labels, as prompts say them.
+        folder: that all paths lie below.
+        domains: n domains; None for a dataset without.
     """
 
     paths: list[Path]
     labels: HostArray
     class_names: tuple[str, ...]
+    folder: Path
+    domains: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -120,7 +126,7 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 
 def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
     """The datasets of suites and those named one by one, each once."""
-    chosen = []
+    chosen: list[str] = []
     for suite in suites:
         if suite not in SUITES:
             raise InputError(f"unknown suite {suite!r}; there are {', '.join(SUITES)}.")
@@ -150,7 +156,9 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
     rows = readers[dataset.layout](dataset, root)
     if not rows:
         raise InputError(f"{dataset.title}: no images in {images}. Try `acclimate data check {root}`.")
-    return Listing([path for path, _ in rows], np.array([label for _, label in rows]), dataset.class_names)
+    paths = [path for path, _ in rows]
+    domains = [path.name.rpartition("_")[0] for path in paths] if dataset.domains else None
+    return Listing(paths, np.array([label for _, label in rows]), dataset.class_names, images, domains)
 
 
 def folder_images(folder: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import doctor, methods, models
 from acclimate.cli.classify import classify
 from acclimate.cli.convert import convert
@@ -60,6 +61,7 @@ def options(
 app.command()(classify)
 app.command()(embed)
 app.command()(run)
+app.command()(bench)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
 app.command()(convert)
