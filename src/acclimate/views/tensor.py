@@ -35,8 +35,9 @@ def make_views(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
             if len(chosen):
                 rows = torch.as_tensor(chosen, device=image.device)
                 chains[rows] = operate(chains[rows], operations[chosen, step], amounts[chosen, step])
-    layers = torch.cat([crops[:, None], chains.reshape(-1, CHAINS, *crops.shape[1:])], dim=1)
-    mixed = torch.einsum("nl,nlchw->nchw", torch.as_tensor(plan.weights, device=image.device), layers)
+    weights = torch.as_tensor(plan.weights, device=image.device)
+    mixed = torch.einsum("nk,nkchw->nchw", weights[:, 1:], chains.reshape(-1, CHAINS, *crops.shape[1:]))
+    mixed += weights[:, 0, None, None, None] * crops
     gain, offset = (torch.as_tensor(x, device=image.device)[:, None, None] for x in (target.gain, target.offset))
     return mixed * gain + offset
 
@@ -50,8 +51,8 @@ def resized_crops(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
     flips = torch.as_tensor(plan.flips, device=image.device)[:, None, None]
     columns = torch.where(flips, columns.flip(1), columns)
     # Rounded between the axes as Pillow does; where an axis grows, some of its versions begin with the other.
-    narrow = (torch.einsum("nxw,chw->nchx", columns, image.float()) + 0.5).floor()
-    return (torch.einsum("nyh,nchx->ncyx", rows, narrow) + 0.5).floor()
+    narrow = torch.einsum("nxw,chw->nchx", columns, image.float()).add_(0.5).floor_()
+    return torch.einsum("nyh,nchx->ncyx", rows, narrow).add_(0.5).floor_()
 
 
 def resize_weights(begin: Tensor, end: Tensor, size: int, out: int) -> Tensor:
