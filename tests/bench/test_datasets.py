@@ -1,6 +1,7 @@
 """The fifteen datasets: what is known of them, and how they are read from disk."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -179,3 +180,12 @@ def test_datasets_are_found_by_suite_and_by_name():
         find_datasets(["odd"], [])
     with pytest.raises(InputError, match="unknown dataset 'mnist'; there are imagenet,"):
         find_datasets([], ["mnist"])
+
+
+def test_the_guide_has_the_same_table():
+    guide = (Path(__file__).parents[2] / "docs" / "datasets.md").read_text()
+    for suite, keys in SUITES.items():
+        for each in (DATASETS[key] for key in keys):
+            where = ", ".join(filter(None, (each.images, each.split)))
+            row = (suite, each.key, each.folder, where, str(each.classes), str(each.test), str(each.views))
+            assert f"| {' | '.join(row)} |" in guide

@@ -190,7 +190,7 @@ def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
 
 def test_a_store_that_cannot_be_written(encoder, listing, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot write .* choose another --store"):
+    with pytest.raises(RunError, match=r"cannot write .* choose another --store"):
         stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "file")
 
 

@@ -187,7 +187,7 @@ def test_what_cannot_be_run_is_said(run, tmp_path, model):
         Protocol("m", prompts="none")
     with pytest.raises(InputError, match="unknown reducer 'mean'; there are confident-mean,"):
         Protocol("m", reducer="mean")
-    with pytest.raises(InputError, match="none of dtd, eurosat is in .*; `acclimate data check"):
+    with pytest.raises(InputError, match=r"none of dtd, eurosat is in .*; `acclimate data check"):
         present(find_datasets([], ["dtd", "eurosat"]), tmp_path)
     with pytest.raises(ModelError, match="unknown model 'toaster'"):
         run(["dtd"], model="toaster")

@@ -17,6 +17,7 @@ from acclimate.sources.coop import read_split
 
 Kind = Literal["missing", "split", "class order", "count", "image"]
 WNID = re.compile(r"n\d{8}")
+SPLITS = "CoOp's DATASETS.md"
 NAMED = 5  # how many of many are named
 
 
@@ -49,9 +50,10 @@ def check_dataset(
     """
     folder, images = root / dataset.folder, dataset.image_folder(root)
     if not folder.is_dir():
-        return [Finding("missing", f"no folder {folder}; get {dataset.get}.")]
+        split = f", and {dataset.split} from {SPLITS}" if dataset.layout == "split" else ""
+        return [Finding("missing", f"no folder {folder}; get {dataset.get}{split}.")]
     if dataset.split and not (folder / dataset.split).is_file():
-        source = "it comes with the images" if dataset.layout == "variants" else "get it from CoOp's DATASETS.md"
+        source = f"get it from {SPLITS}" if dataset.layout == "split" else "it comes with the images"
         return [Finding("split", f"{folder / dataset.split} is missing; {source}.")]
     if not images.is_dir():
         return [Finding("count", f"no folder {images}; get {dataset.get}.")]
@@ -71,11 +73,11 @@ def _split_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
     try:
         rows = read_split(root / dataset.folder / dataset.split)
     except InputError as error:
-        yield Finding("split", f"{error} Get it again from CoOp's DATASETS.md.")
+        yield Finding("split", f"{error} Get it again from {SPLITS}.")
         return
     for number, name in dict.fromkeys((number, name) for _, number, name in rows):
         if wrong := misplaced(dataset, number, name):
-            yield Finding("class order", f"{dataset.split}: {wrong}; get it again from CoOp's DATASETS.md.")
+            yield Finding("class order", f"{dataset.split}: {wrong}; get it again from {SPLITS}.")
     yield from _paths_against_labels(dataset, rows)
 
 
