@@ -19,6 +19,7 @@ from acclimate.errors import InputError, RunError
 from acclimate.sources.features import FeatureStream
 from acclimate.state import write_atomically
 
+OF_FILE = "those of the feature file"  # prompts that nobody knows but who made the file
 METRICS = ("acc1", "acc5", "mean_per_class_recall")
 KEYS = {"dataset", "model", "metrics", "method", "config", "baseline", "cost"}  # by which a result is known
 
@@ -51,6 +52,7 @@ class Result:
     precision: str
     device: str
     wall_s: float
+    baseline_s: float
     encode_s: float | None
 
     def mean(self, score: str) -> float | None:
@@ -118,6 +120,7 @@ class Result:
             "hardware": hardware(self.device),
             "cost": {
                 "wall_s": self.wall_s,
+                "baseline_s": self.baseline_s,
                 "ms_per_image": 1000 / self.samples_per_s,
                 "samples_per_s": self.samples_per_s,
                 "encode_s": self.encode_s,
@@ -134,7 +137,6 @@ def summarise(
     *,
     settings: str | None = None,
     prompts: str | None = None,
-    n_skipped: int = 0,
     encode_s: float | None = None,
 ) -> Result:
     """Score one method's outcome on a stream, with zero-shot's beside it.
@@ -146,8 +148,7 @@ def summarise(
         zero_shot: zero-shot's on the same stream.
         settings: what the settings are called, such as "authors-per-dataset"; "paper" for a method's defaults and
             "custom" for others when not given.
-        prompts: what the prompts are called; what the stream says of its class vectors when not given.
-        n_skipped: images that could not be read and are not in the stream.
+        prompts: what the prompts are called; those that a feature file was made with when not given.
         encode_s: seconds that encoding the images took, where they were encoded for this stream.
     """
     adapter, known = outcome.adapter, stream.metadata
@@ -161,12 +162,12 @@ def summarise(
         method=adapter.name,
         settings=settings or ("paper" if adapter.config == type(adapter).Config() else "custom"),
         config=asdict(adapter.config),
-        prompts=prompts or known.get("class_vectors", "unknown"),
+        prompts=prompts or OF_FILE,
         views=stream.features.shape[1] if many_views else 1,
         reducer=outcome.reducer if many_views else None,
         classes=len(stream.class_names),
         n=len(stream),
-        n_skipped=n_skipped,
+        n_skipped=int(known.get("n_skipped", 0)),
         orders=tuple(outcome.runs),
         scores=tuple(run.scores() for run in runs),
         baseline=_mean([run.scores() for run in beside]) or None,
@@ -177,13 +178,14 @@ def summarise(
         precision=str(adapter.class_vectors.dtype).removeprefix("torch."),
         device=outcome.device,
         wall_s=sum(run.wall_s for run in runs),
+        baseline_s=unadapted.wall_s,
         encode_s=encode_s,
     )
 
 
 def write_json(results: Sequence[Result], path: Path) -> None:
     """Write one result as an object, several as a list with one result a line."""
-    content = [result.as_json() for result in results]
+    content = [_rounded(result.as_json()) for result in results]
     lines = ",\n".join(json.dumps(each) for each in content)
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
     try:
@@ -208,6 +210,15 @@ def read_results(folder: Path) -> list[dict[str, Any]]:
     return results
 
 
+def _rounded(value: Any) -> Any:
+    """Floats to six digits after the point: what follows depends on the machine's arithmetic, not on the method."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(each) for each in value]
+    return round(value, 6) if isinstance(value, float) else value
+
+
 def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
     """The mean of every number over many dicts with the same keys; None where there is none."""
     return {
@@ -216,6 +227,6 @@ def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
 
 
 def _curve(runs: Sequence[Run]) -> list[float]:
-    """Accuracy over time, averaged over the orders; four digits, as it is for drawing."""
-    curve: list[float] = np.mean([run.over_time() for run in runs], axis=0).round(4).tolist()
+    """Accuracy over time, averaged over the orders."""
+    curve: list[float] = np.mean([run.over_time() for run in runs], axis=0).tolist()
     return curve

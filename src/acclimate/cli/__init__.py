@@ -12,8 +12,10 @@ from acclimate.cli.convert import convert
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
+from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
 from acclimate.cli.state import state
+from acclimate.cli.tables import tables
 from acclimate.errors import AcclimateError, RunError
 
 
@@ -62,6 +64,8 @@ app.command()(classify)
 app.command()(embed)
 app.command()(run)
 app.command()(bench)
+app.command()(reproduce)
+app.command()(tables)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
 app.command()(convert)
