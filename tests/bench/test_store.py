@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from acclimate.arrays import unit_rows
 from acclimate.bench import store as store_module
 from acclimate.bench.datasets import DATASETS, read_dataset
 from acclimate.bench.encode import iter_view_batches
-from acclimate.bench.store import stored_stream
+from acclimate.bench.store import gpu_of, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.encoders.images import open_image
 from acclimate.errors import RunError
@@ -201,6 +202,26 @@ def test_two_classes_of_one_name(encoder, tmp_path):
     assert len(set(stream.class_names)) == 1000
     assert (stream.class_names[657], stream.class_names[744]) == ("missile", "missile (2)")
     np.testing.assert_array_equal(stream.class_vectors[657], stream.class_vectors[744])
+
+
+def test_work_around_a_model_on_a_gpu_is_done_there(encoder):
+    assert gpu_of(encoder) is None
+    assert gpu_of(SimpleNamespace(device="cpu")) is None
+    assert gpu_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
+
+
+def test_features_made_on_a_gpu(tiny_clip, listing, tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    streams = {}
+    for device in ("cpu", "cuda"):
+        model = load_encoder(f"local:{tiny_clip}", device)
+        streams[device] = stored_stream(EUROSAT, listing, model, "single", 64, tmp_path / "store", model="tiny")
+    assert len(list((tmp_path / "store").iterdir())) == 2  # pixels are rounded differently, so they are kept apart
+    cpu, cuda = (stream.features.astype(np.float32) for stream in streams.values())
+    np.testing.assert_allclose(cpu[:, 0], cuda[:, 0], atol=2e-3)
+    assert np.mean(np.sum(cpu * cuda, axis=-1)) > 0.99
 
 
 def test_renditions_know_their_domains(encoder, tmp_path):

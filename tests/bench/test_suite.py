@@ -129,6 +129,14 @@ def test_an_interrupted_suite_goes_on(run, tmp_path):
     assert without_cost(run(["dtd", "eurosat"])) == without_cost(whole)
 
 
+def test_a_wrong_dataset_shows_before_the_first_is_encoded(run, tmp_path):
+    split = draw_dataset(tmp_path / "data", DATASETS["eurosat"], few()) / "split_zhou_EuroSAT.json"
+    split.unlink()
+    with pytest.raises(InputError, match=r"split_zhou_EuroSAT\.json cannot be read"):
+        run(["dtd", "eurosat"])
+    assert not (tmp_path / "store").exists()
+
+
 def test_everything_is_run_again_when_asked(run, tmp_path):
     run(["dtd"])
     path = next((tmp_path / "results").iterdir())

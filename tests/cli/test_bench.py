@@ -55,6 +55,17 @@ def test_a_suite_from_images_to_json(bench, here):
     assert {path: path.stat().st_mtime_ns for path in (here / "results").iterdir()} != before
 
 
+def test_from_images_to_the_papers_table(bench, here):
+    draw_dataset(here / "data", DATASETS["imagenet-a"], few())
+    bench("--suite", "ood")
+    result = CliRunner().invoke(app, ["tables", "results", "--format", "markdown"])
+    assert result.exit_code == 0, result.output
+    measured = json.loads(next((here / "results").glob("*_tda_*")).read_text())["metrics"]["acc1"]
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("| tda |")]
+    assert f"| {100 * measured:.2f} / 60.11" in row
+    assert "the images are not as many" in result.stdout
+
+
 def test_views_settings_and_orders(bench, here):
     draw_dataset(here / "data", DATASETS["imagenet-a"], few(classes=2, per_class=3))
     options = ["--settings", "authors-per-dataset", "--views", "64", "--reducer", "vote", "--orders", "3"]

@@ -12,7 +12,7 @@ from acclimate.bench.compare import compare
 from acclimate.bench.datasets import Dataset, read_dataset
 from acclimate.bench.results import summarise, write_json
 from acclimate.bench.store import gpu_of, stored_stream
-from acclimate.encoders import Encoder, load_encoder
+from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
 from acclimate.prompts import template_sets
 from acclimate.sources.features import FeatureStream
@@ -125,16 +125,17 @@ def run_suite(
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise RunError(f"cannot make the folder {out}: {error.strerror or error}.") from error
-    encoder: Encoder | None = None
-    written: list[Path] = []
+    files = {each.key: {name: out / protocol.result_name(each, name) for name in protocol.methods} for each in datasets}
+    todo = {
+        key: {name: path for name, path in paths.items() if not (skip_existing and path.is_file())}
+        for key, paths in files.items()
+    }
+    # All are listed before the first is encoded: what is wrong with the last one shows now, and not in a day.
+    listings = {each.key: read_dataset(each, root) for each in datasets if todo[each.key]}
+    encoder = load_encoder(protocol.model, device) if listings else None
     for dataset in datasets:
-        paths = {method: out / protocol.result_name(dataset, method) for method in protocol.methods}
-        written += paths.values()
-        if skip_existing:
-            paths = {method: path for method, path in paths.items() if not path.is_file()}
-        if paths:
-            listing = read_dataset(dataset, root)
-            encoder = encoder or load_encoder(protocol.model, device)
+        if encoder is not None and dataset.key in listings:
+            listing = listings[dataset.key]
             with progress(len(listing), f"encoding {dataset.key}", "images") as advance:
                 stream = stored_stream(
                     dataset,
@@ -148,8 +149,8 @@ def run_suite(
                     workers=workers,
                     progress=advance,
                 )
-            _run_dataset(dataset, stream, protocol, paths, gpu_of(encoder) or "numpy", progress)
-    return written
+            _run_dataset(dataset, stream, protocol, todo[dataset.key], gpu_of(encoder) or "numpy", progress)
+    return [path for paths in files.values() for path in paths.values()]
 
 
 def _run_dataset(
