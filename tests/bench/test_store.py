@@ -191,8 +191,23 @@ def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
 
 def test_a_store_that_cannot_be_written(encoder, listing, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write .* choose another --store"):
+    with pytest.raises(RunError, match=r"cannot write to .*; make room or change --store"):
         stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "file")
+
+
+def test_a_disk_without_room(encoder, listing, tmp_path):
+    resource = pytest.importorskip("resource")
+    whole = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    (only(tmp_path / "store") / "manifest.json").unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))  # the header, and less than half of the features
+    try:
+        with pytest.raises(RunError, match=r"cannot write to .*: File too large; make room or change --store"):
+            stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    again = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    np.testing.assert_array_equal(again.features, whole.features)
 
 
 def test_two_classes_of_one_name(encoder, tmp_path):

@@ -8,11 +8,12 @@ are made apart.
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -122,46 +123,63 @@ def _encode_missing(
     progress(done)
     if done == len(listing):
         return encode_s
-    features = _open(folder, known["shape"])
     noted = done
     began = perf_counter() - encode_s
     batches = iter_view_batches(
         listing.paths[done:], encoder, views, SEED, workers, batch_images, first=done, device=device
     )
     try:
-        for batch, errors in batches:
-            for path, error in zip(listing.paths[done:], errors, strict=False):
-                if error is not None:
-                    raise RunError(f"{path} cannot be read: {error}. Get it again and run again; it goes on here.")
-            features[done : done + len(batch)] = unit_rows(batch.astype(np.float32), "features")
-            done += len(batch)
-            progress(len(batch))
-            if (done - noted) * views >= CHECKPOINT:
-                _note(folder, features, known, done, perf_counter() - began)
-                noted = done
-    finally:
-        # Batches are whole, so that the next call cuts the images as this one would have, and rounds alike.
-        encode_s = perf_counter() - began
-        _note(folder, features, known, done, encode_s)
+        with _open(folder, known["shape"], done) as file:
+            try:
+                for batch, errors in batches:
+                    for path, error in zip(listing.paths[done : done + len(errors)], errors, strict=True):
+                        if error is not None:
+                            raise RunError(
+                                f"{path} cannot be read: {error}. Get it again and run again; it goes on here."
+                            )
+                    file.write(unit_rows(batch.astype(np.float32), "features").astype(np.float16).tobytes())
+                    done += len(batch)
+                    progress(len(batch))
+                    if (done - noted) * views >= CHECKPOINT:
+                        _note(folder, file, known, done, perf_counter() - began)
+                        noted = done
+            finally:
+                # Batches are whole, so that the next call cuts the images as this one would have, and rounds alike.
+                encode_s = perf_counter() - began
+                _note(folder, file, known, done, encode_s)
+    except OSError as error:
+        raise RunError(f"cannot write to {folder}: {error.strerror or error}; make room or change --store.") from error
     return encode_s
 
 
-def _open(folder: Path, shape: Sequence[int]) -> Any:
+def _open(folder: Path, shape: Sequence[int], done: int) -> BinaryIO:
+    """The file of features, made if it is not there, at the place of the next image.
+
+    It is written as a file, not through a memory map, in which a full disk would end the process.
+    """
     path = folder / "features.npy"
-    with suppress(OSError, ValueError):  # not there, or damaged
-        features = np.load(path, mmap_mode="r+")
+    features = _features(path, shape)
+    if features is None:
+        folder.mkdir(parents=True, exist_ok=True)
+        features = np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
+    file = path.open("r+b")
+    file.seek(features.offset + done * features[0].nbytes)
+    return file
+
+
+def _features(path: Path, shape: Sequence[int]) -> Any:
+    """The features of a file as a memory map; None if it is not there, or damaged."""
+    with suppress(OSError, ValueError):
+        features = np.load(path, mmap_mode="r")
         if list(features.shape) == shape:
             return features
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}; choose another --store.") from error
+    return None
 
 
-def _note(folder: Path, features: Any, known: dict[str, Any], done: int, encode_s: float) -> None:
+def _note(folder: Path, file: BinaryIO, known: dict[str, Any], done: int, encode_s: float) -> None:
     """Say how far it is; only once those features are on the disk."""
-    features.flush()
+    file.flush()
+    os.fsync(file.fileno())
     note = {**known, "done": done, "encode_s": encode_s}
     write_atomically(folder / "manifest.json", json.dumps(note, indent=2).encode() + b"\n")
 
@@ -170,8 +188,9 @@ def _done(folder: Path, known: dict[str, Any]) -> tuple[int, float]:
     """How many images are encoded, and how long it took; none if what lies there is damaged."""
     with suppress(OSError, ValueError, KeyError):
         note = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        features = np.load(folder / "features.npy", mmap_mode="r")
-        if {key: note[key] for key in known} == known and list(features.shape) == known["shape"]:
+        if {key: note[key] for key in known} == known and _features(
+            folder / "features.npy", known["shape"]
+        ) is not None:
             return int(note["done"]), float(note["encode_s"])
     return 0, 0.0
 
