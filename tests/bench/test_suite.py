@@ -137,6 +137,14 @@ def test_a_wrong_dataset_shows_before_the_first_is_encoded(run, tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+def test_so_does_an_order_that_a_dataset_does_not_have(run, tmp_path):
+    with pytest.raises(InputError, match="unknown order 'random'"):
+        run(["dtd"], orders=("random",))
+    with pytest.raises(InputError, match="an order by domain needs a stream of two domains"):
+        run(["dtd"], orders=("domains:1",))
+    assert not (tmp_path / "store").exists()
+
+
 def test_everything_is_run_again_when_asked(run, tmp_path):
     run(["dtd"])
     path = next((tmp_path / "results").iterdir())
@@ -150,12 +158,13 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
     assert (paper["config"]["positive_alpha"], paper["config"]["positive_beta"]) == (2.0, 5.0)
     assert (authors["config"]["positive_alpha"], authors["config"]["positive_beta"]) == (5.0, 5.0)
     assert (paper["settings"], authors["settings"]) == ("paper", "authors-per-dataset")
+    assert len(list((tmp_path / "results").iterdir())) == 3  # zero-shot has no settings and was not run again
     many = run(["caltech101"], orders=("seed:0", "seed:1", "seed:2"), prompts="openai-80")["caltech101", "tda"]
     assert (many["order"], len(many["orders"]["acc1"]), many["prompts"]) == ("many", 3, "openai-80")
     shaped = run(["caltech101"], orders=("class-sequential:1",), methods=("tda",))["caltech101", "tda"]
     assert shaped["order"] == "class-sequential:1"
     names = {path.name for path in (tmp_path / "results").iterdir()}
-    assert len(names) == 7
+    assert len(names) == 6
     assert any("_authors-per-dataset_dataset-prompts_1-view_seed-1.json" in name for name in names)
     assert any("_paper_openai-80-prompts_1-view_seed-x3.json" in name for name in names)
 

@@ -101,6 +101,11 @@ class Listing:
     folder: Path
     domains: list[str] | None = None
 
+    @property
+    def metadata(self) -> dict[str, str]:
+        """What a stream of these images says of their domains."""
+        return {} if self.domains is None else {"domains": json.dumps(self.domains)}
+
     def __len__(self) -> int:
         return len(self.paths)
 

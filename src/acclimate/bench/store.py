@@ -95,7 +95,7 @@ def stored_stream(
             "encoder": model or encoder.fingerprint,
             "class_vectors": templates,
             "encode_s": repr(encode_s),
-            **({} if listing.domains is None else {"domains": json.dumps(listing.domains)}),
+            **listing.metadata,
         },
     )
 

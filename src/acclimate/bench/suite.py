@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from acclimate.adapters.base import find
 from acclimate.bench.compare import compare
-from acclimate.bench.datasets import Dataset, read_dataset
+from acclimate.bench.datasets import Dataset, Listing, read_dataset
+from acclimate.bench.orders import take_order
 from acclimate.bench.results import summarise, write_json
 from acclimate.bench.store import gpu_of, stored_stream
 from acclimate.encoders import load_encoder
@@ -57,19 +60,23 @@ class Protocol:
         """Views an image."""
         return dataset.views if self.views == "paper" else self.views
 
+    def settings_of(self, method: str) -> str:
+        """What a method's settings are called; only TDA has others than one set for all datasets."""
+        return self.settings if method == "tda" else "paper"
+
     def config_of(self, method: str, dataset: Dataset) -> dict[str, Any]:
         """Settings of a method on a dataset where they are not its defaults."""
-        if self.settings == "authors-per-dataset" and method == "tda":
-            alpha, beta = dataset.authors
-            return {"positive_alpha": alpha, "positive_beta": beta}
-        return {}
+        if self.settings_of(method) == "paper":
+            return {}
+        alpha, beta = dataset.authors
+        return {"positive_alpha": alpha, "positive_beta": beta}
 
     def result_name(self, dataset: Dataset, method: str) -> str:
         """The file of a result; different protocols have different names."""
         views = self.views_of(dataset)
         seen = f"{views}-views-{self.reducer}" if views > 1 else "1-view"
         order = self.orders[0] if len(self.orders) == 1 else f"{self.orders[0].partition(':')[0]}-x{len(self.orders)}"
-        parts = (dataset.key, self.model, method, self.settings, f"{self.prompts}-prompts", seen, order)
+        parts = (dataset.key, self.model, method, self.settings_of(method), f"{self.prompts}-prompts", seen, order)
         return "_".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts) + ".json"
 
 
@@ -132,6 +139,8 @@ def run_suite(
     }
     # All are listed before the first is encoded: what is wrong with the last one shows now, and not in a day.
     listings = {each.key: read_dataset(each, root) for each in datasets if todo[each.key]}
+    for listing in listings.values():
+        _check_orders(listing, protocol.orders)
     encoder = load_encoder(protocol.model, device) if listings else None
     for dataset in datasets:
         if encoder is not None and dataset.key in listings:
@@ -153,6 +162,13 @@ def run_suite(
     return [path for paths in files.values() for path in paths.values()]
 
 
+def _check_orders(listing: Listing, orders: Sequence[str]) -> None:
+    """Take the orders of a stream that has no features yet; one that it cannot be taken in raises an InputError."""
+    nothing = np.empty((len(listing), 0))
+    for order in orders:
+        take_order(FeatureStream(nothing, nothing, 1.0, (), listing.labels, metadata=listing.metadata), order)
+
+
 def _run_dataset(
     dataset: Dataset, stream: FeatureStream, protocol: Protocol, paths: dict[str, Path], device: str, progress: Progress
 ) -> None:
@@ -167,7 +183,7 @@ def _run_dataset(
             stream,
             outcomes[method],
             outcomes["zero-shot"],
-            settings=protocol.settings,
+            settings=protocol.settings_of(method),
             prompts=protocol.prompts,
             encode_s=float(stream.metadata["encode_s"]),
         )
