@@ -2,6 +2,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acclimate.arrays import unit_rows
 from acclimate.bench.compare import compare, sweep
@@ -48,6 +50,14 @@ def test_many_settings_over_one_pass_answer_as_each_alone(stream):
             assert np.array_equal(run.predictions, alone.runs[order].predictions)
             np.testing.assert_allclose(run.confidence, alone.runs[order].confidence, rtol=1e-4)
     assert sweep(stream, [], ["seed:0", "seed:1"])[1] == []
+
+
+@given(st.integers(2, 12), st.integers(0, 20))
+def test_the_top_five_are_the_five_highest(classes, seed):
+    stream = shifted_stream(samples=30, classes=classes, dim=8, seed=seed)
+    top = compare(stream, {})["zero-shot"].runs["stored"].top
+    logits = stream.features @ stream.class_vectors.T
+    assert np.array_equal(top, np.argsort(-logits, axis=1)[:, :5])
 
 
 @pytest.mark.parametrize("reducer", sorted(REDUCERS))

@@ -62,7 +62,14 @@ def _draw_panels(tables: Sequence[Table], path: Path, line: str) -> None:
         for name, values, colour in zip(table.columns[:-1], measured, _colours(len(table.columns)), strict=False):
             axes.plot(x, values, linestyle=line, marker="o", markersize=4, linewidth=1, color=colour, label=name)
         axes.plot(
-            x, measured[-1], linestyle=line, marker="o", markersize=7, linewidth=2.6, color="black", label="average"
+            x,
+            measured[-1],
+            linestyle=line,
+            marker="o",
+            markersize=7,
+            linewidth=2.6,
+            color="black",
+            label=table.columns[-1],
         )
         axes.scatter(x, told, **REPORTED, label=PAPERS)
         axes.set_xticks(x, rows, rotation=45 if categories else 0)
@@ -102,15 +109,11 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
     figure, (axes,) = new_figure()
     for (label, (minutes, accuracy, *_)), colour in zip(table.rows, _colours(len(table.rows)), strict=False):
         colour = BY_METHOD.get(label, colour)
-        if minutes.measured is not None:
-            axes.scatter(minutes.measured, accuracy.measured, color=colour, s=46)
-            axes.annotate(label, (minutes.measured, accuracy.measured), xytext=(7, 4), textcoords="offset points")
-        if minutes.reported is not None:
-            axes.scatter(minutes.reported, accuracy.reported, **{**REPORTED, "edgecolors": colour})
-            about = (f"{label}, reported", (minutes.reported, accuracy.reported))
-            axes.annotate(*about, xytext=(7, 4), textcoords="offset points", color=colour)
+        axes.scatter(_number(minutes.measured), _number(accuracy.measured), color=colour, s=46, label=label)
+        axes.scatter(minutes.reported, accuracy.reported, **{**REPORTED, "edgecolors": colour})
+    axes.scatter([], [], **REPORTED, label=PAPERS)
+    figure.legend(frameon=False, loc="outside right center")
     axes.set_xscale("log")
-    axes.margins(x=0.15)
     axes.set_xlabel("minutes")
     axes.set_ylabel("top-1 accuracy, %")
     axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)

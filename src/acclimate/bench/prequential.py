@@ -130,9 +130,19 @@ def _observe(features: HostArray, adapter: Adapter, reducer: str) -> Evidence:
     return look(unit, vectors, adapter.logit_scale, adapter.logit_bias)
 
 
+def _top(logits: HostArray, count: int) -> HostArray:
+    """The classes of the highest logits (n, up to count), the highest first and of equal ones the first."""
+    if logits.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
+        best = np.sort(np.argpartition(-logits, count - 1, axis=1)[:, :count], axis=1)
+    else:
+        best = np.broadcast_to(np.arange(logits.shape[1]), logits.shape)
+    by_logit = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, by_logit, axis=1)
+
+
 def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
     """A batch's top five classes, confidences and, where the truth is known, squared errors."""
-    top = np.argsort(-logits, axis=1, kind="stable")[:, :5]
+    top = _top(logits, 5)
     probs = softmax_and_entropy(logits)[0]
     known = top, probs.max(axis=1)
     return known if truth is None else (*known, squared_errors(probs, truth))

@@ -4,25 +4,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
-from acclimate.bench.reported import reasons, reported
+from acclimate.bench.datasets import DATASETS
+from acclimate.bench.reported import reported
+from acclimate.bench.reproduce.cells import accuracy, mean_cell, zero_shot_of
 from acclimate.bench.reproduce.recipe import Group, Record, Variant
-from acclimate.bench.tables import Cell, Table
+from acclimate.bench.tables import Table
 
 AVERAGE = "average"
 MODEL = "RN50"  # the paper's ablations are all with this one
 CLIP_ON_IMAGENET, TDA_ON_IMAGENET = (reported()["ood"]["rows"][MODEL][method][0] for method in ("CLIP", "TDA"))
-
-
-def accuracy(record: Record) -> float:
-    """Top-1 accuracy in percent."""
-    return 100.0 * float(record["metrics"]["acc1"])
-
-
-def cache_label_accuracy(record: Record) -> float:
-    """How many labels in the positive cache are right, in percent."""
-    return 100.0 * float(record["caches"]["positive"]["label_accuracy"])
 
 
 @dataclass(frozen=True)
@@ -80,46 +70,20 @@ class Ablation:
         """Draw the tables of one group."""
         self.picture(tables, path)
 
-    def _table(self, group: Group, sweep: Sweep, columns: Mapping[str, list[Record]]) -> Table:
-        at = self.reported_for if self.reported_for in columns else AVERAGE
-        rows = []
+    def _table(self, group: Group, sweep: Sweep, found: Mapping[str, list[Record]]) -> Table:
+        """A table of results by dataset, in the order of the sweep's rows."""
+        rows = {label: [each[place] for each in found.values()] for place, label in enumerate(sweep.rows)}
         if sweep.score is accuracy:
-            baselines = [
-                {**each[0], "method": "zero-shot", "metrics": each[0]["baseline"]} for each in columns.values()
-            ]
-            rows.append(self._row("zero-shot", sweep, list(columns), baselines, at))
-        for place, label in enumerate(sweep.rows):
-            records = [each[place] for each in columns.values()]
-            rows.append(self._row(label, sweep, list(columns), records, at))
-        return Table(self.name, sweep.title, group.context, sweep.corner, (*columns, AVERAGE), tuple(rows))
-
-    def _row(
-        self, label: str, sweep: Sweep, columns: Sequence[str], records: Sequence[Record], at: str
-    ) -> tuple[str, tuple[Cell, ...]]:
-        scores = [sweep.score(record) for record in records]
-        spreads = [_spread(record) if sweep.score is accuracy else None for record in records]
-        told = sweep.reported.get(label)
-        cells = [
-            _cell(score, told, spread, [record], self.reported_for) if name == at else Cell(score, None, spread)
-            for name, score, spread, record in zip(columns, scores, spreads, records, strict=True)
-        ]
-        mean = float(np.mean(scores))
-        average = _cell(mean, told, None, records, self.reported_for) if at == AVERAGE else Cell(mean)
-        return label, (*cells, average)
-
-
-def _cell(
-    measured: float, told: float | None, spread: float | None, records: Sequence[Record], reported_for: str
-) -> Cell:
-    """A cell with the paper's figure, and the reasons if the two differ."""
-    if told is None or abs(measured - told) < 0.005:
-        return Cell(measured, told, spread)
-    why = dict.fromkeys(reason for record in records for reason in reasons(record, MODEL))
-    if [record["dataset"] for record in records] != [reported_for] and reported_for != AVERAGE:
-        why["the paper's figure is for ImageNet."] = None
-    return Cell(measured, told, spread, tuple(why))
-
-
-def _spread(record: Record) -> float | None:
-    sd = record["orders"].get("sd")
-    return None if sd is None else 100.0 * float(sd)
+            rows = {"zero-shot": [zero_shot_of(each[0]) for each in found.values()], **rows}
+        headings = [*found, *([AVERAGE] if len(found) > 1 else [])]
+        at = self.reported_for if self.reported_for in headings else headings[-1]
+        same = list(found) == list(self.datasets) if at == AVERAGE else at == self.reported_for
+        others = ", ".join(DATASETS[key].title for key in self.datasets)
+        also = () if same else (f"the paper's figure is for {others}.",)
+        cells = []
+        for label, records in rows.items():
+            told = [sweep.reported.get(label) if heading == at else None for heading in headings]
+            parts = [*([record] for record in records), records]
+            row = (mean_cell(*both, MODEL, sweep.score, also) for both in zip(parts, told, strict=False))
+            cells.append((label, tuple(row)))
+        return Table(self.name, sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))

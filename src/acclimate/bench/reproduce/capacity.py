@@ -2,13 +2,8 @@
 
 from acclimate.bench.figures import draw_curves
 from acclimate.bench.reported import reported
-from acclimate.bench.reproduce.ablation import (
-    CLIP_ON_IMAGENET,
-    TDA_ON_IMAGENET,
-    Ablation,
-    Sweep,
-    cache_label_accuracy,
-)
+from acclimate.bench.reproduce.ablation import CLIP_ON_IMAGENET, TDA_ON_IMAGENET, Ablation, Sweep
+from acclimate.bench.reproduce.cells import cache_label_accuracy
 from acclimate.bench.reproduce.recipe import Variant
 
 POSITIVE = (1, 2, 3, 4, 5, 6, 8, 16)

@@ -7,6 +7,7 @@ from pathlib import Path
 from acclimate.bench.figures import draw_times
 from acclimate.bench.reported import reasons, reported
 from acclimate.bench.reproduce.ablation import MODEL
+from acclimate.bench.reproduce.cells import zero_shot_of
 from acclimate.bench.reproduce.recipe import Group, Record, Variant
 from acclimate.bench.tables import Cell, Table
 
@@ -32,9 +33,7 @@ class Efficiency:
         record = group.find(self.datasets[0], Variant())
         if record is None or record["cost"]["encode_s"] is None:
             return []
-        zero_shot = {**record, "method": "zero-shot", "metrics": record["baseline"]}
-        zero_shot["cost"] = {**record["cost"], "wall_s": record["cost"]["baseline_s"]}
-        measured = {"CLIP": zero_shot, "TDA": record}
+        measured = {"CLIP": zero_shot_of(record), "TDA": record}
         told = reported()[self.name]
         gains = {name: figures["accuracy"] - told["CLIP"]["accuracy"] for name, figures in told.items()}
         rows = tuple(
@@ -61,7 +60,7 @@ def _cells(record: Record | None, minutes: float, accuracy: float, gain: float) 
     return (
         Cell(seconds / 60, minutes, None, (*why, "the paper's machine has one RTX 6000.")),
         Cell(measured, accuracy, None, why),
-        Cell(measured - 100 * record["baseline"]["acc1"], gain, None, why),
+        Cell(measured - 100 * record["baseline"]["acc1"], gain, None, why if gain else ()),
     )
 
 

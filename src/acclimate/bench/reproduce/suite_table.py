@@ -8,7 +8,8 @@ import numpy as np
 
 from acclimate.bench.datasets import DATASETS
 from acclimate.bench.figures import draw_accuracies
-from acclimate.bench.reported import backbone, paper_dataset, reasons, reported
+from acclimate.bench.reported import backbone, paper_dataset, reported
+from acclimate.bench.reproduce.cells import mean_cell, zero_shot_of
 from acclimate.bench.reproduce.recipe import Group, Record, Variant
 from acclimate.bench.tables import Cell, Table
 
@@ -38,16 +39,20 @@ class SuiteTable:
     def tables(self, group: Group) -> list[Table]:
         """One table, with the paper's methods in the paper's order and others below."""
         model = backbone(group.model) or DEFAULT_MODEL
-        told = {METHODS.get(name, name.lower()): figures for name, figures in self._told(model).items()}
+        told = {METHODS.get(name, name.lower()): (name, figures) for name, figures in self._told(model).items()}
         measured = _by_row(group, self.datasets)
         if not measured:
             return []
         rows = []
         for method in dict.fromkeys([*told, *(method for method, _ in measured)]):
-            own = [(settings, records) for (name, settings), records in measured.items() if name == method]
-            for settings, records in own or [("", {})]:
-                label = method if settings in ("", "paper") else f"{method}, {settings}"
-                rows.append((label, self._cells(records, told.get(method, {}), model)))
+            name, figures = told.get(method, (method, {}))
+            own = [(settings, records) for (each, settings), records in measured.items() if each == method]
+            rows += [
+                (method if settings in ("", "paper") else f"{method}, {settings}", self._cells(records, figures, model))
+                for settings, records in own
+            ]
+            if not own:
+                rows.append((name, self._cells({}, figures, model)))
         columns = (*(DATASETS[key].title for key in self.datasets), *self.averages)
         return [Table(self.name, f"{self.title}: top-1 accuracy, %", group.context, "method", columns, tuple(rows))]
 
@@ -70,10 +75,10 @@ class SuiteTable:
         return told
 
     def _cells(self, records: Mapping[str, Record], told: Mapping[str, float], model: str) -> tuple[Cell, ...]:
-        cells = [_cell([records[key]] if key in records else [], told.get(key), model) for key in self.datasets]
+        cells = [mean_cell([records[key]] if key in records else [], told.get(key), model) for key in self.datasets]
         for heading, keys in self.averages.items():
             whole = all(key in records for key in keys)
-            cells.append(_cell([records[key] for key in keys] if whole else [], told.get(heading), model))
+            cells.append(mean_cell([records[key] for key in keys] if whole else [], told.get(heading), model))
         return tuple(cells)
 
 
@@ -83,19 +88,7 @@ def _by_row(group: Group, datasets: Sequence[str]) -> dict[tuple[str, str], dict
     for record in group.records:
         dataset = paper_dataset(record)
         if dataset and dataset.key in datasets and record["settings"] != "custom":
-            rows.setdefault((record["method"], record["settings"]), {})[record["dataset"]] = record
-            zero_shot = {**record, "method": "zero-shot", "metrics": record["baseline"], "orders": {}}
-            rows.setdefault(("zero-shot", ""), {})[record["dataset"]] = zero_shot
-    rows.pop(("zero-shot", "paper"), None)
+            rows.setdefault(("zero-shot", ""), {})[record["dataset"]] = zero_shot_of(record)
+            if record["method"] != "zero-shot":
+                rows.setdefault((record["method"], record["settings"]), {})[record["dataset"]] = record
     return rows
-
-
-def _cell(records: Sequence[Record], told: float | None, model: str) -> Cell:
-    """The mean accuracy of results beside the paper's; nothing measured where there are none."""
-    if not records:
-        return Cell(None, told)
-    measured = 100 * float(np.mean([record["metrics"]["acc1"] for record in records]))
-    sd = records[0]["orders"].get("sd") if len(records) == 1 else None
-    differs = told is not None and abs(measured - told) >= 0.005
-    why = dict.fromkeys(reason for record in records for reason in reasons(record, model)) if differs else ()
-    return Cell(measured, told, None if sd is None else 100 * sd, tuple(why))
