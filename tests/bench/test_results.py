@@ -41,6 +41,11 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     assert result["cost"]["peak_memory_mb"] > 10
 
 
+def test_a_stream_says_how_many_images_were_left_out(stream):
+    without = replace(stream, metadata={"n_skipped": "3"})
+    assert results_of(without)[1].as_json()["n_skipped"] == 3
+
+
 def test_two_runs_give_the_same_json_but_for_their_cost(stream, tmp_path):
     texts = []
     for name in ("a.json", "b.json"):

@@ -3,6 +3,10 @@
 import csv
 import io
 import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
 
 import pytest
@@ -111,6 +115,22 @@ def test_results_that_cannot_be_written_or_read(invoke, streams, here):
     assert "streams without labels" in invoke("tables", "x.json", exit_code=2).stderr
 
 
+def test_a_stopped_run_keeps_what_is_done(streams, here):
+    stream = shifted_stream(samples=100_000, classes=6, dim=16)
+    write_stream(stream, here / "streams" / "c.safetensors")
+    command = ["reproduce", "entropy-range", "--streams", *streams, "streams/c.safetensors", "--out", "out"]
+    process = subprocess.Popen([sys.executable, "-m", "acclimate", *command], stderr=subprocess.PIPE, text=True)
+    done = here / "out" / "runs" / "b.json"
+    while not done.is_file() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "stopped; results so far are in" in errors
+    assert not (here / "out" / "README.md").exists()
+    assert len(json.loads(done.read_text())) == 21
+
+
 def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
     for key in ("imagenet", "imagenet-a", "eurosat"):
@@ -119,6 +139,7 @@ def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
     result = invoke("reproduce", *recipes, "--data", "data", "--model", f"onnx:{tiny_onnx}", "--out", "out")
     assert "minutes" in (here / "out" / "README.md").read_text()
     assert "Natural distribution shifts" in result.stdout
+    assert "not in data and left out: imagenet-v2, imagenet-r, imagenet-sketch, aircraft," in result.stderr
     records = {path.stem: json.loads(path.read_text()) for path in (here / "out" / "runs").iterdir()}
     assert set(records) == {"imagenet", "imagenet-a", "eurosat"}
     assert {record["views"] for record in records["imagenet-a"]} == {64}

@@ -4,6 +4,7 @@ import os
 import platform
 import sys
 from contextlib import suppress
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from acclimate import __version__
 PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Versions of what can change a figure: this library, Python, and the array and model libraries installed."""
     found = {"acclimate": __version__, "python": platform.python_version()}
@@ -45,6 +47,7 @@ def peak_memory_mb(device: str) -> float | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
 
 
+@cache
 def _processor() -> str:
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -60,19 +60,27 @@ def reproduce(
     except OSError as error:
         raise RunError(f"cannot make the folder {folder}: {error.strerror or error}.") from error
     taken = order_names(order or ("seed:1" if streams is None else "stored"), orders)
-    if data is not None and model is not None:
-        where = f"--data {data} --model {model}"
-        arguments = (chosen, data, model, store, taken, folder, progress_bar)
-        records = run_on_datasets(*arguments, batch_size=batch_size, workers=workers, device=device)
-    else:
-        paths = [path for path in (streams, *files) if path is not None]
-        where = f"--streams {_pattern(paths)}"
-        records = run_on_streams(chosen, paths, taken, folder, progress_bar)
+    try:
+        if data is not None and model is not None:
+            where = f"--data {data} --model {model}"
+            arguments = (chosen, data, model, store, taken, folder, progress_bar)
+            records = run_on_datasets(*arguments, batch_size=batch_size, workers=workers, device=device)
+        else:
+            paths = [path for path in (streams, *files) if path is not None]
+            where = f"--streams {_pattern(paths)}"
+            records = run_on_streams(chosen, paths, taken, folder, progress_bar)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; results so far are in {folder}, and no image that is encoded is encoded again.", err=True)
+        raise typer.Exit(130) from None
     how = "".join(f" --{name} {value}" for name, value in (("order", order), ("orders", orders)) if value)
     command = f"acclimate reproduce {' '.join(names)} {where}{how} --out {out}"
     report = write_report(chosen, records, out, command, streams is not None)
     for group in groups(records):
         _print([table for recipe in chosen for table in recipe.tables(group)])
+    measured = {record["dataset"] for record in records}
+    wanted = dict.fromkeys(key for recipe in chosen for key in recipe.datasets if key not in measured)
+    if data is not None and wanted:
+        typer.echo(f"not in {data} and left out: {', '.join(wanted)}; see `acclimate data check {data}`.", err=True)
     typer.echo(f"tables and figures in {report}.", err=True)
 
 
