@@ -137,7 +137,9 @@ def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
         draw_dataset(here / "data", DATASETS[key], few(3, 2))
     recipes = ("ood", "efficiency", "cross-domain", "caches", "mask-threshold")
     result = invoke("reproduce", *recipes, "--data", "data", "--model", f"onnx:{tiny_onnx}", "--out", "out")
-    assert "minutes" in (here / "out" / "README.md").read_text()
+    page = (here / "out" / "README.md").read_text()
+    assert "| method | minutes | accuracy, % | gain |" in page
+    assert page.count("Hardware: ") == 1
     assert "Natural distribution shifts" in result.stdout
     assert "not in data and left out: imagenet-v2, imagenet-r, imagenet-sketch, aircraft," in result.stderr
     records = {path.stem: json.loads(path.read_text()) for path in (here / "out" / "runs").iterdir()}

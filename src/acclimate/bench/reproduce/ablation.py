@@ -83,7 +83,7 @@ class Ablation:
         cells = []
         for label, records in rows.items():
             told = [sweep.reported.get(label) if heading == at else None for heading in headings]
-            parts = [*([record] for record in records), records]
+            parts = [*([record] for record in records), records]  # the last, for the average, only if there is one
             row = (mean_cell(*both, MODEL, sweep.score, also) for both in zip(parts, told, strict=False))
             cells.append((label, tuple(row)))
         return Table(self.name, sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))

@@ -43,7 +43,8 @@ def write_report(
                 recipe.draw(tables, picture)
                 parts += [f"## {recipe.title}", recipe.about, f"![{recipe.title}]({picture.name})"]
                 for table in tables:
-                    parts += [f"### {table.title}", markdown_table(table, known)]
+                    own = [table.context] if table.context != group.context else []
+                    parts += [f"### {table.title}", *own, markdown_table(table, known)]
     parts += ["## Notes", *notes(every)]
     path = folder / "README.md"
     try:
