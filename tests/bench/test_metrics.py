@@ -3,7 +3,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.bench.metrics import expected_calibration_error, mean_per_class_recall, running_accuracy, worst_tenth
+from acclimate.adapters import TDA
+from acclimate.bench.metrics import (
+    accuracy_over_time,
+    cache_quality,
+    changes,
+    early_phase,
+    expected_calibration_error,
+    mean_per_class_recall,
+    running_accuracy,
+    squared_errors,
+    worst_tenth,
+)
 
 
 def test_recall_is_averaged_over_the_classes_that_occur():
@@ -36,3 +47,58 @@ def test_running_accuracy_looks_back_over_a_window(correct, window):
 def test_the_worst_tenth():
     assert worst_tenth(np.arange(100) / 100) == pytest.approx(np.mean(np.arange(10) / 100))
     assert worst_tenth(np.array([0.5, 0.4, 0.9])) == 0.4
+
+
+@given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
+def test_squared_errors_are_briers(count, classes, seed):
+    rng = np.random.default_rng(seed)
+    probs, labels = rng.dirichlet(np.ones(classes), count), rng.integers(0, classes, count)
+    by_hand = ((probs - np.eye(classes)[labels]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(squared_errors(probs, labels), by_hand, atol=1e-12)
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=90))
+def test_accuracy_over_time_covers_the_stream(correct):
+    parts = accuracy_over_time(np.array(correct))
+    assert len(parts) == min(20, len(correct))
+    if len(correct) % len(parts) == 0:
+        assert parts.mean() == pytest.approx(np.mean(correct))
+
+
+def test_the_early_phase_is_a_hundredth():
+    assert [early_phase(n) for n in (1, 99, 1000, 50000)] == [1, 1, 10, 500]
+
+
+def test_changes_help_or_harm():
+    unadapted, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    shares = changes(np.array([0, 1, 0, 2]), unadapted, labels)
+    assert shares == {"changed": 0.75, "helpful": 0.25, "harmful": 0.25}
+    assert changes(unadapted, unadapted, None) == {"changed": 0.0, "helpful": None, "harmful": None}
+
+
+def test_cache_quality_is_that_of_the_entries(stream):
+    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale)
+    order = np.random.default_rng(0).permutation(len(stream))
+    adapter.step(stream.features[order])
+    quality = cache_quality(adapter.dump(), 8, stream.labels[order])
+    right = []
+    for label, queue in adapter.caches["positive"].queues.items():
+        right += [stream.labels[order[entry.id]] == label for entry in queue]
+    assert quality["positive"]["entries"] == len(right) == 24
+    assert quality["positive"]["label_accuracy"] == pytest.approx(np.mean(right))
+    assert quality["positive"]["imbalance"] == quality["positive"]["empty_classes"] == 0
+    assert set(quality) == {"positive", "negative"}
+    unknown = cache_quality(adapter.dump(), 8, None)
+    assert unknown["positive"]["label_accuracy"] is None
+
+
+def test_imbalance_of_a_cache():
+    def quality(classes):
+        state = {"c.classes": np.array(classes, int), "c.ids": np.arange(len(classes))}
+        return cache_quality(state, 4, np.zeros(9, int))["c"]
+
+    assert quality([2, 2, 2])["imbalance"] == 1
+    assert quality([0, 0, 1, 1])["imbalance"] == pytest.approx(0.5)
+    assert quality([0, 1])["empty_classes"] == 0.5
+    assert quality([]) == {"entries": 0, "label_accuracy": None, "empty_classes": 1, "imbalance": 0}
+    assert quality([0, 1])["label_accuracy"] == 0.5

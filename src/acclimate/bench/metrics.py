@@ -1,13 +1,19 @@
 """Scores of a run. All are fractions, not percent."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from acclimate.arrays import HostArray
 
+EARLY = 0.01  # the share of a stream that is its early phase
+
 
 def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
     """Accuracy of each class that occurs, averaged over those classes; both (n,)."""
-    return float(np.mean([np.mean(predictions[labels == label] == label) for label in np.unique(labels)]))
+    totals = np.bincount(labels)
+    hits = np.bincount(labels, weights=predictions == labels)
+    return float(np.mean(hits[totals > 0] / totals[totals > 0]))
 
 
 def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: int = 15) -> float:
@@ -17,12 +23,81 @@ def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: 
     return float(np.abs(gaps).sum() / len(confidence))
 
 
+def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
+    """Brier's score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), between 0 and 2."""
+    of_truth = probs[np.arange(len(labels)), labels]
+    return np.asarray((probs * probs).sum(axis=1) - 2 * of_truth + 1)
+
+
 def running_accuracy(correct: HostArray, window: int) -> HostArray:
     """Accuracy over the last `window` samples at every moment (fewer at the start); (n,) -> (n,)."""
     total = np.concatenate([[0], np.cumsum(correct)])
     ends = np.arange(1, len(correct) + 1)
     starts = np.maximum(ends - window, 0)
     return np.asarray((total[ends] - total[starts]) / (ends - starts))
+
+
+def accuracy_over_time(correct: HostArray, parts: int = 20) -> HostArray:
+    """Accuracy in each of `parts` equal parts of the stream, one after another (fewer parts if it is shorter)."""
+    return np.array([np.mean(part) for part in np.array_split(correct, min(parts, len(correct)))])
+
+
+def early_phase(samples: int) -> int:
+    """How many samples are the early phase of a stream: the first hundredth, at least one."""
+    return max(1, round(EARLY * samples))
+
+
+def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
+    """Shares of the answers that adapting changed, made right (helpful) and made wrong (harmful); all (n,).
+
+    Without labels nobody can say which changes helped: both are None.
+    """
+    shares: dict[str, float | None] = {
+        "changed": float(np.mean(adapted != unadapted)),
+        "helpful": None,
+        "harmful": None,
+    }
+    if labels is not None:
+        right, was_right = adapted == labels, unadapted == labels
+        shares.update(helpful=float(np.mean(right & ~was_right)), harmful=float(np.mean(was_right & ~right)))
+    return shares
+
+
+def cache_quality(
+    state: Mapping[str, HostArray], classes: int, labels: HostArray | None
+) -> dict[str, dict[str, float | int | None]]:
+    """What the caches of an adapter hold, by cache.
+
+    Args:
+        state: the adapter's `dump`; every cache in it has "NAME.classes" and "NAME.ids".
+        classes: number of classes.
+        labels: (n,) true classes in the order taken, which the entries' ids count.
+
+    Returns:
+        For each cache the number of `entries`; `label_accuracy`, the share of entries whose class is the true one (the
+        paper's figure for the positive cache); `empty_classes`, the share of classes without an entry; and `imbalance`
+        of the entries over the classes, from 0 (every class has the same number) to 1 (one class has them all).
+    """
+    quality: dict[str, dict[str, float | int | None]] = {}
+    for name in (key.removesuffix(".classes") for key in state if key.endswith(".classes")):
+        held = state[f"{name}.classes"]
+        accuracy = None if labels is None or not len(held) else float(np.mean(labels[state[f"{name}.ids"]] == held))
+        counts = np.bincount(held, minlength=classes)
+        quality[name] = {
+            "entries": len(held),
+            "label_accuracy": accuracy,
+            "empty_classes": float(np.mean(counts == 0)),
+            "imbalance": _imbalance(counts),
+        }
+    return quality
+
+
+def _imbalance(counts: HostArray) -> float:
+    """One minus the entropy of the counts over its maximum."""
+    shares = counts[counts > 0] / max(1, counts.sum())
+    if len(counts) < 2 or not len(shares):
+        return 0.0
+    return max(0.0, float(1 + (shares * np.log(shares)).sum() / np.log(len(counts))))
 
 
 def worst_tenth(accuracies: HostArray) -> float:

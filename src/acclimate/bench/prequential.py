@@ -1,15 +1,27 @@
-"""The protocol: each sample is answered once, in order, and may be learnt from; no second pass."""
+"""The protocol: each sample is answered once, in order, and may be learnt from; no second pass.
 
-from collections.abc import Callable
+Many adapters can watch the same pass: what the zero-shot model says of a batch is computed once and shown to all.
+"""
+
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
 
 from acclimate.adapters.base import Adapter
-from acclimate.arrays import HostArray, index, move, softmax_and_entropy, to_host
-from acclimate.bench.metrics import expected_calibration_error, mean_per_class_recall
+from acclimate.arrays import Array, HostArray, as_floats, move, softmax_and_entropy, to_host, unit_rows
+from acclimate.bench.metrics import (
+    accuracy_over_time,
+    early_phase,
+    expected_calibration_error,
+    mean_per_class_recall,
+    squared_errors,
+)
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence, observe_unit
 from acclimate.sources.features import FeatureStream
+from acclimate.views import REDUCERS
 
 
 @dataclass(frozen=True)
@@ -18,14 +30,18 @@ class Run:
 
     Attributes:
         order: (n,) positions of the samples in the stream.
+        labels: (n,) their true classes; None where unknown.
         top: (n, up to 5) classes by falling logit.
         confidence: (n,) softmax probability of the first.
-        wall_s: seconds spent in the adapter.
+        errors: (n,) Brier's score of each answer; None without labels.
+        wall_s: seconds that zero-shot and adapter together took.
     """
 
     order: HostArray
+    labels: HostArray | None
     top: HostArray
     confidence: HostArray
+    errors: HostArray | None
     wall_s: float
 
     @property
@@ -33,47 +49,100 @@ class Run:
         """(n,) predicted classes."""
         return np.asarray(self.top[:, 0])
 
-    def correct(self, labels: HostArray) -> HostArray:
-        """(n,) whether each answer was right, for labels in the stream's own order."""
-        return np.asarray(self.predictions == labels[self.order])
+    @property
+    def correct(self) -> HostArray:
+        """(n,) whether each answer was right."""
+        return np.asarray(self.predictions == self.labels)
 
-    def scores(self, labels: HostArray) -> dict[str, float]:
-        """acc1, acc5, mean_per_class_recall and ece as fractions, for labels in the stream's own order."""
-        truth = labels[self.order]
-        correct = self.correct(labels)
+    def scores(self) -> dict[str, float]:
+        """Scores as fractions, by name; none without labels."""
+        if self.labels is None or self.errors is None:
+            return {}
         return {
-            "acc1": float(correct.mean()),
-            "acc5": float((self.top == truth[:, None]).any(axis=1).mean()),
-            "mean_per_class_recall": mean_per_class_recall(self.predictions, truth),
-            "ece": expected_calibration_error(self.confidence, correct),
+            "acc1": float(self.correct.mean()),
+            "acc5": float((self.top == self.labels[:, None]).any(axis=1).mean()),
+            "mean_per_class_recall": mean_per_class_recall(self.predictions, self.labels),
+            "ece": expected_calibration_error(self.confidence, self.correct),
+            "brier": float(self.errors.mean()),
+            "early": float(self.correct[: early_phase(len(self.order))].mean()),
         }
+
+    def retaken(self, order: HostArray) -> "Run":
+        """The same answers in another order; for methods whose answers do not depend on it."""
+        places = np.argsort(self.order)[order]
+        labels, errors = (None if each is None else each[places] for each in (self.labels, self.errors))
+        return Run(order, labels, self.top[places], self.confidence[places], errors, self.wall_s)
+
+    def over_time(self) -> HostArray:
+        """Accuracy in equal parts of the stream."""
+        return accuracy_over_time(self.correct)
 
 
 def run(
-    adapter: Adapter,
+    adapters: Sequence[Adapter],
     stream: FeatureStream,
     order: HostArray,
     batch_size: int = 256,
+    reducer: str = "confident-mean",
     progress: Callable[[int], None] = lambda samples: None,
-) -> Run:
-    """Show a stream to an adapter once.
+) -> list[Run]:
+    """Show a stream once to adapters that share its class vectors.
 
     Args:
-        adapter: learns as it goes, unless frozen.
-        stream: the samples.
+        adapters: each learns as it goes, unless frozen; the first one's class vectors say where the work is done.
+        stream: the samples; features (n, d), or (n, V, d) for V views a sample.
         order: (n,) the order to take them in.
-        batch_size: samples a step; the answers do not depend on it.
-        progress: called with the number of samples done after each step.
+        batch_size: rows a step, views counted; the answers do not depend on it.
+        reducer: how views become one piece of evidence, by its name in `acclimate.views.REDUCERS`.
+        progress: called with the number of samples done after each step, for each adapter.
     """
-    features = move(stream.features, adapter.class_vectors)
-    tops, confidences, wall_s = [], [], 0.0
-    for start in range(0, len(order), batch_size):
-        batch = order[start : start + batch_size]
-        rows = features[index(batch, features)]
+    if reducer not in REDUCERS:
+        raise InputError(f"unknown reducer {reducer!r}; there are: {', '.join(REDUCERS)}.")
+    views = stream.features.shape[1] if stream.features.ndim == 3 else 1
+    size = max(1, batch_size // views)
+    answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
+    seconds = np.zeros(len(adapters))
+    for start in range(0, len(order), size):
+        batch = order[start : start + size]
+        truth = None if stream.labels is None else stream.labels[batch]
         began = perf_counter()
-        logits = to_host(adapter.step(rows))
-        wall_s += perf_counter() - began
-        tops.append(np.argsort(-logits, axis=1, kind="stable")[:, :5])
-        confidences.append(softmax_and_entropy(logits)[0].max(axis=1))
-        progress(len(batch))
-    return Run(order, np.concatenate(tops), np.concatenate(confidences), wall_s)
+        evidence = _observe(stream.features[batch], adapters[0], reducer)
+        seconds += perf_counter() - began
+        for i, adapter in enumerate(adapters):
+            began = perf_counter()
+            logits = to_host(adapter.adapt(evidence))
+            seconds[i] += perf_counter() - began
+            answers[i].append(_answers(logits, truth))
+            progress(len(batch))
+    labels = None if stream.labels is None else stream.labels[order]
+    runs = []
+    for parts, wall_s in zip(answers, seconds, strict=True):
+        top, confidence, *errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+        runs.append(Run(order, labels, top, confidence, errors[0] if errors else None, float(wall_s)))
+    return runs
+
+
+def _observe(features: HostArray, adapter: Adapter, reducer: str) -> Evidence:
+    """What the zero-shot model says of a batch, where the adapter lives."""
+    vectors = adapter.class_vectors
+    unit: Array = unit_rows(move(as_floats(features, "features"), vectors), "features")
+    look = observe_unit if unit.ndim == 2 else REDUCERS[reducer]
+    return look(unit, vectors, adapter.logit_scale, adapter.logit_bias)
+
+
+def _top(logits: HostArray, count: int) -> HostArray:
+    """The classes of the highest logits (n, up to count), the highest first and of equal ones the first."""
+    if logits.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
+        best = np.sort(np.argpartition(-logits, count - 1, axis=1)[:, :count], axis=1)
+    else:
+        best = np.broadcast_to(np.arange(logits.shape[1]), logits.shape)
+    by_logit = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, by_logit, axis=1)
+
+
+def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
+    """A batch's top five classes, confidences and, where the truth is known, squared errors."""
+    top = _top(logits, 5)
+    probs = softmax_and_entropy(logits)[0]
+    known = top, probs.max(axis=1)
+    return known if truth is None else (*known, squared_errors(probs, truth))

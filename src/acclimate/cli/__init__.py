@@ -5,13 +5,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import doctor, methods, models
 from acclimate.cli.classify import classify
 from acclimate.cli.convert import convert
+from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
+from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
 from acclimate.cli.state import state
+from acclimate.cli.tables import tables
 from acclimate.errors import AcclimateError, RunError
 
 
@@ -59,7 +63,11 @@ def options(
 app.command()(classify)
 app.command()(embed)
 app.command()(run)
+app.command()(bench)
+app.command()(reproduce)
+app.command()(tables)
 app.add_typer(state, name="state")
+app.add_typer(data, name="data")
 app.command()(convert)
 app.command()(models)
 app.command()(methods)

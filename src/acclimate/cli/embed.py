@@ -73,7 +73,11 @@ def embed(
         class_names=classifier.labels,
         labels=None if None in truth else np.array(truth),
         logit_bias=adapter.logit_bias,
-        metadata={"encoder": model, "files": json.dumps([samples[i].name for i in kept])},
+        metadata={
+            "encoder": model,
+            "files": json.dumps([samples[i].name for i in kept]),
+            "n_skipped": str(len(samples) - len(kept)),
+        },
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"

@@ -16,8 +16,16 @@ def run(
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, KEY=VALUE or METHOD.KEY=VALUE; may be given again.")
     ] = None,
-    order: Annotated[str, typer.Option(help="stored (the file's own), rows, or seed:N.")] = "stored",
-    orders: Annotated[int, typer.Option(help="Run over this many random orders, seeds 0 to N-1.", min=0)] = 0,
+    order: Annotated[
+        str,
+        typer.Option(
+            help="stored (the file's own), rows, seed:N (shuffled), class-sequential:N, correlated:N, domains:N, "
+            "mixed-domains:N or domain-shift:N."
+        ),
+    ] = "stored",
+    orders: Annotated[
+        int, typer.Option(help="Run over this many orders of that shape (shuffled by default), seeds 0 to N-1.", min=0)
+    ] = 0,
     batch_size: Annotated[int, typer.Option(help="Samples a step; answers do not depend on it.", min=1)] = 256,
     device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
     labels: Annotated[Path | None, typer.Option(help="True classes, .npy or .pt, if not in the file.")] = None,
@@ -33,6 +41,7 @@ def run(
 
     from acclimate.adapters import save
     from acclimate.bench.compare import compare
+    from acclimate.bench.orders import order_names
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.results import summarise, write_json
     from acclimate.cli.progress import progress_bar
@@ -58,20 +67,20 @@ def run(
     if plot and streams[files[0]].labels is None:
         raise InputError(f"{files[0]} has no labels, so there is no accuracy to draw; pass --labels.")
 
-    order_names = [f"seed:{seed}" for seed in range(orders)] or [order]
+    names_of_orders = order_names(order, orders)
     results = []
-    total = sum(map(len, streams.values())) * (1 + len(learners) * len(order_names))
+    total = sum(map(len, streams.values())) * (1 + len(learners) * len(names_of_orders))
     with progress_bar(total, "adapting", "samples") as advance:
         for path, stream in streams.items():
-            outcomes = compare(stream, methods, order_names, batch_size, device, advance)
+            outcomes = compare(stream, methods, names_of_orders, batch_size, device, progress=advance)
             baseline = outcomes["zero-shot"]
             results += [summarise(path.stem, stream, outcome, baseline) for outcome in outcomes.values()]
     # No figure is cut off: in a narrow window the terminal wraps, and in a pipe there is no width to keep to.
     Console(width=max(100, Console().width)).print(_table(results))
     if json:
         write_json([result for result in results if result.method in chosen], json)
-    if plot and stream.labels is not None:
-        correct = {name: outcome.runs[order].correct(stream.labels) for name, outcome in outcomes.items()}
+    if plot:
+        correct = {name: outcome.runs[order].correct for name, outcome in outcomes.items()}
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
         save(outcomes[learners[0]].adapter, save_state)
@@ -107,7 +116,7 @@ def _table(results: "Sequence[Result]") -> Any:
             _percent(result.mean("acc1")),
             *middle,
             gain,
-            _percent(result.changed),
+            _percent(result.changes["changed"]),
             _percent(result.mean("ece")),
             f"{result.samples_per_s:,.0f}",
         )

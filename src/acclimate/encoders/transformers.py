@@ -70,10 +70,10 @@ class TransformersEncoder:
         """Pixels (3, h, w)."""
         return self.prepare_pixels(image)
 
-    def encode_images(self, images: Sequence[HostArray]) -> HostArray:
-        """Features (n, dim)."""
+    def encode_images(self, images: Sequence[Any]) -> HostArray:
+        """Features (n, dim) of pixels as arrays or tensors."""
         with self._torch.inference_mode():
-            pixels = self._torch.from_numpy(np.stack(images)).to(self.device)
+            pixels = self._torch.stack([self._torch.as_tensor(image) for image in images]).to(self.device)
             return _host(unwrap(self.model.get_image_features(pixel_values=pixels)))
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:

@@ -27,6 +27,17 @@ def open_coop(spec: str) -> list[Sample]:
         path = Path(file)
     if not path.is_file():
         raise InputError(f"no split file at {path}; write coop:ROOT/split_zhou_NAME.json#test.")
+    rows = read_split(path, split)
+    base = _image_folder(path, [row[0] for row in rows[:PROBES]])
+    samples = []
+    for file, _, label in rows:
+        name = (base / file).as_posix()
+        samples.append(Sample(name, partial(read_file, name), label))
+    return samples
+
+
+def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
+    """The rows of one split of a split file: path below the image folder, number and name of the class."""
     try:
         content: Any = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -39,14 +50,9 @@ def open_coop(spec: str) -> list[Sample]:
     if not rows:
         raise InputError(f"no images in {path}: its split {split!r} is empty.")
     for at, row in enumerate(rows):
-        if not (isinstance(row, list) and len(row) == 3 and isinstance(row[0], str) and isinstance(row[2], str)):
+        if not (isinstance(row, list) and [type(value) for value in row] == [str, int, str]):
             raise InputError(f"{path}: entry {at} of {split!r} must be [path, number, class name], got {row!r:.80}.")
-    base = _image_folder(path, [row[0] for row in rows[:PROBES]])
-    samples = []
-    for file, _, label in rows:
-        name = (base / file).as_posix()
-        samples.append(Sample(name, partial(read_file, name), label))
-    return samples
+    return [(file, number, name) for file, number, name in rows]
 
 
 def _image_folder(path: Path, files: Sequence[str]) -> Path:

@@ -1,0 +1,108 @@
+"""What views cost, against reading an image once.
+
+The same JPEG files, several ways that take turns:
+
+- read once: decoding and one plain preparation on one thread, which every classifier pays (the floor);
+- 63 views with Pillow, one thread;
+- 63 views as tensor operations on `--device`; on the CPU, one thread;
+- the driver: reading, preparing and 63 views, with one worker and with two, for an encoder that costs next to nothing.
+
+    python benchmarks/views.py [--device cuda]
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from acclimate.bench.encode import iter_view_batches
+from acclimate.encoders.images import Preprocess, open_image
+from acclimate.views import augment, tensor
+from acclimate.views.plan import draw_plan
+from classify_overhead import draw_photos
+from tiny_models import MEANS, STDS
+
+VIEWS = 63
+
+
+class NoModel:
+    """Takes prepared images and gives a feature that costs next to nothing."""
+
+    dim, logit_scale, logit_bias, fingerprint = 3, 100.0, 0.0, ""
+
+    def __init__(self, prepare: Callable) -> None:
+        self.prepare = prepare
+
+    def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
+        """The first pixel (n, 3)."""
+        return np.stack([image[:, 0, 0] for image in images])
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--images", type=int, default=8)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--size", type=int, default=224, help="of the model's input")
+    parser.add_argument("--device", default="cpu", help="for the tensor operations")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    size = options.size
+    prepare = Preprocess(size, size, size, "bicubic", tuple(MEANS["clip"]), tuple(STDS["clip"]))
+    target = augment.ModelInput.of(prepare)
+    with tempfile.TemporaryDirectory() as name:
+        draw_photos(Path(name), options.images)
+        paths = sorted(Path(name).iterdir())
+        images = [open_image(path) for path in paths]
+        plans = [draw_plan(0, i, VIEWS, image.size, (size, size)) for i, image in enumerate(images)]
+        pixels = [torch.as_tensor(np.array(image).transpose(2, 0, 1), device=options.device) for image in images]
+
+        def read_once() -> None:
+            for path in paths:
+                prepare(open_image(path))
+
+        def pillow() -> None:
+            for image, plan in zip(images, plans, strict=True):
+                augment.make_views(image, plan, target)
+
+        def tensors() -> None:
+            for image, plan in zip(pixels, plans, strict=True):
+                tensor.make_views(image, plan, target)
+            if options.device != "cpu":
+                torch.cuda.synchronize()
+
+        def driver(workers: int) -> None:
+            for _ in iter_view_batches(paths, NoModel(prepare), VIEWS + 1, workers=workers):
+                pass
+
+        sides = {
+            "read once": read_once,
+            f"{VIEWS} views, Pillow": pillow,
+            f"{VIEWS} views, tensors on {options.device}": tensors,
+            "driver, 1 worker": partial(driver, 1),
+            "driver, 2 workers": partial(driver, 2),
+        }
+        best = dict.fromkeys(sides, (np.inf, np.inf))
+        for _ in range(options.turns):
+            for side, run in sides.items():
+                began, cpu_began = perf_counter(), process_time()
+                run()
+                spent = perf_counter() - began, process_time() - cpu_began
+                best[side] = tuple(min(pair) for pair in zip(best[side], spent, strict=True))
+    print(f"{options.images} images of 500 x 375, views of {size} x {size}; ms an image, best of {options.turns} turns")
+    print(f"{'':28}{'elapsed':>10}{'CPU':>10}{'CPU x read once':>17}")
+    for side, (elapsed, cpu) in best.items():
+        ratio = cpu / best["read once"][1]
+        print(f"{side:28}{1e3 * elapsed / options.images:10.1f}{1e3 * cpu / options.images:10.1f}{ratio:17.1f}")
+
+
+if __name__ == "__main__":
+    main()

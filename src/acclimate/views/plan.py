@@ -1,0 +1,122 @@
+"""The random choices behind AugMix views, drawn apart from the pixels.
+
+A plan is drawn on the host from (seed, index of the image), so it depends on no worker, batch or device; Pillow and
+PyTorch then carry out the same plan, and differ by the rounding of pixels only.
+
+The settings are those of the paper's runs, which took them from test-time prompt tuning (Shu et al., NeurIPS 2022): a
+random resized crop and a flip, then AugMix (Hendrycks et al., ICLR 2020) at severity 1, three chains of one to three
+operations each.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from acclimate.arrays import HostArray
+
+OPERATIONS = (
+    "autocontrast",
+    "equalize",
+    "posterize",
+    "solarize",
+    "rotate",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+)
+CHAINS, MAX_DEPTH = 3, 3
+AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a random resized crop
+POSTERIZE_BITS = 4  # severity 1 never takes away more
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be done for each of n views of one image.
+
+    Attributes:
+        boxes: (n, 4) left, top, right and bottom of the crop.
+        flips: (n,) whether the crop is mirrored.
+        depths: (n, 3) number of operations of each chain.
+        operations: (n, 3, 3) their positions in `OPERATIONS`, by chain and step.
+        amounts: (n, 3, 3) how far each goes: degrees, a threshold, a slope or pixels.
+        weights: (n, 4) shares of the crop itself and of the ends of the three chains; they add up to 1.
+    """
+
+    boxes: HostArray
+    flips: HostArray
+    depths: HostArray
+    operations: HostArray
+    amounts: HostArray
+    weights: HostArray
+
+
+def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], view_size: tuple[int, int]) -> Plan:
+    """Draw a plan; the first views of a larger plan are those of a smaller one.
+
+    Args:
+        seed: of the whole stream.
+        index: position of the image in the stream.
+        count: number of views n.
+        image_size: width and height of the image.
+        view_size: width and height of a view.
+    """
+    cells = CHAINS * MAX_DEPTH
+    # One row of uniform numbers a view, cut into columns by use.
+    widths = (TRIES, TRIES, 2, 1, 1, CHAINS, CHAINS, cells, cells, cells)
+    uniforms = np.random.default_rng([seed, index]).random((count, sum(widths)))
+    area, ratio, corner, flip, blend, shares, depth, operation, level, sign = np.split(
+        uniforms, np.cumsum(widths)[:-1], axis=1
+    )
+    grid = (count, CHAINS, MAX_DEPTH)
+    operations = _choices(operation, len(OPERATIONS)).reshape(grid)
+    signs = np.where(sign.reshape(grid) < 0.5, -1.0, 1.0)
+    # The mixture's weights are a draw of Dirichlet(1, 1, 1): exponential variates, scaled to add up to 1.
+    exponentials = -np.log1p(-shares)
+    mixture = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return Plan(
+        boxes=_crops(area, ratio, corner, *image_size),
+        flips=flip[:, 0] < 0.5,
+        depths=1 + _choices(depth, MAX_DEPTH),
+        operations=operations,
+        amounts=_amounts(operations, 0.1 + 0.9 * level.reshape(grid), signs, view_size),
+        weights=np.concatenate([blend, (1 - blend) * mixture], axis=1).astype(np.float32),
+    )
+
+
+def _choices(uniforms: HostArray, count: int) -> HostArray:
+    return (uniforms * count).astype(np.int64)
+
+
+def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, height: int) -> HostArray:
+    """Boxes (n, 4) of random area and aspect ratio; after ten misses, the largest centred box of allowed ratio."""
+    low, high = (math.log(limit) for limit in RATIO)
+    areas = width * height * (AREA[0] + (AREA[1] - AREA[0]) * area)
+    ratios = np.exp(low + (high - low) * ratio)
+    widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+    fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
+    rows, first = np.arange(len(area)), fits.argmax(axis=1)
+    found = fits.any(axis=1)
+    whole_width = min(width, round(height * RATIO[1]))
+    whole_height = min(height, round(width / RATIO[0]))
+    crop_width = np.where(found, widths[rows, first], whole_width)
+    crop_height = np.where(found, heights[rows, first], whole_height)
+    left = np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2)
+    top = np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2)
+    left, top = np.floor(left), np.floor(top)
+    return np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
+
+
+def _amounts(operations: HostArray, levels: HostArray, signs: HostArray, view_size: tuple[int, int]) -> HostArray:
+    """How far operations (n, 3, 3) go at levels from 0.1 to 1, of 10 on AugMix's scale."""
+    width, height = view_size
+    by_name = {
+        "solarize": 256 - np.trunc(25.6 * levels),
+        "rotate": signs * np.trunc(3 * levels),
+        "shear_x": signs * 0.03 * levels,
+        "shear_y": signs * 0.03 * levels,
+        "translate_x": signs * np.trunc(width / 30 * levels),
+        "translate_y": signs * np.trunc(height / 30 * levels),
+    }
+    return np.select([operations == OPERATIONS.index(name) for name in by_name], list(by_name.values()), 0.0)

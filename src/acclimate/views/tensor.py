@@ -1,0 +1,153 @@
+"""AugMix views of one image as batched PyTorch operations, on the device of the pixels.
+
+Carries out the same plans as `augment` does with Pillow. Pixels are whole numbers 0..255 held as floats, (n, 3, h, w),
+rounded after each operation as Pillow rounds them.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch.nn.functional import grid_sample
+
+from acclimate.arrays import HostArray
+from acclimate.views.augment import ModelInput
+from acclimate.views.plan import CHAINS, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, Plan
+
+Tensor = Any  # torch.Tensor
+
+
+def make_views(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
+    """Views (n, 3, h, w) of an image (3, H, W) of bytes, float32, prepared for the model.
+
+    Args:
+        image: uint8 pixels on any device.
+        plan: drawn for an image of this size.
+        target: what the model takes.
+    """
+    crops = resized_crops(image, plan, target)
+    chains = torch.repeat_interleave(crops, CHAINS, dim=0)
+    operations, amounts = plan.operations.reshape(-1, MAX_DEPTH), plan.amounts.reshape(-1, MAX_DEPTH)
+    for step in range(MAX_DEPTH):
+        unfinished = plan.depths.reshape(-1) > step
+        for names, operate in GROUPS.items():
+            chosen = np.flatnonzero(unfinished & np.isin(operations[:, step], [OPERATIONS.index(n) for n in names]))
+            if len(chosen):
+                rows = torch.as_tensor(chosen, device=image.device)
+                chains[rows] = operate(chains[rows], operations[chosen, step], amounts[chosen, step])
+    weights = torch.as_tensor(plan.weights, device=image.device)
+    mixed = torch.einsum("nk,nkchw->nchw", weights[:, 1:], chains.reshape(-1, CHAINS, *crops.shape[1:]))
+    mixed += weights[:, 0, None, None, None] * crops
+    gain, offset = (torch.as_tensor(x, device=image.device)[:, None, None] for x in (target.gain, target.offset))
+    return mixed * gain + offset
+
+
+def resized_crops(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
+    """Crops (n, 3, h, w), resized and flipped: crops of any size in one product of matrices for each axis."""
+    _, height, width = image.shape
+    left, top, right, bottom = (torch.as_tensor(side, device=image.device) for side in plan.boxes.T)
+    rows = resize_weights(top, bottom, height, target.height)
+    columns = resize_weights(left, right, width, target.width)
+    flips = torch.as_tensor(plan.flips, device=image.device)[:, None, None]
+    columns = torch.where(flips, columns.flip(1), columns)
+    # Rounded between the axes as Pillow does; where an axis grows, some of its versions begin with the other.
+    narrow = torch.einsum("nxw,chw->nchx", columns, image.float()).add_(0.5).floor_()
+    return torch.einsum("nyh,nchx->ncyx", rows, narrow).add_(0.5).floor_()
+
+
+def resize_weights(begin: Tensor, end: Tensor, size: int, out: int) -> Tensor:
+    """Matrices (n, out, size) that resize the stretch from `begin` to `end` (n,) of an axis to `out` pixels.
+
+    Pillow's bilinear filter: a triangle, as wide as two output pixels where the image shrinks, cut off at the ends.
+    """
+    scale = ((end - begin) / out)[:, None, None]
+    centre = begin[:, None, None] + (torch.arange(out, device=begin.device)[:, None] + 0.5) * scale
+    position = torch.arange(size, device=begin.device)
+    weights = (1 - ((position + 0.5 - centre) / scale.clamp(min=1)).abs()).clamp(min=0)
+    weights = weights * ((position >= begin[:, None, None]) & (position < end[:, None, None]))
+    return weights / weights.sum(dim=-1, keepdim=True)
+
+
+def autocontrast(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+    """Stretch each channel to 0..255."""
+    low, high = (limit.double()[..., None] for limit in torch.aminmax(images.flatten(2), dim=2))
+    shades = torch.arange(256, device=images.device)
+    gain = torch.full_like(low, 255) / (high - low)  # `255 / tensor` would round twice
+    stretched = (shades * gain - low * gain).clamp(0, 255).floor()
+    return look_up(torch.where(high > low, stretched, shades.double()), images)
+
+
+def equalize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+    """Spread each channel's shades evenly."""
+    shades = torch.arange(256, device=images.device)
+    channels = images.flatten(0, 1).flatten(1).long()
+    offset = 256 * torch.arange(len(channels), device=images.device)[:, None]
+    counts = torch.bincount((channels + offset).flatten(), minlength=256 * len(channels)).reshape(-1, 256)
+    brightest = channels.amax(dim=1, keepdim=True)
+    step = (counts.sum(dim=1, keepdim=True) - counts.gather(1, brightest)) // 255
+    below = counts.cumsum(dim=1) - counts
+    spread = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
+    return look_up(torch.where(step > 0, spread, shades).reshape(*images.shape[:2], 256), images)
+
+
+def posterize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+    """Keep the highest bits."""
+    coarse = 2 ** (8 - POSTERIZE_BITS)
+    return (images / coarse).floor() * coarse
+
+
+def solarize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+    """Invert the pixels from a threshold on."""
+    threshold = torch.as_tensor(amounts, device=images.device)[:, None, None, None]
+    return torch.where(images < threshold, images, 255 - images)
+
+
+def move_pixels(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+    """Rotate, shear or translate each image with bilinear interpolation; what comes in from outside is black."""
+    height, width = images.shape[2:]
+    a, b, c, d, e, f = torch.as_tensor(
+        affine(operations, amounts, width, height), dtype=images.dtype, device=images.device
+    )[..., None, None]
+    x = torch.arange(width, device=images.device) + 0.5
+    y = torch.arange(height, device=images.device)[:, None] + 0.5
+    x, y = a * x + b * y + c, d * x + e * y + f
+    inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
+    grid = torch.stack([2 * x / width - 1, 2 * y / height - 1], dim=-1)
+    moved = grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    # Pillow cuts the fraction off; the small addend keeps whole numbers whole.
+    return (moved + 1e-3).floor() * inside[:, None]
+
+
+def affine(operations: HostArray, amounts: HostArray, width: int, height: int) -> HostArray:
+    """Coefficients (6, n) of the maps from output to input pixels: x' = a x + b y + c, y' = d x + e y + f."""
+
+    def only(name: str) -> HostArray:
+        return np.where(operations == OPERATIONS.index(name), amounts, 0.0)
+
+    angle = np.radians(only("rotate"))
+    cos, sin = np.cos(angle), np.sin(angle)
+    x, y = width / 2, height / 2
+    return np.stack(
+        [
+            cos,
+            only("shear_x") - sin,
+            only("translate_x") + x - cos * x + sin * y,
+            only("shear_y") + sin,
+            cos,
+            only("translate_y") + y - sin * x - cos * y,
+        ]
+    )
+
+
+def look_up(tables: Tensor, images: Tensor) -> Tensor:
+    """Map the shades of images (n, 3, h, w) by tables (n, 3, 256)."""
+    return tables.to(images.dtype).gather(2, images.flatten(2).long()).reshape(images.shape)
+
+
+GROUPS = {
+    ("autocontrast",): autocontrast,
+    ("equalize",): equalize,
+    ("posterize",): posterize,
+    ("solarize",): solarize,
+    ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"): move_pixels,
+}

@@ -1,0 +1,248 @@
+"""The feature store: encoded once, whatever interrupts it."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from acclimate.arrays import unit_rows
+from acclimate.bench import store as store_module
+from acclimate.bench.datasets import DATASETS, read_dataset
+from acclimate.bench.encode import iter_view_batches
+from acclimate.bench.store import gpu_of, stored_stream
+from acclimate.encoders import load_encoder
+from acclimate.encoders.images import open_image
+from acclimate.errors import RunError
+from acclimate.prompts import class_vectors
+from miniatures import draw_dataset, few
+
+EUROSAT = DATASETS["eurosat"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_onnx):
+    return load_encoder(f"onnx:{tiny_onnx}")
+
+
+@pytest.fixture(autouse=True)
+def _texts(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "texts"))
+
+
+@pytest.fixture
+def listing(tmp_path):
+    draw_dataset(tmp_path / "data", EUROSAT, few(classes=4, per_class=5))
+    return read_dataset(EUROSAT, tmp_path / "data")
+
+
+def only(folder):
+    (path,) = folder.iterdir()
+    return path
+
+
+def test_one_view_is_what_the_encoder_says(encoder, listing, tmp_path):
+    done = []
+    stream = stored_stream(
+        EUROSAT, listing, encoder, "eurosat", 1, tmp_path / "store", model="tiny", batch_size=7, progress=done.append
+    )
+    features = encoder.encode_images([encoder.prepare(open_image(path)) for path in listing.paths])
+    assert stream.features.shape == (20, encoder.dim)
+    assert stream.features.dtype == np.float32
+    np.testing.assert_allclose(stream.features, unit_rows(features, "features"), atol=1e-3)
+    np.testing.assert_allclose(np.linalg.norm(stream.features, axis=1), 1, atol=1e-6)
+    assert stream.labels.tolist() == listing.labels.tolist()
+    assert stream.class_names == EUROSAT.class_names
+    np.testing.assert_array_equal(stream.class_vectors, class_vectors(encoder, EUROSAT.class_names, "eurosat"))
+    assert (stream.logit_scale, stream.logit_bias) == (encoder.logit_scale, encoder.logit_bias)
+    assert (stream.metadata["encoder"], stream.metadata["class_vectors"]) == ("tiny", "eurosat")
+    assert float(stream.metadata["encode_s"]) > 0
+    assert sum(done) == 20
+    manifest = json.loads((only(tmp_path / "store") / "manifest.json").read_text())
+    assert (manifest["dataset"], manifest["done"], manifest["encoder"]) == ("eurosat", 20, encoder.fingerprint)
+
+
+def test_many_views_stay_on_the_disk(encoder, listing, tmp_path):
+    stream = stored_stream(EUROSAT, listing, encoder, "single", 64, tmp_path / "store")
+    assert isinstance(stream.features, np.memmap)
+    assert (stream.features.shape, stream.features.dtype) == ((20, 64, encoder.dim), np.float16)
+    expected = np.concatenate([batch for batch, _ in iter_view_batches(listing.paths, encoder, 64, batch_images=3)])
+    np.testing.assert_allclose(stream.features, unit_rows(expected, "views"), atol=2e-3)
+    plain = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    np.testing.assert_allclose(stream.features[:, 0], plain.features, atol=1e-3)
+    assert len(list((tmp_path / "store").iterdir())) == 2
+
+
+def test_the_second_time_no_image_is_read(encoder, listing, tmp_path):
+    first = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    for path in listing.paths:
+        path.unlink()
+    done = []
+    again = stored_stream(EUROSAT, listing, encoder, "eurosat", 1, tmp_path / "store", progress=done.append)
+    np.testing.assert_array_equal(first.features, again.features)
+    assert first.metadata["encode_s"] == again.metadata["encode_s"]
+    assert not np.array_equal(first.class_vectors, again.class_vectors)
+    assert done == [20]
+
+
+def test_other_images_labels_or_models_are_other_features(encoder, listing, tmp_path):
+    other = [
+        replace(listing, paths=listing.paths[::-1]),
+        replace(listing, labels=listing.labels[::-1]),
+        replace(listing, paths=listing.paths[:7], labels=listing.labels[:7]),
+    ]
+    for each in (listing, *other):
+        stored_stream(EUROSAT, each, encoder, "single", 1, tmp_path / "store")
+    assert len(list((tmp_path / "store").iterdir())) == 4
+    original, encoder.fingerprint = encoder.fingerprint, ""  # a model that cannot be told goes by its name
+    try:
+        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", model="mine")
+        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", model="yours")
+    finally:
+        encoder.fingerprint = original
+    assert len(list((tmp_path / "store").iterdir())) == 6
+
+
+def test_moved_data_are_the_same_data(encoder, listing, tmp_path):
+    stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    (tmp_path / "data").rename(tmp_path / "elsewhere")
+    stored_stream(EUROSAT, read_dataset(EUROSAT, tmp_path / "elsewhere"), encoder, "single", 1, tmp_path / "store")
+    assert len(list((tmp_path / "store").iterdir())) == 1
+
+
+def test_an_unreadable_image_stops_and_the_next_call_goes_on(encoder, listing, tmp_path):
+    whole = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "whole", batch_size=4)
+    content = listing.paths[13].read_bytes()
+    listing.paths[13].unlink()
+    listing.paths[13].write_bytes(content[:200])
+    with pytest.raises(RunError, match=rf"{listing.paths[13].name} cannot be read: .* it goes on here"):
+        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    listing.paths[13].write_bytes(content)
+    done = []
+    stream = stored_stream(
+        EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4, progress=done.append
+    )
+    assert done == [12, 4, 4]
+    np.testing.assert_array_equal(stream.features, whole.features)
+
+
+def test_a_killed_process_loses_little(encoder, tiny_onnx, listing, tmp_path):
+    """No `finally` runs in it; what was noted is kept."""
+    stored_stream(EUROSAT, listing, encoder, "single", 4, tmp_path / "whole", batch_size=8)
+    code = f"""
+import os
+from pathlib import Path
+from acclimate.bench import store
+from acclimate.bench.datasets import DATASETS, read_dataset
+from acclimate.encoders import load_encoder
+store.CHECKPOINT = 16
+done = []
+def progress(images):
+    done.append(images)
+    if sum(done) >= 14:
+        os._exit(9)
+listing = read_dataset(DATASETS["eurosat"], Path({str(tmp_path / "data")!r}))
+encoder = load_encoder("onnx:" + {str(tiny_onnx)!r})
+store.stored_stream(DATASETS["eurosat"], listing, encoder, "single", 4, Path({str(tmp_path / "store")!r}),
+    batch_size=8, progress=progress)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], check=False, env=os.environ)
+    assert killed.returncode == 9
+    done = []
+    stored_stream(EUROSAT, listing, encoder, "single", 4, tmp_path / "store", batch_size=8, progress=done.append)
+    assert done[0] == 12
+    same = [(only(tmp_path / name) / "features.npy").read_bytes() for name in ("whole", "store")]
+    assert same[0] == same[1]
+
+
+def test_checkpoints_are_noted_on_the_way(encoder, listing, tmp_path, monkeypatch):
+    monkeypatch.setattr(store_module, "CHECKPOINT", 8)
+    noted = []
+
+    def look(images):
+        path = next((tmp_path / "store").glob("*/manifest.json"), None)
+        noted.append(None if path is None else json.loads(path.read_text())["done"])
+
+    stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4, progress=look)
+    assert noted == [None, None, None, 8, 8, 16]
+
+
+@pytest.mark.parametrize("damage", ["manifest", "features", "shape", "gone"])
+def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
+    first = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    folder = only(tmp_path / "store")
+    if damage == "manifest":
+        (folder / "manifest.json").write_text("{")
+    elif damage == "features":
+        (folder / "features.npy").write_bytes(b"nothing")
+    elif damage == "shape":
+        np.save(folder / "features.npy", np.zeros((2, 1, 3), np.float16))
+    else:
+        (folder / "features.npy").unlink()
+    done = []
+    again = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", progress=done.append)
+    assert done[0] == 0
+    np.testing.assert_array_equal(first.features, again.features)
+
+
+def test_a_store_that_cannot_be_written(encoder, listing, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match=r"cannot write to .*; make room or change --store"):
+        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "file")
+
+
+def test_a_disk_without_room(encoder, listing, tmp_path):
+    resource = pytest.importorskip("resource")
+    whole = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    (only(tmp_path / "store") / "manifest.json").unlink()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))  # the header, and less than half of the features
+    try:
+        with pytest.raises(RunError, match=r"cannot write to .*: File too large; make room or change --store"):
+            stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    again = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    np.testing.assert_array_equal(again.features, whole.features)
+
+
+def test_two_classes_of_one_name(encoder, tmp_path):
+    dataset = DATASETS["imagenet"]
+    draw_dataset(tmp_path, dataset, few(classes=1, per_class=2))
+    stream = stored_stream(dataset, read_dataset(dataset, tmp_path), encoder, "single", 1, tmp_path / "store")
+    assert len(set(stream.class_names)) == 1000
+    assert (stream.class_names[657], stream.class_names[744]) == ("missile", "missile (2)")
+    np.testing.assert_array_equal(stream.class_vectors[657], stream.class_vectors[744])
+
+
+def test_work_around_a_model_on_a_gpu_is_done_there(encoder):
+    assert gpu_of(encoder) is None
+    assert gpu_of(SimpleNamespace(device="cpu")) is None
+    assert gpu_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
+
+
+def test_features_made_on_a_gpu(tiny_clip, listing, tmp_path):
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    streams = {}
+    for device in ("cpu", "cuda"):
+        model = load_encoder(f"local:{tiny_clip}", device)
+        streams[device] = stored_stream(EUROSAT, listing, model, "single", 64, tmp_path / "store", model="tiny")
+    assert len(list((tmp_path / "store").iterdir())) == 2  # pixels are rounded differently, so they are kept apart
+    cpu, cuda = (stream.features.astype(np.float32) for stream in streams.values())
+    np.testing.assert_allclose(cpu[:, 0], cuda[:, 0], atol=2e-3)
+    assert np.mean(np.sum(cpu * cuda, axis=-1)) > 0.99
+
+
+def test_renditions_know_their_domains(encoder, tmp_path):
+    dataset = DATASETS["imagenet-r"]
+    folder = draw_dataset(tmp_path, dataset, few(classes=2, per_class=2)) / "imagenet-r"
+    (folder / dataset.wnids[0] / "art_1.jpg").rename(folder / dataset.wnids[0] / "toy_0.jpg")
+    listing = read_dataset(dataset, tmp_path)
+    stream = stored_stream(dataset, listing, encoder, "single", 1, tmp_path / "store")
+    assert json.loads(stream.metadata["domains"]) == ["art", "toy", "art", "art"]

@@ -1,0 +1,213 @@
+"""Suites on miniatures with a tiny model: every dataset, views, orders, and runs that go on where they stopped."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from acclimate.adapters import TDA
+from acclimate.bench.datasets import DATASETS, SUITES, find_datasets
+from acclimate.bench.results import read_results
+from acclimate.bench.suite import Protocol, present, run_suite
+from acclimate.errors import InputError, ModelError, RunError
+from acclimate.views import REDUCERS
+from miniatures import draw_dataset, few
+
+
+@pytest.fixture(autouse=True)
+def _texts(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "texts"))
+
+
+@pytest.fixture(scope="module")
+def model(tiny_onnx):
+    return f"onnx:{tiny_onnx}"
+
+
+@pytest.fixture
+def run(tmp_path, model):
+    """Run a protocol on datasets, drawing those that are not there yet, and give the results by dataset and method."""
+
+    def run(keys, out="results", skip_existing=True, **protocol):
+        datasets = find_datasets([], keys)
+        for dataset in datasets:
+            if not (tmp_path / "data" / dataset.folder).exists():
+                draw_dataset(tmp_path / "data", dataset, few(classes=4, per_class=6))
+        paths = run_suite(
+            datasets,
+            tmp_path / "data",
+            Protocol(**{"model": model, **protocol}),
+            tmp_path / "store",
+            tmp_path / out,
+            skip_existing=skip_existing,
+        )
+        results = [json.loads(path.read_text()) for path in paths]
+        return {(result["dataset"], result["method"]): result for result in results}
+
+    return run
+
+
+def without_cost(results):
+    return {key: {name: value for name, value in result.items() if name != "cost"} for key, result in results.items()}
+
+
+def test_every_dataset_of_both_suites(run, model, tmp_path):
+    results = run([*SUITES["ood"], *SUITES["cross-domain"]], views=1, prompts="single")
+    assert set(results) == {(key, method) for key in DATASETS for method in ("zero-shot", "tda")}
+    for (key, method), result in results.items():
+        assert (result["n"], result["classes"]) == (24, DATASETS[key].classes)
+        assert (result["model"], result["settings"], result["prompts"]) == (model, "paper", "single")
+        assert (result["views"], result["order"], result["n_skipped"]) == (1, "seed:1", 0)
+        assert result["baseline"]["acc1"] == results[key, "zero-shot"]["metrics"]["acc1"]
+        assert result["cost"]["encode_s"] > 0
+        assert method == "tda" or result["gain"] == 0
+    assert len(read_results(tmp_path / "results")) == 30
+
+
+@pytest.mark.parametrize("reducer", REDUCERS)
+def test_sixty_four_views(run, reducer):
+    results = run(["imagenet-a", "pets"], reducer=reducer, prompts="single")
+    many, one = results["imagenet-a", "tda"], results["pets", "tda"]
+    assert (many["views"], many["reducer"]) == (64, reducer)
+    assert (one["views"], one["reducer"]) == (1, None)
+
+
+def test_methods_run_on_what_the_views_say(run, tmp_path):
+    """The suite's answers are those of the adapter itself, shown the stored views in the same order."""
+    result = run(["imagenet-a"], prompts="single")["imagenet-a", "tda"]
+    from acclimate.bench.datasets import read_dataset
+    from acclimate.bench.store import stored_stream
+    from acclimate.encoders import load_encoder
+
+    dataset = DATASETS["imagenet-a"]
+    encoder = load_encoder(result["model"])
+    listing = read_dataset(dataset, tmp_path / "data")
+    stream = stored_stream(dataset, listing, encoder, "single", 64, tmp_path / "store")
+    order = np.random.default_rng(1).permutation(24)
+    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, class_names=stream.class_names)
+    answers = adapter.step(stream.features[order]).argmax(axis=1)
+    assert result["metrics"]["acc1"] == pytest.approx(np.mean(answers == stream.labels[order]))
+
+
+def test_two_runs_give_the_same_results(run):
+    first = run(["eurosat", "imagenet-r"], views=4)
+    again = run(["eurosat", "imagenet-r"], "again", views=4)
+    assert without_cost(first) == without_cost(again)
+    assert json.dumps(without_cost(first)["eurosat", "tda"]) == json.dumps(without_cost(again)["eurosat", "tda"])
+
+
+def test_what_is_written_is_not_run_again(run, model, tmp_path):
+    whole = run(["eurosat", "dtd"])
+    paths = sorted((tmp_path / "results").iterdir())
+    kept = {path: path.read_bytes() for path in paths if not ("dtd" in path.name and "_tda_" in path.name)}
+    (gone,) = set(paths) - set(kept)
+    gone.unlink()
+    shutil.rmtree(tmp_path / "data" / "eurosat")  # whoever ran it again would miss it
+    resumed = run_suite(
+        find_datasets([], ["eurosat", "dtd"]),
+        tmp_path / "data",
+        Protocol(model),
+        tmp_path / "store",
+        tmp_path / "results",
+    )
+    assert sorted(resumed) == paths
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert without_cost({0: json.loads(gone.read_text())}) == without_cost({0: whole["dtd", "tda"]})
+
+
+def test_an_interrupted_suite_goes_on(run, tmp_path):
+    whole = run(["dtd", "eurosat"], "whole")
+    image = next((tmp_path / "data/eurosat/2750").rglob("*.jpg"))
+    content = image.read_bytes()
+    image.unlink()
+    shutil.rmtree(tmp_path / "store")
+    with pytest.raises(RunError, match=f"{image.name} cannot be read"):
+        run(["dtd", "eurosat"])
+    assert len(list((tmp_path / "results").iterdir())) == 2
+    image.write_bytes(content)
+    assert without_cost(run(["dtd", "eurosat"])) == without_cost(whole)
+
+
+def test_a_wrong_dataset_shows_before_the_first_is_encoded(run, tmp_path):
+    split = draw_dataset(tmp_path / "data", DATASETS["eurosat"], few()) / "split_zhou_EuroSAT.json"
+    split.unlink()
+    with pytest.raises(InputError, match=r"split_zhou_EuroSAT\.json cannot be read"):
+        run(["dtd", "eurosat"])
+    assert not (tmp_path / "store").exists()
+
+
+def test_so_does_an_order_that_a_dataset_does_not_have(run, tmp_path):
+    with pytest.raises(InputError, match="unknown order 'random'"):
+        run(["dtd"], orders=("random",))
+    with pytest.raises(InputError, match="an order by domain needs a stream of two domains"):
+        run(["dtd"], orders=("domains:1",))
+    assert not (tmp_path / "store").exists()
+
+
+def test_everything_is_run_again_when_asked(run, tmp_path):
+    run(["dtd"])
+    path = next((tmp_path / "results").iterdir())
+    path.write_text("{}")
+    assert run(["dtd"], skip_existing=False)["dtd", "tda"]["n"] == 24
+
+
+def test_settings_prompts_and_orders_by_name(run, tmp_path):
+    paper = run(["caltech101"])["caltech101", "tda"]
+    authors = run(["caltech101"], settings="authors-per-dataset")["caltech101", "tda"]
+    assert (paper["config"]["positive_alpha"], paper["config"]["positive_beta"]) == (2.0, 5.0)
+    assert (authors["config"]["positive_alpha"], authors["config"]["positive_beta"]) == (5.0, 5.0)
+    assert (paper["settings"], authors["settings"]) == ("paper", "authors-per-dataset")
+    assert len(list((tmp_path / "results").iterdir())) == 3  # zero-shot has no settings and was not run again
+    many = run(["caltech101"], orders=("seed:0", "seed:1", "seed:2"), prompts="openai-80")["caltech101", "tda"]
+    assert (many["order"], len(many["orders"]["acc1"]), many["prompts"]) == ("many", 3, "openai-80")
+    shaped = run(["caltech101"], orders=("class-sequential:1",), methods=("tda",))["caltech101", "tda"]
+    assert shaped["order"] == "class-sequential:1"
+    names = {path.name for path in (tmp_path / "results").iterdir()}
+    assert len(names) == 6
+    assert any("_authors-per-dataset_dataset-prompts_1-view_seed-1.json" in name for name in names)
+    assert any("_paper_openai-80-prompts_1-view_seed-x3.json" in name for name in names)
+
+
+def test_names_of_results_tell_protocols_apart():
+    a, dtd = DATASETS["imagenet-a"], DATASETS["dtd"]
+    name = Protocol("open_clip:ViT-B-16/openai").result_name(a, "tda")
+    assert name == "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views-confident-mean_seed-1.json"
+    names = {
+        Protocol("m", **{key: value}).result_name(dataset, "tda")
+        for dataset in (a, dtd)
+        for key, value in {
+            "settings": "authors-per-dataset",
+            "prompts": "single",
+            "views": 8,
+            "reducer": "vote",
+            "orders": ("rows",),
+        }.items()
+    }
+    assert len(names) == 10
+
+
+def test_shapes_by_domain_on_renditions(run, tmp_path):
+    dataset = DATASETS["imagenet-r"]
+    folder = draw_dataset(tmp_path / "data", dataset, few(classes=2, per_class=4)) / "imagenet-r"
+    for wnid in dataset.wnids[:2]:
+        for i in (2, 3):
+            (folder / wnid / f"art_{i}.jpg").rename(folder / wnid / f"toy_{i}.jpg")
+    shaped = run(["imagenet-r"], orders=("domain-shift:0",), views=1, prompts="single")["imagenet-r", "tda"]
+    assert shaped["order"] == "domain-shift:0"
+
+
+def test_what_cannot_be_run_is_said(run, tmp_path, model):
+    with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
+        Protocol("m", ("tad",))
+    with pytest.raises(InputError, match="unknown prompts 'none'; there are dataset, single, openai-80,"):
+        Protocol("m", prompts="none")
+    with pytest.raises(InputError, match="unknown reducer 'mean'; there are confident-mean,"):
+        Protocol("m", reducer="mean")
+    with pytest.raises(InputError, match=r"none of dtd, eurosat is in .*; `acclimate data check"):
+        present(find_datasets([], ["dtd", "eurosat"]), tmp_path)
+    with pytest.raises(ModelError, match="unknown model 'toaster'"):
+        run(["dtd"], model="toaster")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunError, match="cannot make the folder"):
+        run(["dtd"], "file")

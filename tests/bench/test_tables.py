@@ -1,0 +1,93 @@
+import csv
+import io
+from html.parser import HTMLParser
+
+import pytest
+
+from acclimate.bench.tables import FORMATS, Cell, Table, cell_text, letters, notes
+
+TABLE = Table(
+    name="example",
+    title="An example: top-1 accuracy, %",
+    context="Model: a & b_c.",
+    corner="method",
+    columns=("one", "two"),
+    rows=(
+        ("zero-shot", (Cell(50.0, 51.234, why=("other prompts.", "other model.")), Cell(60.0))),
+        ("tda <x>", (Cell(None, 52.0), Cell(61.0, 61.5, sd=0.25, why=("other model.",)))),
+    ),
+)
+
+
+def test_a_cell_shows_both_figures():
+    assert cell_text(Cell(50.0, 51.234)) == "50.00 / 51.23"
+    assert cell_text(Cell(50.0, None, sd=0.126)) == "50.00 ± 0.13 / –"  # noqa: RUF001
+    assert cell_text(Cell()) == "– / –"  # noqa: RUF001
+
+
+def test_reasons_have_letters_over_all_tables():
+    assert letters([TABLE, TABLE]) == {"other prompts.": "a", "other model.": "b"}
+    assert notes([TABLE])[1:3] == ["(a) other prompts.", "(b) other model."]
+
+
+def test_markdown():
+    text = FORMATS["markdown"]([TABLE])
+    assert (
+        "### An example: top-1 accuracy, %\n\nModel: a & b_c.\n\n| method | one | two |\n| --- | ---: | ---: |" in text
+    )
+    assert "| zero-shot | 50.00 / 51.23 <sup>a, b</sup> | 60.00 / – |" in text  # noqa: RUF001
+    assert "| tda <x> | – / 52.00 | 61.00 ± 0.25 / 61.50 <sup>b</sup> |" in text  # noqa: RUF001
+    assert text.count("Each cell: measured / reported in the paper.") == 1
+
+
+def test_latex_escapes_what_it_must():
+    text = FORMATS["latex"]([TABLE])
+    assert r"\caption{An example: top-1 accuracy, \%. Model: a \& b\_c.}" in text
+    assert r"zero-shot & 50.00 / 51.23$^{a, b}$ & 60.00 / -- \\" in text
+    assert r"61.00 $\pm$ 0.25 / 61.50$^{b}$ \\" in text
+    assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\end{tabular}") == 1
+
+
+def test_csv_has_a_line_a_cell():
+    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"]([TABLE]))))
+    assert len(rows) == 4
+    assert rows[0]["why"] == "other prompts. other model."
+    assert (rows[3]["row"], rows[3]["column"], rows[3]["measured"], rows[3]["sd"]) == (
+        "tda <x>",
+        "two",
+        "61.0000",
+        "0.2500",
+    )
+    assert rows[2]["measured"] == ""
+
+
+class Cells(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.texts, self.open = [], []
+
+    def handle_starttag(self, tag, attributes):
+        if tag not in ("meta",):
+            self.open.append(tag)
+        if tag in ("td", "th"):
+            self.texts.append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if "td" in self.open or "th" in self.open:
+            self.texts[-1] += data
+
+
+def test_html_is_well_formed_and_escaped():
+    page = Cells()
+    page.feed(FORMATS["html"]([TABLE]))
+    assert page.open == []
+    assert page.texts[:4] == ["method", "one", "two", "zero-shot"]
+    assert "tda <x>" in page.texts
+
+
+@pytest.mark.parametrize("name", sorted(FORMATS))
+def test_every_format_says_why(name):
+    assert "other prompts." in FORMATS[name]([TABLE])

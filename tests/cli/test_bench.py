@@ -1,0 +1,120 @@
+"""`acclimate bench`, as a user runs it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.bench.datasets import DATASETS
+from acclimate.cli import app
+from miniatures import draw_dataset, few
+
+
+@pytest.fixture
+def bench(here, tiny_onnx, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
+
+    def run(*arguments, exit_code=0):
+        common = ["--data", "data", "--model", f"onnx:{tiny_onnx}", "--prompts", "single"]
+        result = CliRunner().invoke(app, ["bench", *common, *map(str, arguments)])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+def test_a_suite_from_images_to_json(bench, here):
+    for key in ("dtd", "eurosat"):
+        draw_dataset(here / "data", DATASETS[key], few())
+    result = bench("--suite", "cross-domain", "--method", "zero-shot", "--method", "tda")
+    assert "not in data and left out: aircraft, caltech101, cars," in result.stderr
+    assert "4 results in results; try `acclimate tables results`" in result.stderr
+    lines = [line.split() for line in result.stdout.splitlines()]
+    assert [line[:3] for line in lines[1:]] == [
+        ["dtd", "zero-shot", "12"],
+        ["dtd", "tda", "12"],
+        ["eurosat", "zero-shot", "12"],
+        ["eurosat", "tda", "12"],
+    ]
+    written = {path.name: json.loads(path.read_text()) for path in (here / "results").iterdir()}
+    accuracy = {(each["dataset"], each["method"]): each["metrics"]["acc1"] for each in written.values()}
+    assert {(line[0], line[1]): line[3] for line in lines[1:]} == {
+        key: f"{100 * value:.2f}" for key, value in accuracy.items()
+    }
+    before = {path: path.stat().st_mtime_ns for path in (here / "results").iterdir()}
+    bench("--suite", "cross-domain")
+    assert {path: path.stat().st_mtime_ns for path in (here / "results").iterdir()} == before
+    bench("--suite", "cross-domain", "--no-skip-existing")
+    assert {path: path.stat().st_mtime_ns for path in (here / "results").iterdir()} != before
+
+
+def test_from_images_to_the_papers_table(bench, here):
+    draw_dataset(here / "data", DATASETS["imagenet-a"], few())
+    bench("--suite", "ood")
+    result = CliRunner().invoke(app, ["tables", "results", "--format", "markdown"])
+    assert result.exit_code == 0, result.output
+    measured = json.loads(next((here / "results").glob("*_tda_*")).read_text())["metrics"]["acc1"]
+    (row,) = [line for line in result.stdout.splitlines() if line.startswith("| tda |")]
+    assert f"| {100 * measured:.2f} / 60.11" in row
+    assert "the images are not as many" in result.stdout
+
+
+def test_views_settings_and_orders(bench, here):
+    draw_dataset(here / "data", DATASETS["imagenet-a"], few(classes=2, per_class=3))
+    options = ["--settings", "authors-per-dataset", "--views", "64", "--reducer", "vote", "--orders", "3"]
+    bench("--dataset", "imagenet-a", "--method", "tda", *options, "--store", "kept", "--out", "measured")
+    (path,) = (here / "measured").iterdir()
+    result = json.loads(path.read_text())
+    assert (result["views"], result["reducer"], result["settings"]) == (64, "vote", "authors-per-dataset")
+    assert result["orders"]["names"] == ["seed:0", "seed:1", "seed:2"]
+    assert len(list((here / "kept").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "nothing to run; name a --suite"),
+        (["--suite", "odd"], "unknown suite 'odd'"),
+        (["--dataset", "mnist"], "unknown dataset 'mnist'"),
+        (["--dataset", "dtd"], "none of dtd is in data"),
+        (["--dataset", "dtd", "--method", "tad"], "unknown method 'tad'"),
+        (["--dataset", "dtd", "--reducer", "mean"], "unknown reducer 'mean'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(bench, here, arguments, message):
+    result = bench(*arguments, exit_code=2)
+    assert result.stderr.startswith("error: ")
+    assert message in result.stderr
+    assert list(here.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="sends a signal")
+def test_ctrl_c_and_the_same_command_again(here, tiny_onnx):
+    """Stopped while it encodes views; what it had done is kept, and the results are those of a run in one go."""
+    draw_dataset(here / "data", DATASETS["imagenet-a"], few(classes=10, per_class=12))
+    command = [sys.executable, "-m", "acclimate", "bench", "--data", "data", "--model", f"onnx:{tiny_onnx}"]
+    command += ["--dataset", "imagenet-a", "--prompts", "single", "--workers", "1"]
+    env = os.environ | {"ACCLIMATE_CACHE": str(here / "texts")}
+    process = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    while not list((here / "features").glob("*/manifest.json")):
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate()
+    assert (process.returncode, said) == (130, "stopped; the same command goes on from here.\n")
+    done = json.loads(next((here / "features").glob("*/manifest.json")).read_text())["done"]
+    assert 0 < done < 120
+    subprocess.run(command, env=env, check=True, capture_output=True)
+    subprocess.run([*command, "--store", "s", "--out", "r"], env=env, check=True, capture_output=True)
+    for path in (here / "results").iterdir():
+        resumed, whole = (json.loads((here / folder / path.name).read_text()) for folder in ("results", "r"))
+        assert resumed.pop("cost") != whole.pop("cost")
+        assert resumed == whole

@@ -1,0 +1,163 @@
+"""`acclimate reproduce` and `acclimate tables`, as a user runs them."""
+
+import csv
+import io
+import json
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.bench.datasets import DATASETS
+from acclimate.bench.synthetic import shifted_stream
+from acclimate.cli import app
+from acclimate.sources.features import write_stream
+from miniatures import draw_dataset, few
+
+
+@pytest.fixture
+def invoke(here):
+    def run(*arguments, exit_code=0):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        if result.exception and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == exit_code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def streams(here):
+    (here / "streams").mkdir()
+    for seed, name in enumerate(("a", "b")):
+        stream = shifted_stream(samples=200, classes=6, dim=16, seed=seed)
+        stream = replace(stream, metadata={"encoder": "one for both"})
+        write_stream(stream, here / "streams" / f"{name}.safetensors")
+    return ["streams/a.safetensors", "streams/b.safetensors"]  # as a shell gives streams/*.safetensors
+
+
+def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
+    result = invoke("reproduce", "caches", "alpha-beta", "--streams", *streams, "--out", "out")
+    assert "Caches: top-1 accuracy, % (average; measured / reported)" in result.stdout
+    page = (here / "out" / "README.md").read_text()
+    assert "acclimate reproduce caches alpha-beta --streams streams/*.safetensors --out out\n" in page
+    assert "**These are not the paper's datasets.**" in page
+    assert {path.name for path in (here / "out").iterdir()} == {"README.md", "runs", "caches.png", "alpha-beta.png"}
+    assert {path.name for path in (here / "out" / "runs").iterdir()} == {"a.json", "b.json"}
+    with_orders = invoke("reproduce", "caches", "--streams", streams[0], "--orders", 3, "--out", "out2").stdout
+    assert " ± " in with_orders
+    assert f"--streams {streams[0]} --orders 3 --out out2" in (here / "out2" / "README.md").read_text()
+
+
+def test_tables_from_results(invoke, streams, here):
+    invoke("reproduce", "caches", "--streams", *streams, "--out", "out")
+    page = invoke("tables", "out").stdout
+    assert page.startswith("### Caches: top-1 accuracy, %")
+    assert "| zero-shot |" in page
+    rows = list(csv.DictReader(io.StringIO(invoke("tables", "out", "--format", "csv").stdout)))
+    both = next(row for row in rows if (row["row"], row["column"]) == ("both", "a"))
+    (measured,) = (
+        record["metrics"]["acc1"]
+        for record in json.loads((here / "out" / "runs" / "a.json").read_text())
+        if record["method"] == "tda" and record["settings"] == "paper"
+    )
+    assert float(both["measured"]) == pytest.approx(100 * measured)
+    for name in ("latex", "html"):
+        invoke("tables", "out", "-f", name, "-o", f"page.{name}")
+        assert "Caches" in (here / f"page.{name}").read_text()
+
+
+def test_tables_of_a_plain_run(invoke, streams):
+    invoke("run", *streams, "--method", "zero-shot", "--method", "tda", "--json", "results.json")
+    page = invoke("tables", "results.json").stdout
+    assert "### Other streams and settings" in page
+    assert "| method | a | b |" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["cache", "--streams", "x.safetensors"], "unknown recipe 'cache'; there are: ood, efficiency"),
+        (["caches", "x.safetensors"], "unknown recipe 'x.safetensors'"),
+        (["caches"], "name recipes, and either --streams"),
+        (["caches", "--data", "data"], "or --data with a folder and --model"),
+        (["caches", "--streams", "x.safetensors", "--data", "data"], "either --streams"),
+        (["caches", "--streams", "x.safetensors"], "no feature file at x.safetensors"),
+        (["ood", "--streams", "streams/a.safetensors"], "ood compares the paper's datasets and needs --data"),
+        (["ood", "--data", "data", "--model", "onnx:x"], "none of imagenet, imagenet-adversarial"),
+    ],
+)
+def test_what_cannot_be_done_is_said(invoke, streams, arguments, message):
+    result = invoke("reproduce", *arguments, exit_code=2)
+    assert message in result.stderr
+
+
+def test_results_that_cannot_be_written_or_read(invoke, streams, here):
+    (here / "taken").write_text("")
+    assert (
+        "cannot make the folder"
+        in invoke("reproduce", "caches", "--streams", streams[0], "--out", "taken", exit_code=1).stderr
+    )
+    (here / "out" / "README.md").mkdir(parents=True)
+    assert (
+        "cannot write out/README.md"
+        in invoke("reproduce", "caches", "--streams", streams[0], "--out", "out", exit_code=1).stderr
+    )
+    assert "no results in" in invoke("tables", "streams", exit_code=2).stderr
+    stream = shifted_stream(samples=20, classes=3, dim=8)
+    write_stream(replace(stream, labels=None), here / "x.safetensors")
+    invoke("run", "x.safetensors", "--json", "x.json")
+    assert "streams without labels" in invoke("tables", "x.json", exit_code=2).stderr
+
+
+def test_a_stopped_run_keeps_what_is_done(streams, here):
+    stream = shifted_stream(samples=100_000, classes=6, dim=16)
+    write_stream(stream, here / "streams" / "c.safetensors")
+    command = ["reproduce", "entropy-range", "--streams", *streams, "streams/c.safetensors", "--out", "out"]
+    process = subprocess.Popen([sys.executable, "-m", "acclimate", *command], stderr=subprocess.PIPE, text=True)
+    done = here / "out" / "runs" / "b.json"
+    while not done.is_file() and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "stopped; results so far are in" in errors
+    assert not (here / "out" / "README.md").exists()
+    assert len(json.loads(done.read_text())) == 21
+
+
+def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
+    for key in ("imagenet", "imagenet-a", "eurosat"):
+        draw_dataset(here / "data", DATASETS[key], few(3, 2))
+    recipes = ("ood", "efficiency", "cross-domain", "caches", "mask-threshold")
+    result = invoke("reproduce", *recipes, "--data", "data", "--model", f"onnx:{tiny_onnx}", "--out", "out")
+    page = (here / "out" / "README.md").read_text()
+    assert "| method | minutes | accuracy, % | gain |" in page
+    assert page.count("Hardware: ") == 1
+    assert "Natural distribution shifts" in result.stdout
+    assert "not in data and left out: imagenet-v2, imagenet-r, imagenet-sketch, aircraft," in result.stderr
+    records = {path.stem: json.loads(path.read_text()) for path in (here / "out" / "runs").iterdir()}
+    assert set(records) == {"imagenet", "imagenet-a", "eurosat"}
+    assert {record["views"] for record in records["imagenet-a"]} == {64}
+    assert {record["settings"] for record in records["imagenet-a"]} == {"paper", "authors-per-dataset"}
+    assert all(record["cost"]["encode_s"] > 0 for record in records["imagenet"])
+    assert {path.name for path in (here / "out").glob("*.png")} == {f"{name}.png" for name in recipes}
+
+
+def test_the_ablation_on_the_real_streams(invoke, shared, here):
+    files = sorted((shared / "streams").glob("*.safetensors"))
+    if not files:
+        pytest.skip("the real streams are not on this machine")
+    invoke("reproduce", "caches", "--streams", *files, "--out", "out")
+    rows = csv.DictReader(io.StringIO(invoke("tables", "out", "-f", "csv").stdout))
+    average = {
+        row["row"]: float(row["measured"]) for row in rows if (row["table"], row["column"]) == ("caches", "average")
+    }
+    assert average["both"] > average["positive"] > average["zero-shot"]
+    assert average["both"] > average["negative"] > average["zero-shot"]
