@@ -11,6 +11,7 @@ from acclimate.cli.convert import convert
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.run import run
+from acclimate.cli.serve import serve
 from acclimate.cli.state import state
 from acclimate.errors import AcclimateError, RunError
 
@@ -60,6 +61,7 @@ app.command()(classify)
 app.command()(embed)
 app.command()(run)
 app.add_typer(state, name="state")
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.command()(convert)
 app.command()(models)
 app.command()(methods)
