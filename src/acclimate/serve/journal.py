@@ -1,0 +1,160 @@
+"""A journal: what happened since a snapshot, appended record by record, each with a checksum.
+
+A record is on its way to the disk (one write to the operating system) before its answer is given, so a killed process
+loses nothing. A power cut may lose what was written since the last `sync`.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from threading import Lock
+from typing import Any
+from zlib import crc32
+
+from acclimate.errors import StateError
+from acclimate.state import write_atomically
+
+MAGIC = b"acclimate journal 1\n"
+PREFIX = Struct("<III")  # length of the record, its checksum, checksum of these two
+HEAD = Struct("<I")  # length of the JSON that a record begins with
+_sync = getattr(os, "fdatasync", os.fsync)  # not every platform has the cheaper one
+
+
+@dataclass
+class Contents:
+    """What a journal file holds.
+
+    Attributes:
+        about: what it was created with.
+        records: head and body of each whole record.
+        size: length of the file up to the last whole record; what follows was torn off by a crash.
+        damage: what is wrong in the middle of the file; records after it are not used. None if nothing is.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
+    size: int = 0
+    damage: str | None = None
+
+
+class Journal:
+    """A journal open for appending, by one thread.
+
+    Args:
+        path: a file that `create` made.
+        size: its length up to the last whole record; what follows is cut off.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size = path, size
+        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 (closed by `close`)
+        self._synced = size
+        self._lock = Lock()  # between `sync` and `close`, which may come from different threads
+        self._file.truncate(size)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing can be appended any more."""
+        return self._file.closed
+
+    @classmethod
+    def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
+        """Make a new file."""
+        content = MAGIC + _record(about, b"")
+        write_atomically(path, content)
+        return cls(path, len(content))
+
+    def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
+        """Write a record with one system call; returns the journal's length before it, for `cut`.
+
+        Raises:
+            StateError: it could not be written; the journal is as before.
+        """
+        record, before = _record(head, body), self.size
+        try:
+            self._file.seek(before)
+            written = self._file.write(record)
+            if written != len(record):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            reason = error.strerror or error
+            try:
+                self.cut(before)
+            except OSError:  # nothing that follows may be appended to a torn record
+                self._file.close()
+            raise StateError(f"cannot write {self.path.name}: {reason}; make room on the disk.") from error
+        except ValueError as error:
+            raise StateError(f"cannot write {self.path.name}: an earlier write failed.") from error
+        self.size += len(record)
+        return before
+
+    def cut(self, size: int) -> None:
+        """Take back what was appended since the journal had this length."""
+        self._file.truncate(size)
+        self.size = size
+
+    def sync(self) -> None:
+        """Bring what was written to the disk; returns at once if it is there."""
+        with self._lock:
+            size = self.size
+            if size != self._synced and not self._file.closed:
+                _sync(self._file.fileno())
+                self._synced = size
+
+    def close(self) -> None:
+        """Close the file; `sync` first to have it on the disk."""
+        with self._lock:
+            self._file.close()
+
+
+def read_journal(path: Path) -> Contents:
+    """Everything whole in a journal file, and what is wrong with the rest."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return Contents(damage=f"{path.name} cannot be read: {error.strerror or error}")
+    if not content.startswith(MAGIC):
+        return Contents(damage=f"{path.name} does not begin as a journal does")
+    found = Contents(size=len(MAGIC))
+    while found.size < len(content):
+        record, end = _next_record(content, found.size)
+        if record is None:
+            if end is not None:
+                found.damage = f"{path.name} is damaged at byte {found.size} of {len(content)}"
+            break
+        found.records.append(record)
+        found.size = end or 0
+    if not found.records:
+        found.damage = found.damage or f"{path.name} is cut off at its beginning"
+    else:
+        found.about = found.records.pop(0)[0]
+    return found
+
+
+def _record(head: Mapping[str, Any], body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    payload = HEAD.pack(len(text)) + text + body
+    numbers = Struct("<II").pack(len(payload), crc32(payload))
+    return numbers + HEAD.pack(crc32(numbers)) + payload
+
+
+def _next_record(content: bytes, at: int) -> tuple[tuple[dict[str, Any], bytes] | None, int | None]:
+    """The record that begins here and its end; no record and no end if torn, no record but an end if damaged."""
+    rest = len(content) - at
+    if rest < PREFIX.size or not any(content[at:]):  # a power cut may leave zeros behind
+        return None, None
+    length, checksum, own = PREFIX.unpack_from(content, at)
+    if crc32(content[at : at + 8]) != own:
+        return None, at
+    begin, end = at + PREFIX.size, at + PREFIX.size + length
+    payload = content[begin:end]
+    if len(payload) < length:
+        return None, None
+    if crc32(payload) != checksum:
+        return None, None if end == len(content) else at
+    (size,) = HEAD.unpack_from(payload)
+    return (json.loads(payload[HEAD.size : HEAD.size + size]), payload[HEAD.size + size :]), end
