@@ -1,8 +1,9 @@
 """The encoder shared by all streams: images are prepared in threads and encoded in batches."""
 
+import json
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from acclimate.serve.limits import Limits
 
 # Kinds of files to accept from strangers: common ones, decoded by Pillow itself and never by another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+
+RECENT = 32  # lists of labels whose vectors are kept in memory
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,14 @@ class _Request:
             self.future.set_exception(error)
 
 
+@dataclass(frozen=True)
+class _Texts:
+    """The text side of an encoder, without the fingerprint that would put its vectors on disk."""
+
+    encode_text: Callable[[Sequence[str]], HostArray]
+    fingerprint: str = ""
+
+
 class Batcher:
     """One thread that encodes what all streams ask for, a batch at a time.
 
@@ -74,6 +85,7 @@ class Batcher:
         self._waiting = 0  # images that are being prepared or ready
         self._closed = False
         self._texts = Lock()  # tokenizers cannot be used from two threads at once
+        self._recent: dict[str, HostArray] = {}
         self._thread = Thread(target=self._work, name="acclimate-encode", daemon=True)
         self._thread.start()
 
@@ -98,10 +110,19 @@ class Batcher:
             self._pool.submit(self._prepare, request, place, image)
         return request.future
 
-    def class_vectors(self, labels: Sequence[str], templates: Any) -> HostArray:
-        """Unit vectors (K, d) of labels, kept on disk once computed."""
+    def class_vectors(self, labels: Sequence[str], templates: Any, keep: bool = True) -> HostArray:
+        """Unit vectors (K, d) of labels; kept on disk, or else only the last few in memory."""
         with self._texts:
-            return class_vectors(self.encoder, labels, templates, self._cache)
+            if keep:
+                return class_vectors(self.encoder, labels, templates, self._cache)
+            key = json.dumps([labels, templates])
+            vectors = self._recent.pop(key, None)
+            if vectors is None:
+                vectors = class_vectors(_Texts(self.encoder.encode_text), labels, templates)
+            self._recent[key] = vectors
+            if len(self._recent) > RECENT:
+                del self._recent[next(iter(self._recent))]
+            return vectors
 
     def close(self) -> None:
         """Take nothing more, and return when all that was taken is done."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from acclimate.serve.stream import Answered
+    from acclimate.serve.learner import Answered
 
 
 class Events:

@@ -30,7 +30,7 @@ class Lane:
             needs: waited for without holding a thread; nothing when not given.
 
         Returns:
-            A future of the result. Cancelling it before the work began takes the work back.
+            A future of the result. Cancelling it before the work began takes the work back, and cancels `needs`.
         """
         if needs is None:
             needs = Future()
@@ -39,6 +39,7 @@ class Lane:
         with self._lock:
             self._queue.append((work, needs, answer))
         needs.add_done_callback(lambda _: self._wake())
+        answer.add_done_callback(lambda done: needs.cancel() if done.cancelled() else None)
         return answer
 
     def _wake(self) -> None:

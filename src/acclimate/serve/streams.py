@@ -22,6 +22,7 @@ from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.events import Events
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.lane import Lane
+from acclimate.serve.learner import Learner
 from acclimate.serve.limits import Limits
 from acclimate.serve.setup import Setup, check_labels
 from acclimate.serve.stream import Stream
@@ -101,7 +102,7 @@ class Streams:
         setup = Setup(self.batcher.encoder.fingerprint, templates, method, settings, thumbnails, guard)
         unfinished = self._folder / f".new-{token_hex(8)}"
         try:
-            Stream.create_files(unfinished, setup, labels, self.batcher)
+            Learner.create_files(unfinished, setup, labels, self.batcher)
             with self._lock:
                 self._check_room(name)
                 os.replace(unfinished, self._folder / name)
@@ -170,15 +171,12 @@ class Streams:
         encoder = self.batcher.encoder
 
         def answer(encoded: Encoded) -> list[Prediction]:
-            vectors = self.batcher.class_vectors(names, templates)
+            vectors = self.batcher.class_vectors(names, templates, keep=False)
             adapter = create("zero-shot", vectors, logit_scale=encoder.logit_scale, logit_bias=encoder.logit_bias)
             seen = observe(encoded.features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
             return predictions_from(names, seen, seen.logits, top_k, range(len(images)))
 
-        encoded = self.batcher.submit(images)
-        future = Lane(self._pool).put(answer, encoded)
-        future.add_done_callback(lambda done: encoded.cancel() if done.cancelled() else None)
-        return future
+        return Lane(self._pool).put(answer, self.batcher.submit(images))
 
     def close(self) -> None:
         """Finish all that is queued, keep every stream's state, and let go of the folder."""
