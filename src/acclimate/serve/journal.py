@@ -120,14 +120,17 @@ def read_journal(path: Path) -> Contents:
     if not content.startswith(MAGIC):
         return Contents(damage=f"{path.name} does not begin as a journal does")
     found = Contents(size=len(MAGIC))
+    written = len(content.rstrip(b"\0"))  # a power cut may leave zeros behind
     while found.size < len(content):
-        record, end = _next_record(content, found.size)
-        if record is None:
-            if end is not None:
-                found.damage = f"{path.name} is damaged at byte {found.size} of {len(content)}"
+        try:
+            record = _next_record(content, found.size, written)
+        except EOFError:
             break
-        found.records.append(record)
-        found.size = end or 0
+        except ValueError:
+            found.damage = f"{path.name} is damaged at byte {found.size} of {len(content)}"
+            break
+        found.records.append(record[:2])
+        found.size = record[2]
     if not found.records:
         found.damage = found.damage or f"{path.name} is cut off at its beginning"
     else:
@@ -142,19 +145,22 @@ def _record(head: Mapping[str, Any], body: bytes) -> bytes:
     return numbers + HEAD.pack(crc32(numbers)) + payload
 
 
-def _next_record(content: bytes, at: int) -> tuple[tuple[dict[str, Any], bytes] | None, int | None]:
-    """The record that begins here and its end; no record and no end if torn, no record but an end if damaged."""
-    rest = len(content) - at
-    if rest < PREFIX.size or not any(content[at:]):  # a power cut may leave zeros behind
-        return None, None
+def _next_record(content: bytes, at: int, written: int) -> tuple[dict[str, Any], bytes, int]:
+    """Head, body and end of the record that begins here; EOFError if it is torn, ValueError if it is damaged.
+
+    Args:
+        content: of the file.
+        at: where the record begins.
+        written: where the last byte that is not zero ends.
+    """
+    begin = at + PREFIX.size
+    if len(content) < begin:
+        raise EOFError
     length, checksum, own = PREFIX.unpack_from(content, at)
     if crc32(content[at : at + 8]) != own:
-        return None, at
-    begin, end = at + PREFIX.size, at + PREFIX.size + length
-    payload = content[begin:end]
-    if len(payload) < length:
-        return None, None
-    if crc32(payload) != checksum:
-        return None, None if end == len(content) else at
+        raise EOFError if written <= begin else ValueError
+    payload = content[begin : begin + length]
+    if len(payload) < length or crc32(payload) != checksum:
+        raise EOFError if written <= begin + length else ValueError
     (size,) = HEAD.unpack_from(payload)
-    return (json.loads(payload[HEAD.size : HEAD.size + size]), payload[HEAD.size + size :]), end
+    return json.loads(payload[HEAD.size : HEAD.size + size]), payload[HEAD.size + size :], begin + length
