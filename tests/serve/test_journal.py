@@ -1,12 +1,10 @@
-import resource
-from contextlib import contextmanager
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.errors import StateError
 from acclimate.serve.journal import Journal, read_journal
+from full_disk import files_end_at
 
 RECORDS = [({"first_id": i, "client": "é" * i}, bytes(range(i * 7))) for i in range(6)]
 
@@ -33,17 +31,6 @@ def written(tmp_path_factory):
     path = tmp_path_factory.mktemp("journal") / "1.journal"
     last = write(path)
     return path, path.read_bytes(), last
-
-
-@contextmanager
-def files_end_at(size):
-    """No file may grow beyond this length: the writes that try fail, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_what_was_appended_is_read(path):

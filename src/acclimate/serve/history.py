@@ -5,6 +5,7 @@ equals the one before it and that one's journal; so if it is damaged, nothing is
 state. Nothing is ever written over: every snapshot has a new number, and the oldest are removed when there are many.
 """
 
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -36,8 +37,7 @@ class History:
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # number -> notes of that snapshot, without what it remembers
-        self._damaged: set[int] = set()
+        self._about: dict[int, dict[str, Any]] = {}  # of each readable snapshot: reason, time, samples_seen
 
     @property
     def age(self) -> float:
@@ -62,18 +62,13 @@ class History:
                 memory, start = self.load(number), number
                 break
             except StateError as error:
-                self._damaged.add(number)
-                problems.append(str(error))
+                problems.append(self._without_folder(error))
         if memory is None:
-            raise StateError("; ".join(problems) or f"there is no snapshot in {self.folder}.")
+            raise StateError(" ".join(problems) or "its folder holds no snapshot.")
         whole, last = self._replay(memory, start, problems)
-        for number in numbers:
-            try:
+        for number in numbers[: numbers.index(start) + 1]:
+            with suppress(StateError):  # a damaged one is none to go back to
                 self._about[number] = dict(read_notes(self._path(number, ".safetensors")).get("about", {}))
-            except StateError:
-                self._damaged.add(number)
-        for number in self._damaged:
-            self._about.pop(number, None)
         if whole is not None and last == start:
             self._journal = Journal(self._path(start, ".journal"), whole)
         else:  # go on under a new number; the damaged files stay as they are
@@ -140,13 +135,13 @@ class History:
             about_journal = {"continues": continues and self._journal is not None}
             journal = Journal.create(self._path(number, ".journal"), about_journal)
         except OSError as error:
-            raise StateError(f"cannot write to {self.folder.name}: {error.strerror or error}.") from error
+            raise StateError(f"cannot write {number:08}.journal: {error.strerror or error}.") from error
         try:
             save(memory.adapter, self._path(number, ".safetensors"), {**memory.notes(), "about": about})
-        except StateError:
+        except StateError as error:
             journal.close()
             journal.path.unlink(missing_ok=True)
-            raise
+            raise StateError(self._without_folder(error)) from error
         with suppress(OSError):  # the new snapshot holds what the old journal held
             self.close()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
@@ -178,6 +173,10 @@ class History:
                 if number < good[0]:
                     self._path(number, ending).unlink(missing_ok=True)
                     self._about.pop(number, None)
+
+    def _without_folder(self, error: StateError) -> str:
+        """What went wrong, for people who need not know where the service keeps its files."""
+        return str(error).replace(f"{self.folder}{os.sep}", "")
 
     def _numbers(self, ending: str) -> list[int]:
         return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]
