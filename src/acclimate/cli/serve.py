@@ -110,16 +110,15 @@ def serve(
         raise InputError(f"on {host} strangers could reach this service; give --token-file, or stay on 127.0.0.1.")
     guard = None if (guard_share, guard_burst) == (None, None) else GuardRules(guard_share, guard_burst, guard_window)
     defaults = _defaults(labels, method, setting, template, thumbnails, guard, limits)
-    listening = bind(host, port)
-    metrics = Metrics()
-    streams = Streams(data, load_encoder(model, device), limits, metrics)
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
-    listening.listen()  # so that the address works once it is shown
-    shown, at = listening.getsockname()[:2]
-    typer.echo(
-        f"serving on http://{f'[{shown}]' if ':' in shown else shown}:{at} (API documents: /docs); Ctrl-C stops."
-    )
-    run(Service(streams, metrics, tokens, hosts, defaults), listening)
+    with bind(host, port) as listening:
+        metrics = Metrics()
+        streams = Streams(data, load_encoder(model, device), limits, metrics)
+        listening.listen()  # so that the address works once it is shown
+        shown, taken = listening.getsockname()[:2]
+        address = f"[{shown}]:{taken}" if ":" in shown else f"{shown}:{taken}"
+        typer.echo(f"serving on http://{address} (API documents at /docs); Ctrl-C stops.")
+        run(Service(streams, metrics, tokens, hosts, defaults), listening)
 
 
 def _defaults(

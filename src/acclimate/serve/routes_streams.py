@@ -3,6 +3,7 @@
 import asyncio
 from base64 import b64encode
 from dataclasses import asdict
+from math import isfinite
 from typing import Annotated, Any
 
 import anyio
@@ -192,6 +193,8 @@ def _address(picture: bytes | None) -> str | None:
 
 def _result(answered: Answered) -> dict[str, Any]:
     prediction = answered.prediction
+    if not isfinite(prediction.score):
+        raise InputError("the settings of this stream lead to answers that are no numbers; make one with others.")
     return {
         "id": answered.id,
         "predictions": [asdict(answer) for answer in prediction.top],

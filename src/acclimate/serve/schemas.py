@@ -6,6 +6,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="])]
+LARGEST = 1_000_000  # of a number among the settings; beyond it, nothing is meant and much can go wrong
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+WholeNumber = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 Label = Annotated[str, Field(examples=["cat"])]
 
 
@@ -32,7 +35,7 @@ class StreamRequest(Request):
         "single", description="A prompt with {}, a set's name, several of them, or the full prompts of each label."
     )
     method: str = Field("tda", description="How to adapt.")
-    settings: dict[str, bool | int | float | str] = Field({}, description="Settings of the method.")
+    settings: dict[str, bool | WholeNumber | Number | str] = Field({}, description="Settings of the method.")
     thumbnails: bool = Field(False, description="Keep small pictures of the images in the caches.")
     guard: GuardRequest | None = None
 

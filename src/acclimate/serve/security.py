@@ -1,7 +1,6 @@
 """What stands before the routes: security headers, and a gate that turns strangers and floods away unread."""
 
 from collections.abc import Collection
-from urllib.parse import urlsplit
 
 import anyio
 from fastapi import HTTPException
@@ -70,12 +69,17 @@ class Gate:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if refusal := self._refuse(scope):
-            await refusal(scope, receive, send)
-            return
-        body = Body(self, receive)
+        body = Body(self, receive, scope)
+
+        async def sending(message: Message) -> None:
+            if message["type"] == "http.response.start" and not body.complete:
+                # The rest of the body must not come, either.
+                message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
         try:
-            await self.app(scope, body.receive, send)
+            app = self._refuse(scope) or self.app
+            await app(scope, body.receive, sending)
         finally:
             self.held -= body.size
 
@@ -85,7 +89,7 @@ class Gate:
         if self.hosts is not None and _name(host) not in self.hosts:
             return failure(scope, 400, f"this service is not known as {_name(host)!r}; see --allow-host.")
         origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and scope["method"] not in SAFE_METHODS and urlsplit(origin).netloc != host:
+        if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
             return failure(scope, 403, "pages of other sites may not send requests here.")
         address = scope["client"][0] if scope["client"] else ""
         caller = Caller(address) if self.tokens is None else self.tokens.find(headers.get(b"authorization", b""))
@@ -105,11 +109,14 @@ class Body:
     Args:
         gate: keeps the count of all bodies.
         receive: where its parts come from.
+        scope: of the request.
     """
 
-    def __init__(self, gate: Gate, receive: Receive) -> None:
+    def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
         self.gate, self._receive = gate, receive
-        self.size, self.complete = 0, False
+        headers = dict(scope["headers"])
+        self.complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
+        self.size = 0
         self.deadline = anyio.current_time() + gate.limits.timeout_s
 
     async def receive(self) -> Message:

@@ -46,14 +46,8 @@ def bind(host: str, port: int) -> socket.socket:
     return taken
 
 
-def run(service: Service, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; then finish the requests under way and keep the state of every stream.
-
-    Args:
-        service: what to serve.
-        listening: from `bind`.
-    """
-    log_to_stderr()
+def make_server(service: Service) -> uvicorn.Server:
+    """A server that has not started yet; what it serves ends with it."""
     config = uvicorn.Config(
         create_app(service),
         access_log=False,
@@ -64,10 +58,20 @@ def run(service: Service, listening: socket.socket) -> None:
         timeout_graceful_shutdown=round(service.limits.timeout_s) + 1,
         ws="none",
     )
+    return uvicorn.Server(config)
+
+
+def run(service: Service, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM; then finish the requests under way and keep the state of every stream.
+
+    Args:
+        service: what to serve.
+        listening: from `bind`.
+    """
+    log_to_stderr()
     for broken in (each for each in service.streams.describe() if each["broken"]):
         logger.error("a stream is damaged", extra={"fields": {"stream": broken["name"], "reason": broken["broken"]}})
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles both, then raises them once more: enough is enough
         signal.signal(number, lambda *_: None)
-    with listening:
-        uvicorn.Server(config).run([listening])
+    make_server(service).run([listening])
     logger.info("stopped; all states are kept")

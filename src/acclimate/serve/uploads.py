@@ -68,7 +68,10 @@ async def _form_files(request: Request, limits: Limits) -> list[bytes]:
         form = await parser.parse()
     except MultiPartException as error:
         raise HTTPException(400, f"the form cannot be read: {error.message} {HOW[0].upper()}{HOW[1:]}") from None
-    files = [value for key, value in form.multi_items() if key == "image" and isinstance(value, UploadFile)]
-    if not files or len(files) < len(form.multi_items()):
-        raise InputError(HOW)
-    return [await file.read() for file in files]
+    try:
+        files = [value for key, value in form.multi_items() if key == "image" and isinstance(value, UploadFile)]
+        if not files or len(files) < len(form.multi_items()):
+            raise InputError(HOW)
+        return [await file.read() for file in files]
+    finally:
+        await form.close()
