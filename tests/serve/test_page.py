@@ -3,55 +3,20 @@
 import re
 import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
 
 import pytest
 
 from acclimate import Classifier
 from acclimate.sources.folder import open_folder
 from drawn_images import draw, draw_folder
+from page_driver import LABELS, Service, cards, create, finished, says, send, slots
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
 
-LABELS = ["blue", "green", "red"]
 HOSTILE = "<img src=x onerror=alert(1)>"
-
-
-class Service:
-    """`acclimate serve` on a free port; `start` again goes on with the same port and data."""
-
-    def __init__(self, folder: Path, model: Path, *options: str):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.address = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--data", folder / "state"]
-        self.command = [*map(str, command), "--port", str(self.port), *options]
-        self.log = folder / "log"
-        self.start()
-
-    def start(self):
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
-        while True:
-            try:
-                with urlopen(f"{self.address}/health/ready", timeout=5):
-                    return
-            except (URLError, ConnectionError):
-                assert self.process.poll() is None, self.log.read_text()
-                time.sleep(0.05)
-
-    def stop(self, how=signal.SIGTERM):
-        self.process.send_signal(how)
-        self.process.wait()
 
 
 @pytest.fixture(scope="module")
@@ -62,19 +27,14 @@ def browser():
         browser.close()
 
 
-@pytest.fixture(scope="module")
-def model(tiny_onnx):
-    return tiny_onnx
-
-
 @pytest.fixture
-def run_service(tmp_path, model):
+def run_service(tmp_path, tiny_onnx):
     started = []
 
     def start(*options):
         folder = tmp_path / str(len(started))
         folder.mkdir()
-        started.append(Service(folder, model, *options))
+        started.append(Service(folder, tiny_onnx, *options))
         return started[-1]
 
     yield start
@@ -105,49 +65,6 @@ def open_page(browser):
         assert [url for url in requests if not url.startswith((f"{address}/", f"blob:{address}/", "data:"))] == []
 
 
-def create(page, name, labels=LABELS, thumbnails=False):
-    page.click("#new")
-    page.fill("#name", name)
-    page.fill("#new-labels", ", ".join(labels))
-    page.set_checked("#thumbnails", thumbnails)
-    page.click("#new-dialog .main")
-    page.wait_for_selector("#panels")
-
-
-def send(page, files, chooser="#images"):
-    page.evaluate("document.getElementById('status').textContent = ''")
-    page.set_input_files(chooser, files)
-    finished(page)
-
-
-def finished(page):
-    says(page, re.compile("^Done"))
-
-
-def says(page, words):
-    playwright.expect(page.locator("#status")).to_have_text(words, timeout=30_000)
-
-
-def cards(page):
-    """(file, zero-shot label, adapted label, changed) of the cards, oldest first."""
-    return page.evaluate(
-        """() => [...document.querySelectorAll("#feed > li:not(.failed)")].reverse().map((card) => [
-            card.querySelector(".file").textContent, ...[...card.querySelectorAll(".label")].map((label) =>
-            label.firstChild.textContent), card.classList.contains("changed")])"""
-    )
-
-
-def slots(page):
-    """{(label, "For" or "Against"): entropies as shown, sorted} of the slots that are filled."""
-    found = page.evaluate(
-        """() => [...document.querySelectorAll(".label-card")].flatMap((card) =>
-            [...card.querySelectorAll(".kinds > div")].map((kind) => [card.querySelector("h3").textContent,
-            kind.querySelector("h4").textContent,
-            [...kind.querySelectorAll("figcaption")].map((each) => each.textContent)]))"""
-    )
-    return {(label, kind): sorted(entropies) for label, kind, entropies in found if entropies}
-
-
 def learnt(classifier):
     """What `slots` should find."""
     state, found = classifier.adapter.dump(), {}
@@ -166,7 +83,7 @@ def percent(part, whole):
     return f"{100 * part / whole:.3g}\u202f%"
 
 
-def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open_page, model, photos):
+def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open_page, tiny_onnx, photos):
     page = open_page(run_service())
     page.set_input_files("#folder", photos)  # there is no stream yet: the folders suggest its labels
     page.wait_for_selector("#new-dialog[open]")
@@ -179,7 +96,7 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     page.click("#more")
 
     samples = open_folder(str(photos))
-    classifier = Classifier(labels, f"onnx:{model}")
+    classifier = Classifier(labels, f"onnx:{tiny_onnx}")
     expected = list(classifier.stream(samples))
     files = below(photos.parent, samples)
     shown = [[f, e.zero_shot.label, e.label, e.changed] for f, e in zip(files, expected, strict=True)]
@@ -200,6 +117,26 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     assert page.locator(".line").count() == 3  # changed, right before and after
     page.check("#only-changed")
     assert page.locator("#feed > li:visible").count() == changed
+
+
+def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos):
+    images = sorted((photos / "red").iterdir())[:3]
+    page = open_page(run_service("--labels", "square, circle, dots"))
+    page.set_input_files("#images", images)
+    page.fill("#name", "shop-1")
+    page.click("#new-dialog .main")
+    finished(page)
+    assert page.locator(".label-card h3").all_inner_texts() == ["square", "circle", "dots"]
+    assert page.inner_text("#counted") == page.inner_text("#seen") == "3"  # none was learnt from twice
+
+    page = open_page(run_service(), wrong=("404",))
+    page.set_input_files("#images", images)
+    page.fill("#name", "shop-1")
+    page.click("#new-dialog .main")
+    playwright.expect(page.locator("#new-dialog .error")).to_contain_text("shop-1")
+    page.fill("#new-labels", "square, circle")
+    page.click("#new-dialog .main")
+    finished(page)
 
 
 def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
@@ -302,7 +239,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on(run_service, open_page
     assert page.locator("b, img[src=x]").count() == 0
 
 
-def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_page, photos, model):
+def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_page, photos):
     service = run_service()
     page = open_page(service, wrong=("ERR_",))
     create(page, "shop-1")
@@ -352,6 +289,7 @@ def test_a_token_is_asked_for_and_kept_in_this_tab_only(run_service, open_page, 
 
 def test_the_keyboard_is_enough(run_service, open_page, photos):
     page = open_page(run_service())
+    page.on("filechooser", lambda chooser: None)  # from now on, so that the one below is not missed
 
     def tab_to(selector):
         for _ in range(30):

@@ -54,8 +54,8 @@ async function open(name) {
   await showCaches();
 }
 
-async function create(folders = []) {
-  const name = await newStream($, folders);
+async function create(images = []) {
+  const name = await newStream($, images);
   if (name === null) return false;
   await listStreams();
   await open(name);
@@ -144,7 +144,7 @@ async function watch() {
 
 async function take(images) {
   if (!images.length) return say("There is no image among these.");
-  if (!stream && !(await create(images.map(({ path }) => folderOf(path))))) return;
+  if (!stream && !(await create(images))) return;
   const spelt = (text) => text.toLowerCase().replaceAll("_", " ");
   const labels = new Map(stream.labels.map((label) => [spelt(label), label]));
   const items = images.map(({ file, path }) => ({ file, path, truth: labels.get(spelt(folderOf(path))) ?? null }));

@@ -1,6 +1,7 @@
 /** The page's questions. Each resolves when it is answered: with null or false if it was cancelled. */
 
 import { at, call } from "./api.js";
+import { folderOf } from "./files.js";
 
 /** Show a dialog until `submit` succeeds (its result is given) or it is cancelled (null). */
 function ask(dialog, submit) {
@@ -34,17 +35,31 @@ export function askForToken(find, refused) {
   return ask(find("token-dialog"), async () => find("token").value.trim());
 }
 
-/** Create a stream; gives its name. Folders that hold the images suggest the labels. */
-export function newStream(find, folders) {
-  const suggested = [...new Set(folders)].filter(Boolean);
-  if (suggested.length) find("new-labels").value = suggested.join("\n");
+/** Create a stream; gives its name. The folders of images that wait for it suggest the labels. */
+export function newStream(find, images) {
+  const folders = new Set(images.map(({ path }) => folderOf(path)).filter(Boolean));
+  if (folders.size) find("new-labels").value = [...folders].join("\n");
+  find("new-labels").required = !images.length;
+  find("labels-none").hidden = !images.length;
   return ask(find("new-dialog"), async () => {
     const labels = find("new-labels").value.split(/[\n,]/).map((label) => label.trim()).filter(Boolean);
     const name = find("name").value;
-    await call("POST", "v1/streams", { name, labels, thumbnails: find("thumbnails").checked });
+    if (labels.length) await call("POST", "v1/streams", { name, labels, thumbnails: find("thumbnails").checked });
+    else await createByImage(name, images[0].file);
     find("new-dialog").querySelector("form").reset();
     return name;
   });
+}
+
+/** A service with labels of its own creates a stream when its first image comes; nothing is learnt from this one yet. */
+async function createByImage(name, file) {
+  const form = new FormData();
+  form.append("image", file, "image");
+  try {
+    await call("POST", at(name, "/classify?adapt=false"), form);
+  } catch (error) {
+    if (error.status !== 422) throw error; // if the image cannot be read, the stream is there all the same
+  }
 }
 
 /** Roll back to a snapshot of the user's choice. */
