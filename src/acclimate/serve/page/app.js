@@ -16,6 +16,7 @@ const pictures = new Map(); // by key of the entry: {src, name} of the images th
 const answers = new Answers($);
 const caches = new Caches($("labels"), $("label-card"), $("all-labels"), (key) => pictures.get(key));
 let stream = null; // as the service describes it
+let ready = null; // settled once the stream that was asked for is open
 let queue = []; // {file, path, truth} still to be sent
 let total = 0;
 let sending = false;
@@ -39,7 +40,11 @@ async function start() {
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
 }
 
-async function open(name) {
+function open(name) {
+  return (ready = load(name));
+}
+
+async function load(name) {
   stream = null;
   stopSending();
   for (const id of ["actions", "figures", "panels"]) $(id).hidden = true;
@@ -144,6 +149,7 @@ async function watch() {
 
 async function take(images) {
   if (!images.length) return say("There is no image among these.");
+  await ready.catch(() => {}); // what went wrong has been said already
   if (!stream && !(await create(images))) return;
   const spelt = (text) => text.toLowerCase().replaceAll("_", " ");
   const labels = new Map(stream.labels.map((label) => [spelt(label), label]));
@@ -307,5 +313,6 @@ addEventListener("drop", (event) => {
 });
 
 whenTokenNeeded((refused) => askForToken($, refused));
-await attempt(start);
+ready = attempt(start);
+await ready;
 watch();
