@@ -173,6 +173,18 @@ def test_a_failing_model_is_said_and_the_next_batch_is_tried(start, watched, pic
     assert len(batcher.submit(pictures[:1]).result(30).features) == 1
 
 
+def test_a_model_that_cannot_prepare_an_image_fails_its_request(start, watched, pictures, monkeypatch):
+    def fail(image):
+        raise RuntimeError("no processor")
+
+    batcher = start()
+    monkeypatch.setattr(watched, "prepare", fail)
+    with pytest.raises(RuntimeError, match="no processor"):
+        batcher.submit(pictures[:2]).result(30)
+    monkeypatch.undo()
+    assert len(batcher.submit(pictures[:2]).result(30).features) == 2
+
+
 def test_closing_finishes_what_was_taken(watched, pictures):
     batcher = Batcher(watched, Limits(batch=2))
     futures = [batcher.submit(pictures) for _ in range(3)]

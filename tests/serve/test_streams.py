@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from acclimate import Classifier
+from acclimate import Classifier, load, merge, save
 from acclimate.errors import (
     BusyError,
     ExistsError,
@@ -18,7 +18,7 @@ from acclimate.errors import (
     TooManyError,
     UnusableError,
 )
-from acclimate.serve import learner
+from acclimate.serve import journal, learner
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
@@ -242,15 +242,15 @@ def test_a_damaged_journal_is_used_up_to_the_damage(start, after_a_kill, images,
     for image in images[:10]:
         states.append(stream.state_bytes())
         stream.classify([image]).result(60)
-    (journal,) = files(tmp_path / "state", ".journal")
-    flip(journal, journal.stat().st_size // 2)
-    damaged = journal.read_bytes()
+    (path,) = files(tmp_path / "state", ".journal")
+    flip(path, path.stat().st_size // 2)
+    damaged = path.read_bytes()
     found = after_a_kill()
     stream = found.get("shop")
     assert "00000001.journal is damaged at byte" in stream.describe()["broken"]
     assert 3 <= stream.describe()["samples_seen"] <= 6
     assert stream.state_bytes() in states
-    assert (found._folder / "shop" / journal.name).read_bytes() == damaged
+    assert (found._folder / "shop" / path.name).read_bytes() == damaged
     stream.classify(images[:1]).result(60)
 
 
@@ -327,12 +327,12 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
 def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, images, tmp_path, monkeypatch):
     monkeypatch.setattr(learner, "RETRY_S", 0.0)
     stream = start(snapshot_samples=5).create("shop", LABELS)
-    (journal,) = files(tmp_path / "state", ".journal")
+    journals = files(tmp_path / "state", ".journal")
     with files_end_at(2000):  # enough for a journal of these few, not for a snapshot
         for image in images[:7]:
             assert stream.classify([image]).result(60)[0].refused is None
         assert "cannot write 00000002.safetensors" in stream.describe()["degraded"]
-    assert files(tmp_path / "state", ".journal") == [journal]
+    assert files(tmp_path / "state", ".journal") == journals
     assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
     stream.classify(images[7:8]).result(60)
     assert stream.describe()["degraded"] is None
@@ -377,3 +377,49 @@ def test_zero_shot_is_the_models_own_answer(start, images, encoder, tmp_path):
     assert list((tmp_path / "state").glob("texts/*")) == []
     with pytest.raises(BusyError):
         streams.zero_shot(images * 13, ["cat", "dog"])
+
+
+def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images, monkeypatch):
+    stream = start().create("shop", LABELS)
+    stream.classify(images[:5]).result(60)
+    state = stream.state_bytes()
+
+    def fail(*arguments, **options):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(stream._learner.memory.adapter, "respond", fail)
+    with pytest.raises(MemoryError):
+        stream.classify(images[5:7]).result(60)
+    monkeypatch.undo()
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes() == state
+    assert stream.classify(images[5:7]).result(60)[0].id == 5
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start, images, monkeypatch):
+    stream = start(sync_s=0.01).create("shop", LABELS)
+
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journal, "_sync", fail)
+    stream.classify(images[:5]).result(60)
+    while len(stream.snapshots()) < 2:
+        pass
+    monkeypatch.undo()
+    assert stream.snapshots()[1]["samples_seen"] == 5
+
+
+def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images, tmp_path):
+    streams = start()
+    for name, part in (("shop", images[:20]), ("lab", images[20:])):
+        streams.create(name, LABELS, thumbnails=True).classify(part).result(60)
+        (tmp_path / name).write_bytes(streams.get(name).state_bytes())
+    save(merge([load(tmp_path / "shop"), load(tmp_path / "lab")]), tmp_path / "both")  # both know a sample 0, 1, ...
+    stream = streams.get("shop")
+    stream.load_state((tmp_path / "both").read_bytes())
+    for image in images[::-1]:
+        assert stream.classify([image], client="camera").result(60)[0].id >= 20
+    copy = after_a_kill().get("shop")
+    assert copy.state_bytes() == stream.state_bytes()
+    assert [{**each, "client": ""} for each in copy.caches()] == [{**each, "client": ""} for each in stream.caches()]

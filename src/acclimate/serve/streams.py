@@ -28,6 +28,7 @@ from acclimate.serve.setup import Setup, check_labels
 from acclimate.serve.stream import Stream
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+THREADS = 8  # streams that work at once; those that write to the disk or encode labels hold no others up
 
 
 class Streams:
@@ -50,7 +51,7 @@ class Streams:
         self._folder, self._events = Path(folder) / "streams", events or Events()
         self._guard_file = _claim(Path(folder), self._folder)
         self.batcher = Batcher(encoder, self.limits, Path(folder) / "texts", self._events)
-        self._pool = ThreadPoolExecutor(min(8, (os.cpu_count() or 1) + 1), "acclimate-stream")
+        self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
         self._unusable: dict[str, str] = {}
@@ -206,7 +207,8 @@ class Streams:
 def _claim(folder: Path, streams: Path) -> Any:
     """Make the folders and lock them for this process, where the platform can."""
     try:
-        streams.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
+        streams.mkdir(exist_ok=True)
         file = open(folder / "lock", "w")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
         raise InputError(f"cannot keep streams in {folder}: {error.strerror or error}.") from error
