@@ -6,11 +6,12 @@ import { Caches, keyOf } from "./caches.js";
 import { askForToken, chooseSnapshot, confirmReset, newStream } from "./dialogs.js";
 import { folderOf, fromChooser, fromDrop, shuffle, smallPicture } from "./files.js";
 
-const WATCH = 3000; // ms between two looks at a stream that others may feed
+const WATCH = 3; // seconds between two looks at a stream that others may feed
 const UNREADABLE = [400, 413, 415, 422]; // the image's fault: say so and go on with the next
 const BUSY = 429; // the queue is full: wait as long as the service says, and try again
 const $ = (id) => document.getElementById(id);
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
+const many = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 
 const pictures = new Map(); // by key of the entry: {src, name} of the images this page has sent
 const answers = new Answers($);
@@ -36,7 +37,7 @@ async function listStreams() {
 
 async function start() {
   const names = await listStreams();
-  const asked = decodeURIComponent(location.hash.slice(1));
+  const asked = location.hash.slice(1);
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
 }
 
@@ -53,7 +54,7 @@ async function load(name) {
   answers.clear();
   caches.clear();
   $("stream").value = name;
-  history.replaceState(null, "", `#${encodeURIComponent(name)}`);
+  history.replaceState(null, "", `#${name}`);
   describe(await call("GET", at(name)));
   for (const id of ["actions", "figures", "panels", "learnt"]) $(id).hidden = false;
   await showCaches();
@@ -76,7 +77,7 @@ function describe(described) {
   $("lead").textContent = `${frozen ? "Frozen: it answers but learns nothing" : "Learning"} · ${labels.length} labels · ${method}`;
   $("lead").classList.toggle("frozen", frozen);
   $("freeze").textContent = frozen ? "Unfreeze" : "Freeze";
-  $("freeze").setAttribute("aria-pressed", String(frozen));
+  $("freeze").classList.toggle("on", frozen);
   $("seen").textContent = seen.toLocaleString("en");
   $("kept").textContent = Object.values(entries).reduce((a, b) => a + b, 0).toLocaleString("en");
   const condition = stream.broken ?? stream.degraded;
@@ -139,7 +140,7 @@ async function showCaches() {
 /** Others may feed the stream, too: look now and then while nothing is sent from here. */
 async function watch() {
   for (;;) {
-    await pause(WATCH / 1000);
+    await pause(WATCH);
     if (!stream || sending || document.hidden || !$("notice").hidden || document.querySelector("dialog[open]")) continue;
     await attempt(look);
   }
@@ -158,7 +159,7 @@ async function take(images) {
   if (!queue.length) total = 0;
   queue.push(...items);
   total += items.length;
-  say(`${items.length} images to classify.`);
+  say(`${many(items.length, "image")} to classify.`);
   await attempt(send);
 }
 
@@ -172,10 +173,12 @@ async function send() {
       progress();
       const item = queue[0];
       const answer = await classify(item);
+      const failed = answer instanceof ServiceError;
+      const src = failed ? "" : await smallPicture(item.file);
       if (queue[0] !== item) continue; // stopped meanwhile
       queue.shift();
-      if (answer instanceof ServiceError) answers.fail(item, answer.message);
-      else await show(item, answer);
+      if (failed) answers.fail(item, answer.message);
+      else show(item, answer, src);
     }
   } catch (error) {
     paused = true;
@@ -186,7 +189,7 @@ async function send() {
   }
   if (!queue.length && stream) {
     await look();
-    say(`Done: ${answers.count} images classified, ${answers.changed} answers changed.`);
+    say(`Done: ${many(answers.count, "image")} classified, ${many(answers.changed, "answer")} changed.`);
   }
 }
 
@@ -207,8 +210,7 @@ async function classify(item) {
   }
 }
 
-async function show(item, result) {
-  const src = await smallPicture(item.file);
+function show(item, result, src) {
   const key = keyOf(result.id, result.entropy);
   if (src) pictures.set(key, { src, name: item.path });
   answers.add(item, result, src, key);
@@ -219,8 +221,7 @@ function progress() {
   $("progress").hidden = !queue.length;
   $("sent").max = Math.max(total, 1);
   $("sent").value = total - queue.length;
-  const many = (number) => number.toLocaleString("en");
-  $("sending").textContent = `${many(total - queue.length)} of ${many(total)}${paused ? ", paused" : ""}`;
+  $("sending").textContent = `${(total - queue.length).toLocaleString("en")} of ${many(total, "image")}${paused ? ", paused" : ""}`;
   $("pause").textContent = paused ? "Go on" : "Pause";
 }
 

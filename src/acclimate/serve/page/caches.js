@@ -31,8 +31,9 @@ export class Caches {
     const shown = this.all ? filled : filled.slice(0, FEW);
     this.allButton.hidden = shown.length === filled.length;
     this.allButton.textContent = `Show all ${filled.length.toLocaleString("en")} labels`;
+    const wanted = new Set(shown);
     for (const [label, card] of this.cards) {
-      if (!shown.includes(label)) {
+      if (!wanted.has(label)) {
         card.element.remove();
         this.cards.delete(label);
       }
