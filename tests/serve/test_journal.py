@@ -15,7 +15,6 @@ def write(path):
     for head, body in RECORDS:
         last = journal.append(head, body)
     journal.sync()
-    journal.close()
     return last
 
 
@@ -53,7 +52,6 @@ def test_a_torn_end_is_cut_off(written, data):
     assert found.size <= length
     journal = Journal(torn, found.size)
     journal.append({"more": 1})
-    journal.close()
     assert read_journal(torn).records == [*found.records, ({"more": 1}, b"")]
 
 
@@ -88,7 +86,6 @@ def test_a_write_that_fails_leaves_the_journal_as_it_was(path, room):
     assert path.read_bytes() == before
     journal.append({"first_id": 9}, bytes(1000))
     journal.sync()
-    journal.close()
     assert read_journal(path).records == [*RECORDS, ({"first_id": 9}, bytes(1000))]
 
 
@@ -97,8 +94,12 @@ def test_what_was_appended_can_be_taken_back(path):
     mark = journal.append({"wrong": True}, bytes(99))
     journal.cut(mark)
     journal.append({"right": True})
-    journal.close()
     assert read_journal(path).records == [*RECORDS, ({"right": True}, b"")]
-    assert journal.closed
-    with pytest.raises(StateError, match="an earlier write failed"):
-        journal.append({"late": True})
+
+
+def test_a_file_that_was_removed_is_noticed(path):
+    journal = Journal(path, path.stat().st_size)
+    path.unlink()
+    with pytest.raises(StateError, match="No such file"):
+        journal.append({"lost": True})
+    assert journal.failed

@@ -410,6 +410,19 @@ def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start,
     assert stream.snapshots()[1]["samples_seen"] == 5
 
 
+def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    stream = start(sync_s=0.01).create("shop", LABELS)
+    stream.classify(images[:5]).result(60)
+    files(tmp_path / "state", ".journal")[0].unlink()
+    refused = stream.classify(images[5:6]).result(60)[0].refused
+    assert refused is None or "No such file" in refused  # it may have been noticed already
+    while len(stream.snapshots()) < 2:
+        pass
+    stream.classify(images[6:7]).result(60)
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
 def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images, tmp_path):
     streams = start()
     for name, part in (("shop", images[:20]), ("lab", images[20:])):

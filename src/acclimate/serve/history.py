@@ -46,8 +46,8 @@ class History:
 
     @property
     def writable(self) -> bool:
-        """Whether the journal can be appended to; if not, the next snapshot begins another."""
-        return self._journal is not None and not self._journal.closed
+        """Whether the journal can be appended to, as far as is known; the next snapshot begins another."""
+        return self._journal is not None and not self._journal.failed
 
     def recover(self) -> Memory:
         """Read the newest state there is.
@@ -139,11 +139,11 @@ class History:
         try:
             save(memory.adapter, self._path(number, ".safetensors"), {**memory.notes(), "about": about})
         except StateError as error:
-            journal.close()
-            journal.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                journal.path.unlink()
             raise StateError(self._without_folder(error)) from error
         with suppress(OSError):  # the new snapshot holds what the old journal held
-            self.close()
+            self.sync()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
         self._about[number] = about
         self._prune()
@@ -159,20 +159,14 @@ class History:
         if journal is not None:
             journal.sync()
 
-    def close(self) -> None:
-        """Sync and close the journal."""
-        if self._journal is not None:
-            self._journal.sync()
-            self._journal.close()
-            self._journal = None
-
     def _prune(self) -> None:
         good = sorted(self._about)[-self._keep :]
         for ending in (".safetensors", ".journal"):
             for number in self._numbers(ending):
                 if number < good[0]:
-                    self._path(number, ending).unlink(missing_ok=True)
                     self._about.pop(number, None)
+                    with suppress(OSError):
+                        self._path(number, ending).unlink()
 
     def _without_folder(self, error: StateError) -> str:
         """What went wrong, for people who need not know where the service keeps its files."""

@@ -8,10 +8,10 @@ import errno
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
-from threading import Lock
 from typing import Any
 from zlib import crc32
 
@@ -42,24 +42,21 @@ class Contents:
 
 
 class Journal:
-    """A journal open for appending, by one thread.
+    """Appends to a journal file, from one thread; `sync` may be called from another.
+
+    No file is held open, so that many streams need few handles, and a file that somebody removed is noticed.
 
     Args:
         path: a file that `create` made.
-        size: its length up to the last whole record; what follows is cut off.
+        size: its length up to the last whole record; what follows is cut off by the next `append`.
+
+    Attributes:
+        failed: whether the last `append` could not be done.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self.path, self.size = path, size
-        self._file = open(path, "r+b", buffering=0)  # noqa: SIM115 (closed by `close`)
+        self.path, self.size, self.failed = path, size, False
         self._synced = size
-        self._lock = Lock()  # between `sync` and `close`, which may come from different threads
-        self._file.truncate(size)
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing can be appended any more."""
-        return self._file.closed
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
@@ -75,40 +72,35 @@ class Journal:
             StateError: it could not be written; the journal is as before.
         """
         record, before = _record(head, body), self.size
+        self.failed = True
         try:
-            self._file.seek(before)
-            written = self._file.write(record)
-            if written != len(record):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            with open(self.path, "r+b", buffering=0) as file:
+                if file.seek(0, os.SEEK_END) != before:
+                    file.truncate(before)
+                    file.seek(before)
+                if file.write(record) != len(record):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
-            reason = error.strerror or error
-            try:
+            with suppress(OSError):
                 self.cut(before)
-            except OSError:  # nothing that follows may be appended to a torn record
-                self._file.close()
-            raise StateError(f"cannot write {self.path.name}: {reason}; make room on the disk.") from error
-        except ValueError as error:
-            raise StateError(f"cannot write {self.path.name}: an earlier write failed.") from error
-        self.size += len(record)
+            raise StateError(
+                f"cannot write {self.path.name}: {error.strerror or error}; make room on the disk."
+            ) from error
+        self.size, self.failed = before + len(record), False
         return before
 
     def cut(self, size: int) -> None:
         """Take back what was appended since the journal had this length."""
-        self._file.truncate(size)
         self.size = size
+        os.truncate(self.path, size)
 
     def sync(self) -> None:
         """Bring what was written to the disk; returns at once if it is there."""
-        with self._lock:
-            size = self.size
-            if size != self._synced and not self._file.closed:
-                _sync(self._file.fileno())
-                self._synced = size
-
-    def close(self) -> None:
-        """Close the file; `sync` first to have it on the disk."""
-        with self._lock:
-            self._file.close()
+        size = self.size
+        if size != self._synced:
+            with open(self.path, "r+b") as file:
+                _sync(file.fileno())
+            self._synced = size
 
 
 def read_journal(path: Path) -> Contents:

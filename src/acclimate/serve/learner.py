@@ -64,7 +64,6 @@ class Learner:
         self.memory = self.history.recover()
         encoder = batcher.encoder
         if self.setup.model != encoder.fingerprint or self.memory.adapter.dim != encoder.dim:
-            self.history.close()
             raise StateError("it was made with another model; start the service with that one, or delete the stream.")
         self._guard = None if self.setup.guard is None else Guard(self.setup.guard)
         self._problems: dict[str, str] = {}  # with writing: "journal", "snapshot"
@@ -85,9 +84,7 @@ class Learner:
         )
         folder.mkdir()
         setup.write(folder)
-        history = History(folder, batcher.limits.history)
-        history.write(Memory(adapter), "created", continues=False)
-        history.close()
+        History(folder, batcher.limits.history).write(Memory(adapter), "created", continues=False)
 
     def classify(self, encoded: Encoded, adapt: bool, top_k: int, client: str) -> tuple[list[Answered], int]:
         """Answers for a request's images, and how many cache entries they replaced."""
@@ -226,11 +223,11 @@ class Learner:
             self._retry_at = monotonic() + RETRY_S
 
     def close(self) -> None:
-        """Keep what was learnt in a snapshot, and close the files."""
+        """Keep what was learnt in a snapshot."""
         self._retry_at = 0.0
         if self.history.samples:
             self.keep("shutdown")
-        self.history.close()
+        self.history.sync()
 
     def _learn(
         self, evidence: Evidence, features: HostArray, thumbnails: tuple[bytes, ...], client: str

@@ -164,7 +164,7 @@ class Stream:
             self._lane.put(lambda _: self._keep())
 
     def close(self) -> "Future[None]":
-        """Finish what is queued, keep what was learnt in a snapshot, and close the files."""
+        """Finish what is queued, and keep what was learnt in a snapshot."""
         return self._lane.put(lambda _: self._finish())
 
     def _classify(self, encoded: Encoded, adapt: bool, top_k: int, client: str) -> list[Answered]:

@@ -49,7 +49,7 @@ class Streams:
     ) -> None:
         self.limits = limits or Limits()
         self._folder, self._events = Path(folder) / "streams", events or Events()
-        self._guard_file = _claim(Path(folder), self._folder)
+        self._lock_file = _claim(Path(folder), self._folder)
         self.batcher = Batcher(encoder, self.limits, Path(folder) / "texts", self._events)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
@@ -186,8 +186,7 @@ class Streams:
         self.batcher.close()
         wait([stream.close() for stream in self._streams.values()])
         self._pool.shutdown()
-        if self._guard_file is not None:
-            self._guard_file.close()
+        self._lock_file.close()
 
     def _open(self, name: str) -> Stream:
         return Stream(name, self._folder / name, self.batcher, self._pool, self._events)
