@@ -13,6 +13,10 @@ class StateError(AcclimateError):
     """A snapshot that cannot be written, read, or used here."""
 
 
+class StorageError(StateError):
+    """What was to be kept could not be written; everything is as it was before."""
+
+
 class MissingExtraError(AcclimateError, ImportError):
     """An optional package is needed and not installed."""
 

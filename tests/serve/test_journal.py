@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.errors import StateError
+from acclimate.errors import StorageError
 from acclimate.serve.journal import Journal, read_journal
 from full_disk import files_end_at
 
@@ -81,7 +81,7 @@ def test_a_file_that_is_no_journal_is_reported(tmp_path):
 def test_a_write_that_fails_leaves_the_journal_as_it_was(path, room):
     before = path.read_bytes()
     journal = Journal(path, len(before))
-    with files_end_at(len(before) + room), pytest.raises(StateError, match=r"cannot write 1\.journal: "):
+    with files_end_at(len(before) + room), pytest.raises(StorageError, match=r"cannot write 1\.journal: "):
         journal.append({"first_id": 9}, bytes(1000))
     assert path.read_bytes() == before
     journal.append({"first_id": 9}, bytes(1000))
@@ -100,6 +100,6 @@ def test_what_was_appended_can_be_taken_back(path):
 def test_a_file_that_was_removed_is_noticed(path):
     journal = Journal(path, path.stat().st_size)
     path.unlink()
-    with pytest.raises(StateError, match="No such file"):
+    with pytest.raises(StorageError, match="No such file"):
         journal.append({"lost": True})
     assert journal.failed

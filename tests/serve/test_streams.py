@@ -14,7 +14,7 @@ from acclimate.errors import (
     ImageError,
     InputError,
     NotFoundError,
-    StateError,
+    StorageError,
     TooManyError,
     UnusableError,
 )
@@ -313,9 +313,9 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
             stream.rollback,
             lambda: stream.add_labels(["fox"]),
         ):
-            with pytest.raises(StateError):
+            with pytest.raises(StorageError):
                 action()
-        with pytest.raises(StateError, match="could not be stored"):
+        with pytest.raises(StorageError, match="could not be stored"):
             stream.load_state(state)
         assert stream.state_bytes() == state
     assert after_a_kill().get("shop").state_bytes() == state
@@ -357,7 +357,7 @@ def test_a_full_disk_at_the_start_serves_what_can_be_read(start, images, tmp_pat
 
 def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
     streams = start()
-    with files_end_at(1), pytest.raises(StateError):
+    with files_end_at(1), pytest.raises(StorageError):
         streams.create("shop", LABELS)
     assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
     streams.create("shop", LABELS)

@@ -33,6 +33,7 @@ STATUSES: dict[type[errors.AcclimateError], int] = {
     errors.InputError: 422,
     errors.ImageError: 422,
     errors.StateError: 422,
+    errors.StorageError: 503,
     errors.NotFoundError: 404,
     errors.ExistsError: 409,
     errors.TooManyError: 409,

@@ -14,7 +14,7 @@ from typing import Any
 
 from acclimate.adapters import load, save
 from acclimate.adapters.persist import read_notes
-from acclimate.errors import StateError
+from acclimate.errors import StateError, StorageError
 from acclimate.serve.journal import Journal, read_journal
 from acclimate.serve.memory import Memory
 
@@ -74,7 +74,7 @@ class History:
         else:  # go on under a new number; the damaged files stay as they are
             try:
                 self.write(memory, "recovered", continues=False)
-            except StateError as error:
+            except StorageError as error:
                 problems.append(str(error))
         self.problem = f"{'; '.join(problems)}. Serving what could be read." if problems else None
         return memory
@@ -104,9 +104,9 @@ class History:
         return Memory(load(path), read_notes(path))
 
     def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
-        """Note what is about to be learnt; returns a mark for `take_back`. StateError if it cannot be written."""
+        """Note what is about to be learnt; returns a mark for `take_back`. StorageError if it cannot be written."""
         if self._journal is None:
-            raise StateError("the stream's state could not be written; make room on the disk.")
+            raise StorageError("the stream's state could not be written; make room on the disk.")
         mark = self._journal.append(head, body)
         self.samples += head.get("samples", 0)
         return mark
@@ -127,7 +127,7 @@ class History:
             **about: more to say of it.
 
         Raises:
-            StateError: it could not be written; the state on disk is as before.
+            StorageError: it could not be written; the state on disk is as before.
         """
         number = max([0, *self._numbers(".safetensors"), *self._numbers(".journal")]) + 1
         about = {"reason": reason, "time": time(), "samples_seen": memory.adapter.samples_seen, **about}
@@ -135,13 +135,13 @@ class History:
             about_journal = {"continues": continues and self._journal is not None}
             journal = Journal.create(self._path(number, ".journal"), about_journal)
         except OSError as error:
-            raise StateError(f"cannot write {number:08}.journal: {error.strerror or error}.") from error
+            raise StorageError(f"cannot write {number:08}.journal: {error.strerror or error}.") from error
         try:
             save(memory.adapter, self._path(number, ".safetensors"), {**memory.notes(), "about": about})
         except StateError as error:
             with suppress(OSError):
                 journal.path.unlink()
-            raise StateError(self._without_folder(error)) from error
+            raise StorageError(self._without_folder(error)) from error
         with suppress(OSError):  # the new snapshot holds what the old journal held
             self.sync()
         self._journal, self.samples, self._taken = journal, 0, monotonic()

@@ -15,7 +15,7 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from acclimate.errors import StateError
+from acclimate.errors import StorageError
 from acclimate.state import write_atomically
 
 MAGIC = b"acclimate journal 1\n"
@@ -69,7 +69,7 @@ class Journal:
         """Write a record with one system call; returns the journal's length before it, for `cut`.
 
         Raises:
-            StateError: it could not be written; the journal is as before.
+            StorageError: it could not be written; the journal is as before.
         """
         record, before = _record(head, body), self.size
         self.failed = True
@@ -83,7 +83,7 @@ class Journal:
         except OSError as error:
             with suppress(OSError):
                 self.cut(before)
-            raise StateError(
+            raise StorageError(
                 f"cannot write {self.path.name}: {error.strerror or error}; make room on the disk."
             ) from error
         self.size, self.failed = before + len(record), False

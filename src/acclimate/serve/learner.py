@@ -14,7 +14,7 @@ from acclimate.adapters import create, load
 from acclimate.adapters.persist import cached_entries
 from acclimate.arrays import Array, HostArray
 from acclimate.classifier import Prediction, predictions_from
-from acclimate.errors import InputError, NotFoundError, StateError
+from acclimate.errors import InputError, NotFoundError, StateError, StorageError
 from acclimate.evidence import Evidence
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.guard import Guard
@@ -47,7 +47,7 @@ class Learner:
     """A stream's memory and its files; used by one thread at a time.
 
     The memory is always what the files say: what cannot be written down is not learnt, and a change that cannot be
-    written does not happen (StateError).
+    written does not happen (StorageError).
 
     Args:
         folder: with the files that `create_files` made.
@@ -197,7 +197,7 @@ class Learner:
             path.write_bytes(content)
             adapter = load(path, like=self.memory.adapter)
         except OSError as error:
-            raise StateError(f"the state could not be stored: {error.strerror or error}.") from error
+            raise StorageError(f"the state could not be stored: {error.strerror or error}.") from error
         except StateError as error:
             raise StateError(str(error).replace(str(path), "the state")) from error
         finally:
@@ -218,7 +218,7 @@ class Learner:
         try:
             self.history.write(self.memory, reason, continues=True)
             self._problems.pop("snapshot", None)
-        except StateError as error:
+        except StorageError as error:
             self._problems["snapshot"] = str(error)
             self._retry_at = monotonic() + RETRY_S
 
@@ -241,7 +241,7 @@ class Learner:
             head, body = memory.record(features, client, thumbnails)
             try:
                 mark = self.history.append(head, body)
-            except StateError as error:
+            except StorageError as error:
                 self._problems["journal"] = refused = str(error)
         if refused is not None:
             return memory.answer(evidence), None, refused

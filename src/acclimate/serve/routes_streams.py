@@ -10,7 +10,7 @@ import anyio
 from fastapi import APIRouter, Body, Query, Request, Response
 from starlette.responses import JSONResponse
 
-from acclimate.errors import InputError, StateError
+from acclimate.errors import InputError
 from acclimate.serve import schemas
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.service import StreamName, TheCaller, TheService, forbid, may
@@ -165,12 +165,7 @@ async def upload_state(request: Request, name: StreamName, service: TheService) 
     """Go on from a state file; one of other labels, prompts, settings or another model is refused."""
     stream = service.streams.get(name)
     content = await request.body()
-    try:
-        await asyncio.to_thread(stream.load_state, content)
-    except StateError as error:
-        if isinstance(error.__cause__, OSError):
-            raise
-        raise InputError(str(error)) from error
+    await asyncio.to_thread(stream.load_state, content)
     return stream.describe()
 
 

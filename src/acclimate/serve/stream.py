@@ -23,7 +23,7 @@ class Stream:
     """One stream; its methods may be called from any thread.
 
     `classify` and everything that changes the stream take their places in one queue, at the call. What changes the
-    stream waits for its turn, and is on disk when it returns; if it cannot be written, a StateError is raised and the
+    stream waits for its turn, and is on disk when it returns; if it cannot be written, a StorageError is raised and the
     stream stays as it was. All methods but `classify` may block: call them from a thread that may wait.
 
     Args:

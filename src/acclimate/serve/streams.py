@@ -16,7 +16,15 @@ from acclimate.adapters import create
 from acclimate.adapters.base import configure, find
 from acclimate.classifier import Prediction, predictions_from
 from acclimate.encoders import Encoder
-from acclimate.errors import ExistsError, InputError, NotFoundError, StateError, TooManyError, UnusableError
+from acclimate.errors import (
+    ExistsError,
+    InputError,
+    NotFoundError,
+    StateError,
+    StorageError,
+    TooManyError,
+    UnusableError,
+)
 from acclimate.evidence import observe
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.events import Events
@@ -92,7 +100,7 @@ class Streams:
             InputError: something cannot be used.
             ExistsError: the name is taken.
             TooManyError: there are as many streams as are allowed.
-            StateError: it could not be written.
+            StorageError: it could not be written.
         """
         if not NAME.fullmatch(name):
             raise InputError(f"a stream is named with a-z, 0-9, and after the first also . _ -, not {name[:80]!r}.")
@@ -110,7 +118,7 @@ class Streams:
                 stream = self._streams[name] = self._open(name)
                 return stream
         except OSError as error:
-            raise StateError(f"stream {name!r} could not be written: {error.strerror or error}.") from error
+            raise StorageError(f"stream {name!r} could not be written: {error.strerror or error}.") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -157,7 +165,7 @@ class Streams:
         try:
             os.replace(self._folder / name, gone)
         except OSError as error:
-            raise StateError(f"stream {name!r} could not be removed: {error.strerror or error}.") from error
+            raise StorageError(f"stream {name!r} could not be removed: {error.strerror or error}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
     def zero_shot(
