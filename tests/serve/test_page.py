@@ -256,6 +256,47 @@ def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_pag
     assert page.is_hidden("#notice")
 
 
+def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_service, open_page, photos):
+    page = open_page(run_service(), wrong=("429",))
+    create(page, "shop-1")
+    busy = {"status": 429, "headers": {"Retry-After": "1"}, "json": {"error": {"message": "busy"}}}
+    page.route("**/classify?*", lambda route: route.fulfill(**busy), times=1)  # only the first image is turned away
+    page.check("#shuffle")
+    page.set_input_files("#folder", photos)
+    page.wait_for_selector("#feed > li:nth-child(2)")
+    page.click("#pause")
+    playwright.expect(page.locator("#sending")).to_contain_text("paused")
+    page.wait_for_timeout(500)  # the one under way may still be answered
+    shown = len(cards(page))
+    page.wait_for_timeout(500)
+    assert len(cards(page)) == shown < 40
+    page.click("#pause")
+    page.wait_for_selector(f"#feed > li:nth-child({shown + 1})", state="attached")
+    page.click("#stop")
+    finished(page)
+    assert shown < len(cards(page)) < 40
+    assert page.is_hidden("#progress")
+    assert len({card[0] for card in cards(page)}) == len(cards(page))
+
+
+def test_damage_and_many_labels_are_shown(run_service, open_page, photos):
+    service = run_service()
+    page = open_page(service, wrong=("ERR_",))
+    create(page, "shop-1", [f"thing {i}" for i in range(60)])
+    send(page, photos / "red", "#folder")
+    labels = page.locator(".label-card")
+    assert 0 < labels.count() < 60  # of many labels, those that hold something
+    assert page.is_hidden("#condition")
+    service.stop()
+    newest = max((service.log.parent / "state" / "streams" / "shop-1").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    service.start()
+    page.reload()
+    page.wait_for_selector(".slots figure")
+    assert page.is_visible("#condition")
+    assert page.inner_text("#condition")
+
+
 def test_a_token_is_asked_for_and_kept_in_this_tab_only(run_service, open_page, tmp_path, photos):
     tokens = tmp_path / "tokens"
     tokens.write_text("boss a-token-that-is-long *=manage\ncamera a-token-of-a-camera shop-*=classify\n")
