@@ -3,6 +3,9 @@
 import asyncio
 import base64
 import re
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
 
 import httpx
 import pytest
@@ -159,6 +162,29 @@ def test_health_and_open_inference_protocol(client):
     assert client.get("/v2/models/none/ready").status_code == 404
 
 
+def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monkeypatch):
+    """While the encoder is stuck: requests run out of time, then the queue is full, then all is well again."""
+    begun, go_on, encode = Event(), Event(), encoder.encode_images
+    monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
+    with serve(queue=2, images=2, batch=1, timeout_s=0.2) as client, ExitStack() as finally_:
+        finally_.callback(go_on.set)
+        while not begun.is_set() or client.service.streams.batcher.waiting < 2:
+            late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
+            assert late.status_code == 504
+            assert late.json()["error"]["code"] == "timeout"
+        busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))
+        assert busy.status_code == 429
+        assert busy.headers["retry-after"] == "1"
+        task = {"inputs": encoded(pictures[0]), "parameters": {"candidate_labels": LABELS}}
+        assert client.post("/classify", json=task).status_code == 429
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        go_on.set()
+        while client.get("/health/ready").status_code != 200:
+            pass
+        assert client.post(f"{ONE}/classify", files=form(pictures[:1])).json()["results"][0]["id"] == 0
+
+
 def test_page_and_documents_need_no_other_host(client):
     page, documents = client.get("/"), client.get("/docs")
     assert page.headers["content-type"] == documents.headers["content-type"] == "text/html; charset=utf-8"
@@ -166,8 +192,11 @@ def test_page_and_documents_need_no_other_host(client):
         assert not re.search(r"""(src|href)=["'](https?:)?//""", text)
         for address in re.findall(r"""(?:src|href)=["']([^"'#]+)""", text):
             assert client.get(f"/{address}").status_code == 200, address
-    for path in client.get("/openapi.json").json()["paths"]:
-        assert path in documents.text
+    guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        for method in operations:
+            assert f"{method.upper()} {path}<" in documents.text
+            assert f"`{method.upper()} {path}`" in guide
 
 
 @pytest.mark.parametrize("path", ["/", "/docs", "/metrics", "/nowhere", "/v1/streams/none", "/page/style.css"])

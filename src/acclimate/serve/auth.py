@@ -57,7 +57,8 @@ def read_tokens(path: Path) -> Tokens:
     """Read a token file: a token a line, blank lines and lines starting with # are skipped.
 
     A line is a name, the token itself or `sha256:` and its digest in hexadecimal, and what it is for: patterns of
-    stream names (`*` stands for anything) with `classify`, `manage` or both, as in `shop-*=classify lab=manage`.
+    stream names (`*` stands for anything) with `classify`, `manage` or both, as in `shop-*=classify lab=manage`. A
+    token for no stream may still read the metrics and use what belongs to no stream.
     """
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -68,7 +69,7 @@ def read_tokens(path: Path) -> Tokens:
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         name, *rest = line.split()
-        if len(rest) < 2:
+        if not rest:
             raise InputError(f"{path}, line {number}: a line is {LINE}.")
         digest = _digest(rest[0], f"{path}, line {number}")
         if digest in known or name in {caller.name for caller in known.values()}:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, HTTPException, Request, Response
 from starlette.responses import FileResponse, HTMLResponse
 
 from acclimate import __version__
@@ -42,8 +42,10 @@ async def live() -> dict[str, bool]:
 
 @router.get("/health/ready")
 @router.get("/v2/health/ready", include_in_schema=False)
-async def ready() -> dict[str, bool]:
-    """Say that the model and the streams are loaded; the port is open only while they are."""
+async def ready(service: TheService) -> dict[str, bool]:
+    """Say that images are taken; before the model and the streams are loaded, nothing answers here."""
+    if service.streams.batcher.waiting >= service.limits.queue:
+        raise HTTPException(503, "as many images are waiting as can wait; try again in a moment.")
     return {"ready": True}
 
 
