@@ -1,6 +1,7 @@
 """A real service in this process: real sockets, real streams, the tiny model."""
 
 import io
+import shutil
 import time
 from contextlib import contextmanager
 from threading import Thread
@@ -64,6 +65,38 @@ def client(serve):
     """A client of a service without tokens."""
     with serve() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def images(photos):
+    """Forty drawn images as PNG files."""
+    return [path.read_bytes() for path in sorted(photos.rglob("*.png"))]
+
+
+@pytest.fixture
+def start(encoder, tmp_path):
+    """Starts services on a folder; those that still run are closed at the end."""
+    running = []
+
+    def begin(folder="state", model=encoder, **limits):
+        running.append(Streams(tmp_path / folder, model, Limits(**limits)))
+        return running[-1]
+
+    yield begin
+    for streams in running:
+        streams.close()
+
+
+@pytest.fixture
+def after_a_kill(start, tmp_path):
+    """Starts a service on a copy of the files as they lie there now: what a kill at this moment would leave."""
+
+    def begin(**limits):
+        copy = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(tmp_path / "state", copy)
+        return start(copy.name, **limits)
+
+    return begin
 
 
 def png(image):

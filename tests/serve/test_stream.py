@@ -17,11 +17,6 @@ from acclimate.serve.streams import Streams
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 
-@pytest.fixture(scope="module")
-def images(photos):
-    return [path.read_bytes() for path in sorted(photos.rglob("*.png"))]
-
-
 @pytest.fixture
 def streams(encoder, tmp_path):
     streams = Streams(tmp_path / "state", encoder)

@@ -90,9 +90,7 @@ class Memory:
             return
         count, dim = head["samples"], self.adapter.dim
         features = np.frombuffer(body, np.float32, count * dim).reshape(count, dim)
-        frozen, self.adapter.frozen = self.adapter.frozen, False
         self.learn(self.observe(features), head, body)
-        self.adapter.frozen = frozen
 
     def notes(self) -> dict[str, Any]:
         """What to keep with the adapter's state."""
