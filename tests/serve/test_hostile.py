@@ -3,11 +3,12 @@
 import base64
 import io
 import json
+import select
 import socket
 import struct
 import zipfile
 import zlib
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from itertools import product
 
 import numpy as np
@@ -173,12 +174,17 @@ def test_odd_names_and_types_of_files_mean_nothing(client, pictures):
         (b"--x--\r\n", "multipart/form-data; boundary=x", 422),
         (part('name="image"') + b"abc\r\n--x--\r\n", "multipart/form-data; boundary=x", 422),
         (part('name="file"; filename="a"') + b"\r\n--x--\r\n", "multipart/form-data; boundary=x", 422),
-        (b"--x\r\nA: " + b"b" * 10**6, "multipart/form-data; boundary=x", 400),
         ((part('name="image"; filename="a"') + b"\r\n") * 70, "multipart/form-data; boundary=x", 400),
     ],
 )
 def test_bodies_that_cannot_be_understood(client, body, kind, status):
     refused(client.post(f"{ONE}/classify", content=body, headers={"Content-Type": kind} if kind else {}), status)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_form_that_is_all_head(client):
+    headers = {"Content-Type": "multipart/form-data; boundary=x"}
+    refused(client.post(f"{ONE}/classify", content=b"--x\r\nA: " + b"b" * 10**6, headers=headers), 400, 422)
 
 
 @pytest.mark.usefixtures("unchanged")
@@ -282,6 +288,36 @@ def test_a_hundred_megabytes(client):
         refused(client.post(path, content=b" " * (33 * 2**20), headers={"Content-Type": "application/json"}), 413)
 
 
+def begin(client, size, body):
+    """Send the head of a request and a part of its body; gives the connection."""
+    line = socket.create_connection((client.base_url.host, client.base_url.port), 60)
+    head = f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\nContent-Length: {size}\r\n\r\n"
+    line.sendall(head.encode() + body)
+    return line
+
+
+def test_all_bodies_together_are_bounded(serve):
+    """Nine that are almost there are one too many."""
+    with serve(body_bytes=100_000) as client, ExitStack() as lines:
+        waiting = [lines.enter_context(begin(client, 100_000, b"x" * 99_999)) for _ in range(9)]
+        answers = []
+        while not answers:
+            answers = [line.recv(1000) for line in select.select(waiting, [], [], 60)[0]]
+        assert [answer[:12] for answer in answers] == [b"HTTP/1.1 429"]
+        lines.close()
+        while client.put(f"{ONE}/state", content=b"x" * 100_000).status_code == 429:
+            pass  # until it is noticed that they have gone
+        assert client.get(ONE).status_code == 200
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_clients_that_go_away(client, caplog):
+    for body in (b"", b"x" * 50):
+        begin(client, 100, body).close()
+    assert client.get("/health/ready").status_code == 200
+    assert "ERROR" not in caplog.text
+
+
 def test_limits_are_the_services_own(serve, pictures):
     with serve(body_bytes=20_000, pixels=1000, images=2, labels=3, streams=2, timeout_s=1.0, queue=2) as client:
         assert "20000 bytes" in refused(client.post(f"{ONE}/classify", content=b"x" * 20_001), 413)
@@ -290,6 +326,5 @@ def test_limits_are_the_services_own(serve, pictures):
         refused(client.post(f"{ONE}/classify", files=many), 400)
         refused(client.patch(f"{ONE}/labels", json={"add": ["fox"]}), 422)
         refused(client.post("/v1/streams", json={"name": "three", "labels": ["cat", "dog"]}), 409)
-        with socket.create_connection((client.base_url.host, client.base_url.port), 60) as line:
-            line.sendall(f"PUT {ONE}/state HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nslow".encode())
+        with begin(client, 100, b"slow") as line:
             assert line.recv(1000).startswith(b"HTTP/1.1 408")

@@ -192,6 +192,9 @@ def test_page_and_documents_need_no_other_host(client):
         assert not re.search(r"""(src|href)=["'](https?:)?//""", text)
         for address in re.findall(r"""(?:src|href)=["']([^"'#]+)""", text):
             assert client.get(f"/{address}").status_code == 200, address
+    for fields in client.get("/openapi.json").json()["components"]["schemas"].values():
+        for field in fields["properties"].values():
+            assert field.get("description", "").replace("'", "&#x27;") in documents.text
     guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
     for path, operations in client.get("/openapi.json").json()["paths"].items():
         for method in operations:

@@ -55,7 +55,22 @@ def _operation(method: str, path: str, operation: Mapping[str, Any], schemas: Ma
 
 
 def _shape(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
-    return f"<pre>{escape(json.dumps(_example(schema, schemas), indent=2, ensure_ascii=False))}</pre>"
+    """What a body looks like, and what its fields mean."""
+    example = escape(json.dumps(_example(schema, schemas), indent=2, ensure_ascii=False))
+    fields = (f"<li><code>{escape(name)}</code>: {escape(said)}</li>" for name, said in _fields(schema, schemas))
+    return "\n".join([f"<pre>{example}</pre>", "<ul>", *fields, "</ul>"])
+
+
+def _fields(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Every field that is explained, those of objects within included."""
+    if "$ref" in schema:
+        yield from _fields(schemas[schema["$ref"].rpartition("/")[2]], schemas)
+    for name, each in schema.get("properties", {}).items():
+        if "description" in each:
+            yield name, each["description"]
+        yield from _fields(each, schemas)
+    for within in [*schema.get("anyOf", []), *([schema["items"]] if "items" in schema else [])]:
+        yield from _fields(within, schemas)
 
 
 def _example(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Any:

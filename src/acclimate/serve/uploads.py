@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
@@ -66,8 +67,8 @@ async def _form_files(request: Request, limits: Limits) -> list[bytes]:
     parser.spool_max_size = limits.body_bytes  # in memory, which the limit on bodies bounds; nothing on disk
     try:
         form = await parser.parse()
-    except MultiPartException as error:
-        raise HTTPException(400, f"the form cannot be read: {error.message} {HOW[0].upper()}{HOW[1:]}") from None
+    except (MultiPartException, FormParserError) as error:
+        raise HTTPException(400, f"the form cannot be read: {error}; {HOW}") from None
     try:
         files = [value for key, value in form.multi_items() if key == "image" and isinstance(value, UploadFile)]
         if not files or len(files) < len(form.multi_items()):
