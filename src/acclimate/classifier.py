@@ -12,11 +12,11 @@ from typing import Any, Literal
 import numpy as np
 
 from acclimate.adapters import create, load, save
-from acclimate.arrays import HostArray, softmax_and_entropy, to_host
+from acclimate.arrays import Array, HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, load_encoder
 from acclimate.encoders.images import open_image
 from acclimate.errors import ImageError, InputError
-from acclimate.evidence import observe
+from acclimate.evidence import Evidence, observe
 from acclimate.prompts import class_vectors, clean_labels
 
 PREFETCH = 3  # batches being decoded while one is encoded
@@ -271,14 +271,33 @@ class Classifier:
             features = self.encoder.encode_images([prepared[i] for i in readable])
             evidence = observe(features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
             ids = None if first_id is None else np.array(readable) + start + first_id
-            adapted, _ = softmax_and_entropy(to_host(adapter.adapt(evidence, ids)))
-            best = np.argsort(-adapted, axis=1, kind="stable")[:, :top_k]
-            zero_shot = evidence.probs.argmax(axis=1)
-            for row, i in enumerate(readable):
-                top = tuple(Answer(self.labels[c], float(adapted[row, c])) for c in best[row])
-                own = Answer(self.labels[zero_shot[row]], float(evidence.probs[row, zero_shot[row]]))
-                predictions[i] = Prediction(start + i, top, own, float(evidence.entropy[row]))
+            logits = adapter.adapt(evidence, ids)
+            answers = predictions_from(self.labels, evidence, logits, top_k, [start + i for i in readable])
+            predictions.update(zip(readable, answers, strict=True))
         return [predictions[i] for i in range(len(prepared))]
+
+
+def predictions_from(
+    labels: Sequence[str], evidence: Evidence, logits: Array, top_k: int, indices: Iterable[int]
+) -> list[Prediction]:
+    """What adapted logits say in words.
+
+    Args:
+        labels: K names.
+        evidence: of B samples.
+        logits: (B, K) adapted.
+        top_k: how many labels to name.
+        indices: the B samples' positions in the stream.
+    """
+    adapted, _ = softmax_and_entropy(to_host(logits))
+    probs, entropies = to_host(evidence.probs), to_host(evidence.entropy)
+    best = np.argsort(-adapted, axis=1, kind="stable")[:, :top_k]
+    predictions = []
+    for row, (index, zero_shot) in enumerate(zip(indices, probs.argmax(axis=1), strict=True)):
+        top = tuple(Answer(labels[c], float(adapted[row, c])) for c in best[row])
+        own = Answer(labels[zero_shot], float(probs[row, zero_shot]))
+        predictions.append(Prediction(index, top, own, float(entropies[row])))
+    return predictions
 
 
 def _encoder(encoder: Any, device: str) -> Encoder:

@@ -3,10 +3,11 @@
 import json
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -56,6 +57,14 @@ def check_writable(path: Path) -> None:
         raise InputError(f"cannot write {path}: it is a folder, or its folder is missing or not writable.")
 
 
+def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
+    """What `write_snapshot` writes; a checksum tells damage that leaves the file readable."""
+    text = json.dumps(description, sort_keys=True)
+    checksum = f"{_checksum(tensors, text):08x}"
+    metadata = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": checksum}
+    return to_bytes(tensors, metadata)
+
+
 def write_snapshot(
     path: str | os.PathLike[str], tensors: Mapping[str, HostArray], description: Mapping[str, Any]
 ) -> None:
@@ -66,9 +75,8 @@ def write_snapshot(
         tensors: named host arrays.
         description: what the tensors mean; anything JSON can hold.
     """
-    metadata = {"format": FORMAT, "version": str(VERSION), "description": json.dumps(description, sort_keys=True)}
     try:
-        write_atomically(path, to_bytes(tensors, metadata))
+        write_atomically(path, snapshot_bytes(tensors, description))
     except OSError as error:
         reason = error.strerror or error
         raise StateError(f"cannot write {path}: {reason}. What was there before is untouched.") from error
@@ -76,6 +84,23 @@ def write_snapshot(
 
 def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
     """Read a snapshot's tensors and description; refuse anything else with a reason."""
+    with _opened(path) as (file, metadata):
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+        checksum = metadata.get("checksum")  # files of acclimate 0.1 may have none
+        if checksum is not None and checksum != f"{_checksum(tensors, metadata['description']):08x}":
+            raise StateError(f"{path} is damaged: its checksum does not fit its content. Use another copy.")
+        return tensors, json.loads(metadata["description"])
+
+
+def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A snapshot's description alone, without reading the tensors."""
+    with _opened(path) as (_, metadata):
+        return dict(json.loads(metadata["description"]))
+
+
+@contextmanager
+def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, str]]]:
+    """An open snapshot and its metadata; whatever is wrong with it becomes a StateError."""
     path = Path(path)
     if not path.is_file():
         raise StateError(f"no state file at {path}.")
@@ -89,10 +114,17 @@ def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], d
                     f"{path} has state version {metadata.get('version')}, this acclimate reads version {VERSION}; "
                     "use the acclimate that wrote it, or start a new state."
                 )
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-            return tensors, json.loads(metadata["description"])
-    except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+            yield file, metadata
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise StateError(f"{path} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
+
+
+def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
+    checksum = crc32(text.encode())
+    for name in sorted(tensors):
+        about = f"{name} {tensors[name].dtype} {tensors[name].shape}"
+        checksum = crc32(np.ascontiguousarray(tensors[name]).tobytes(), crc32(about.encode(), checksum))
+    return checksum
 
 
 def _sync_folder(folder: Path) -> None:

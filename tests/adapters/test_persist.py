@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import acclimate
 from acclimate import TDA, load, merge, save
+from acclimate.adapters.persist import duplicate, read_notes, to_bytes
 from acclimate.errors import InputError, StateError
 
 
@@ -36,9 +37,10 @@ def metadata_of(path):
 
 
 def rewrite(path, change):
-    """Change a state file's description in place."""
+    """Change a state file in place, as if an acclimate that wrote no checksums had written it."""
     tensors, metadata = load_file(path), metadata_of(path)
     description = json.loads(metadata["description"])
+    del metadata["checksum"]
     change(tensors, metadata, description)
     save_file(tensors, path, metadata | {"description": json.dumps(description)})
 
@@ -140,12 +142,40 @@ def test_foreign_and_damaged_files_are_refused(state_file, stream_file, tmp_path
         (lambda t, m, d: t.pop("positive.ids"), "a TDA state with these caches holds"),
         (lambda t, m, d: t.pop("class_vectors"), "not a complete state"),
         (lambda t, m, d: t.update({"positive.ids": t["positive.ids"][:-1]}), "do not fit together"),
+        (lambda t, m, d: t.update({"positive.ids": t["positive.ids"].astype(float)}), "do not fit together"),
+        (lambda t, m, d: t.update({"positive.marks": t["positive.marks"][:, :0]}), "do not fit together"),
+        (lambda t, m, d: d.update(seen={"": -1}), "not a complete state"),
+        (lambda t, m, d: d.update(frozen="yes"), "not a complete state"),
+        (lambda t, m, d: d["arguments"].update(logit_scale="high"), "not a complete state"),
     ],
 )
 def test_edited_files_are_refused(state_file, change, message):
     rewrite(state_file, change)
     with pytest.raises(StateError, match=message):
         load(state_file)
+
+
+def test_a_flipped_bit_is_found_out(state_file, tmp_path):
+    content = bytearray(state_file.read_bytes())
+    header = int.from_bytes(content[:8], "little")
+    for place in (8 + header, len(content) - 1, content.index(b"samples_seen") + 16):
+        damaged = bytes(content[:place]) + bytes([content[place] ^ 1]) + bytes(content[place + 1 :])
+        (tmp_path / "damaged").write_bytes(damaged)
+        with pytest.raises(StateError, match="damaged"):
+            load(tmp_path / "damaged")
+
+
+def test_notes_are_read_without_the_tensors(adapter, tmp_path):
+    save(adapter, tmp_path / "s", {"done": 3})
+    assert read_notes(tmp_path / "s") == {"done": 3}
+    assert to_bytes(adapter) == (save(adapter, tmp_path / "t"), (tmp_path / "t").read_bytes())[1]
+
+
+def test_a_duplicate_goes_its_own_way(adapter, stream):
+    copy = duplicate(adapter)
+    assert (copy.seen, copy.frozen) == (adapter.seen, adapter.frozen)
+    assert np.array_equal(copy.step(stream.features[:50]), duplicate(adapter).step(stream.features[:50]))
+    assert copy.samples_seen == adapter.samples_seen + 50
 
 
 def test_a_failed_save_keeps_the_old_file(adapter, state_file, tmp_path, monkeypatch):

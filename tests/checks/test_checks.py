@@ -113,6 +113,15 @@ class KeepsOldClasses(TDA):
         self.clear()
 
 
+class Silent(TDA):
+    """Does not say what entered its caches."""
+
+    def respond(self, evidence, ids, learn):
+        logits = super().respond(evidence, ids, learn)
+        self.changes = {}
+        return logits
+
+
 def test_a_sound_adapter_passes():
     check_adapter(Sound)
     check_adapter(Sound, positive_capacity=1)
@@ -135,6 +144,7 @@ def test_a_sound_adapter_passes():
         (BreaksOnOneClass, "one_class_works"),
         (NotFiniteAtFirst, "first_sample_works"),
         (KeepsOldClasses, "classes_come_and_go"),
+        (Silent, "caches_say_what_changed"),
     ],
 )
 def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from math import isfinite
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -26,6 +26,18 @@ BLOCK_LOGITS = 2**20
 @dataclass(frozen=True)
 class NoSettings:
     """Settings of a method that has none."""
+
+
+class Change(NamedTuple):
+    """What the last batch did to a cache.
+
+    Attributes:
+        admitted: places in the batch of the samples that entered, also of those that a later one pushed out again.
+        dropped: ids of the entries that were pushed out.
+    """
+
+    admitted: list[int]
+    dropped: list[int]
 
 
 class Adapter(ABC):
@@ -74,6 +86,7 @@ class Adapter(ABC):
             str, int
         ] = {}  # origin -> samples learnt from; merged by maximum, so merging twice is merging once
         self.frozen = False
+        self.changes: dict[str, Change] = {}  # cache -> what the last batch did to it, for methods with caches
 
     @property
     def dim(self) -> int:

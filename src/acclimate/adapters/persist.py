@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from acclimate.adapters.base import Adapter, find
-from acclimate.arrays import move, to_host
+from acclimate.arrays import HostArray, move, to_host
 from acclimate.errors import InputError, StateError
-from acclimate.state import read_snapshot, write_snapshot
+from acclimate.state import read_description, read_snapshot, snapshot_bytes, write_snapshot
 
 
 def save(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
@@ -21,8 +21,12 @@ def save(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any
         path: the file to create or replace.
         notes: anything JSON can hold, to be kept with it; see `read_notes`.
     """
-    tensors = {"class_vectors": to_host(adapter.class_vectors), **adapter.dump()}
-    write_snapshot(path, tensors, {**_describe(adapter), "notes": dict(notes or {})})
+    write_snapshot(path, _tensors(adapter), {**_describe(adapter), "notes": dict(notes or {})})
+
+
+def to_bytes(adapter: Adapter) -> bytes:
+    """The content of the file that `save` would write."""
+    return snapshot_bytes(_tensors(adapter), {**_describe(adapter), "notes": {}})
 
 
 def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
@@ -42,10 +46,12 @@ def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
         method = type(like) if like is not None and like.name == name else find(name)
         vectors = tensors.pop("class_vectors")
         adapter = method(vectors, **description["arguments"], **description["config"])
-        adapter.seen, adapter.frozen = description["seen"], description["frozen"]
+        adapter.seen, adapter.frozen = dict(description["seen"]), description["frozen"]
+        if type(adapter.frozen) is not bool or any(type(n) is not int or n < 0 for n in adapter.seen.values()):
+            raise TypeError("seen and frozen must be counts and a switch")
     except InputError as error:
         raise StateError(f"{path} was written with something this acclimate does not have: {error}") from error
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise StateError(f"{path} is not a complete state ({error!r}); it was damaged or edited.") from error
     adapter.class_vectors = vectors if like is None else move(vectors, like.class_vectors)
     if like is not None and (differences := compare(adapter, like)):
@@ -57,7 +63,17 @@ def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
 
 def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The notes that were saved with an adapter."""
-    return dict(read_snapshot(path)[1].get("notes", {}))
+    return dict(read_description(path).get("notes", {}))
+
+
+def cached_entries(adapter: Adapter) -> dict[str, list[tuple[int, float, int]]]:
+    """Each cache's entries as (class, entropy, id), sorted; empty for methods without caches."""
+    tensors = adapter.dump()
+    kinds = sorted(name.removesuffix(".ids") for name in tensors if name.endswith(".ids"))
+    columns = ("classes", "entropies", "ids")
+    return {
+        kind: sorted(zip(*(tensors[f"{kind}.{column}"].tolist() for column in columns), strict=True)) for kind in kinds
+    }
 
 
 def merge(adapters: Iterable[Adapter]) -> Adapter:
@@ -72,11 +88,20 @@ def merge(adapters: Iterable[Adapter]) -> Adapter:
     for other in adapters[1:]:
         if differences := compare(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
-    merged = _copy(first)
+    merged = duplicate(first)
     merged.absorb(adapters[1:])
     merged.seen = _largest_counts(adapters)
     merged.frozen = all(adapter.frozen for adapter in adapters)
     return merged
+
+
+def duplicate(adapter: Adapter) -> Adapter:
+    """An adapter that knows the same and goes its own way."""
+    copy = type(adapter)(adapter.class_vectors, **_arguments(adapter), **asdict(adapter.config))
+    copy.class_vectors = adapter.class_vectors  # scaling them again would change their last digits
+    copy.restore(adapter.dump())
+    copy.seen, copy.frozen = dict(adapter.seen), adapter.frozen
+    return copy
 
 
 def compare(one: Adapter, other: Adapter) -> list[str]:
@@ -122,10 +147,8 @@ def _arguments(adapter: Adapter) -> dict[str, Any]:
     }
 
 
-def _copy(adapter: Adapter) -> Adapter:
-    copy = type(adapter)(adapter.class_vectors, **_arguments(adapter), **asdict(adapter.config))
-    copy.restore(adapter.dump())
-    return copy
+def _tensors(adapter: Adapter) -> dict[str, HostArray]:
+    return {"class_vectors": to_host(adapter.class_vectors), **adapter.dump()}
 
 
 def _largest_counts(adapters: Sequence[Adapter]) -> dict[str, int]:

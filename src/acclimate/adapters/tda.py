@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.adapters.base import Adapter, register
+from acclimate.adapters.base import Adapter, Change, register
 from acclimate.arrays import Array, HostArray, device, index, namespace, to_host
 from acclimate.cache.schedule import Plan
 from acclimate.cache.store import FIELDS, Cache, pad_marks
@@ -111,13 +111,16 @@ class TDA(Adapter):
         votes = xp.empty(evidence.logits.shape[::-1], dtype=evidence.logits.dtype, device=device(evidence.logits))
         votes[...] = evidence.logits.T
         commits = []
+        changes = {}
         for kind, cache in self.caches.items():
             plan = cache.plan(offered[kind], predicted, entropy, ids) if learn else Plan()
             marks = predicted[plan.samples, None] if kind == "positive" else self._marks(evidence.probs, plan)
             cache.vote(votes, evidence.features, *self._reading[kind], plan, marks, self.config.self_match)
             commits.append((cache, plan, marks))
+            changes[kind] = Change(plan.samples, plan.dropped)
         for cache, plan, marks in commits:
             cache.commit(plan, evidence.features, marks)
+        self.changes = changes
         return votes.T
 
     def _uncertain(self, entropy: HostArray) -> HostArray:

@@ -34,6 +34,7 @@ class Plan:
         slots: the slot each of them takes.
         deaths: the place in the batch at which each is pushed out again; the batch's length if it stays.
         evicted: slot -> place in the batch at which the entry that was there before the batch is pushed out.
+        dropped: ids of all entries that are pushed out, newcomers among them.
     """
 
     queues: Queues = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Plan:
     slots: list[int] = field(default_factory=list)
     deaths: list[int] = field(default_factory=list)
     evicted: dict[int, int] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)
 
 
 def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Entry]], capacity: int, size: int, batch: int) -> Plan:
@@ -61,6 +63,7 @@ def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Entry]], capacit
             slot, size = size, size + 1
         elif (rank, entry_id) < queue[-1][:2]:
             slot = queue[-1].slot
+            plan.dropped.append(queue[-1].id)
             if slot in newcomer_in:
                 plan.deaths[newcomer_in[slot]] = sample
             else:

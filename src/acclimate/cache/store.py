@@ -15,6 +15,7 @@ from acclimate.errors import StateError
 
 Routes = tuple[Array, list[Array]]  # classes, and turns of entries; see `_routes`
 FIELDS = ("keys", "classes", "entropies", "ids", "marks")
+_KINDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "marks": ("i", 2)}
 
 
 class Cache:
@@ -135,9 +136,11 @@ class Cache:
         """Replace the contents by dumped entries; slots are taken in their order."""
         count, dim = self._like.shape
         keys, classes, marks = entries["keys"], entries["classes"], entries["marks"]
-        size = len(classes)
+        size = classes.size
         if (
-            keys.shape != (size, dim)
+            any((entries[name].dtype.kind, entries[name].ndim) != kind for name, kind in _KINDS.items())
+            or keys.shape != (size, dim)
+            or marks.shape[1] == 0
             or any(len(entries[name]) != size for name in FIELDS)
             or not (np.isfinite(keys).all() and np.isfinite(entries["entropies"]).all())
             or np.any((classes < 0) | (classes >= count))

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.adapters import Adapter, load, merge, save
+from acclimate.adapters.persist import cached_entries
 from acclimate.arrays import HostArray
 from acclimate.bench.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -93,6 +94,19 @@ def reset_is_new(trial: Trial) -> None:
     adapter.reset()
     _assert_same_state(adapter, new)
     _assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")
+
+
+def caches_say_what_changed(trial: Trial) -> None:
+    """A method whose state lists cached samples says which ones a batch brought in and which it pushed out."""
+    adapter = trial.adapter()
+    held = {kind: set[int]() for kind in cached_entries(adapter)}
+    for start in range(0, 180, 20):
+        adapter.step(trial.features[start : start + 20])
+        for kind, listed in cached_entries(adapter).items():
+            assert kind in adapter.changes, f"`changes` does not tell of the cache {kind!r}"
+            admitted, dropped = adapter.changes[kind]
+            held[kind] = (held[kind] | {start + place for place in admitted}) - set(dropped)
+            assert held[kind] == {entry_id for *_, entry_id in listed}, f"`changes` of the cache {kind!r} are wrong"
 
 
 def memory_is_bounded(trial: Trial) -> None:
@@ -197,6 +211,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     inputs_stay_untouched,
     saved_state_goes_on_exactly,
     reset_is_new,
+    caches_say_what_changed,
     memory_is_bounded,
     merge_is_a_union,
     first_sample_works,

@@ -14,6 +14,7 @@ from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
+from acclimate.cli.serve import serve
 from acclimate.cli.state import state
 from acclimate.cli.tables import tables
 from acclimate.errors import AcclimateError, RunError
@@ -68,6 +69,7 @@ app.command()(reproduce)
 app.command()(tables)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.command()(convert)
 app.command()(models)
 app.command()(methods)

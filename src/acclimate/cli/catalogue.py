@@ -48,6 +48,7 @@ def doctor() -> None:
         "onnxscript": "acclimate convert; pip install 'acclimate[convert]'",
         "pyarrow": "parquet results; pip install 'acclimate[parquet]'",
         "datasets": "hfds: sources; pip install 'acclimate[datasets]'",
+        "fastapi": "acclimate serve; pip install 'acclimate[serve]'",
         "matplotlib": "plots; pip install 'acclimate[plot]'",
     }
     for package, enables in needs.items():

@@ -36,7 +36,7 @@ def demo(
         raise InputError(f"cannot write to {out}: {error.strerror or error}; choose a place with --out.") from error
     _adapt_live(read_stream(recorded), console)
     console.print(f"More of it: acclimate run {recorded} --orders 20\n", highlight=False, soft_wrap=True)
-    console.print("Now pictures that acclimate has drawn: plain, in pencil, by night, and with bad reception.", highlight=False)
+    console.print("Now pictures that acclimate has drawn: plain, in pencil, by night, through static.", highlight=False)
     classify(
         str(pictures),
         ", ".join(SCENES),

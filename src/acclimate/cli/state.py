@@ -17,13 +17,14 @@ def inspect(
     from rich.console import Console
 
     from acclimate.adapters import load
+    from acclimate.adapters.persist import cached_entries
 
     console = Console()
     for path in files:
         adapter = load(path)
         console.print(f"[bold]{path}[/bold]  {path.stat().st_size / 1e6:.2f} MB", highlight=False)
         console.print(adapter, highlight=False, markup=False)
-        for kind, listed in _entries(adapter).items():
+        for kind, listed in cached_entries(adapter).items():
             console.print(_entry_table(kind, listed, adapter.class_names, entries))
 
 
@@ -35,12 +36,14 @@ def merge(
     """Merge what several adapters learnt; the order of the files never matters."""
     from acclimate.adapters import load, save
     from acclimate.adapters import merge as merge_adapters
+    from acclimate.adapters.persist import cached_entries
     from acclimate.state import check_writable
 
     check_writable(out)
     merged = merge_adapters([load(path) for path in files])
     save(merged, out)
-    typer.echo(f"{out}: {len(files)} states merged, {_total(merged)} cache entries")
+    total = sum(map(len, cached_entries(merged).values()))
+    typer.echo(f"{out}: {len(files)} states merged, {total} cache entries")
 
 
 @state.command()
@@ -50,7 +53,7 @@ def diff(
 ) -> None:
     """Say how two states differ; exit with 1 if they do."""
     from acclimate.adapters import load
-    from acclimate.adapters.persist import compare
+    from acclimate.adapters.persist import cached_entries, compare
 
     first, second = load(one), load(other)
     lines = compare(first, second)
@@ -58,7 +61,7 @@ def diff(
         lines.append(f"samples seen: {first.samples_seen} against {second.samples_seen}")
     if first.frozen != second.frozen:
         lines.append(f"frozen: {first.frozen} against {second.frozen}")
-    ours, theirs = _entries(first), _entries(second)
+    ours, theirs = cached_entries(first), cached_entries(second)
     for kind in sorted({*ours, *theirs}):
         mine, yours = set(ours.get(kind, [])), set(theirs.get(kind, []))
         if mine != yours:
@@ -67,20 +70,6 @@ def diff(
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
-
-
-def _entries(adapter: Any) -> dict[str, list[tuple[int, float, int]]]:
-    """Each cache's entries as (class, entropy, id), sorted."""
-    tensors = adapter.dump()
-    kinds = sorted(name.removesuffix(".ids") for name in tensors if name.endswith(".ids"))
-    columns = ("classes", "entropies", "ids")
-    return {
-        kind: sorted(zip(*(tensors[f"{kind}.{column}"].tolist() for column in columns), strict=True)) for kind in kinds
-    }
-
-
-def _total(adapter: Any) -> int:
-    return sum(len(listed) for listed in _entries(adapter).values())
 
 
 def _entry_table(kind: str, listed: list[tuple[int, float, int]], names: tuple[str, ...], every: bool) -> Any:

@@ -17,12 +17,14 @@ MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
 RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's own numbers
 
 
-def open_image(source: Any) -> Image.Image:
+def open_image(source: Any, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None) -> Image.Image:
     """Read an image as 8-bit RGB, upright.
 
     Args:
         source: a path, encoded bytes, a Pillow image, or an array (h, w), (h, w, 3) or (h, w, 4) of bytes or of floats
             from 0 to 1. Of an animation, the first frame.
+        max_pixels: encoded images that hold more are refused before they are decoded.
+        formats: Pillow's names of the kinds of files to accept; all that Pillow reads when not given.
 
     Raises:
         ImageError: it cannot be read; the message says why.
@@ -39,8 +41,8 @@ def open_image(source: Any) -> Image.Image:
             raise ImageError("the file is empty")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
-            with Image.open(io.BytesIO(source)) as image:
-                if image.width * image.height > MAX_PIXELS:
+            with Image.open(io.BytesIO(source), formats=formats) as image:
+                if image.width * image.height > max_pixels:
                     raise ImageError(f"{image.width} x {image.height} pixels are too many (decompression bomb?)")
                 return _upright_rgb(image)
     except ImageError:

@@ -1,0 +1,161 @@
+"""What the service costs beyond the encoder: many clients, many streams, loopback HTTP.
+
+A real service in a process of its own, and clients that each send one JPEG image a request and wait for the answer.
+The floor is the encoder alone on prepared pixels, at the batch size that the service reached, on the same cores,
+taking turns.
+
+    python benchmarks/service_load.py
+"""
+
+import argparse
+import asyncio
+import io
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+from urllib.parse import urlsplit
+from urllib.request import urlopen
+
+import numpy as np
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from acclimate.encoders import Encoder, load_encoder
+from acclimate.encoders.convert import convert
+from acclimate.encoders.images import open_image
+from tiny_models import save_tiny_model
+
+TURNS = 10
+
+
+def draw_photos(count: int) -> list[bytes]:
+    """JPEG files of 320 x 240 pixels with photo-like detail."""
+    rng, photos = np.random.default_rng(0), []
+    for _ in range(count):
+        coarse = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)).resize((320, 240))
+        fine = rng.integers(-12, 12, (240, 320, 3))
+        buffer = io.BytesIO()
+        pixels = np.clip(np.asarray(coarse, int) + fine, 0, 255).astype(np.uint8)
+        Image.fromarray(pixels).save(buffer, "JPEG", quality=85)
+        photos.append(buffer.getvalue())
+    return photos
+
+
+def encoder_rate(encoder: Encoder, photos: list[bytes], batch: int, seconds: float = 3.0) -> float:
+    """Images a second through the encoder and nothing else."""
+    pixels = [encoder.prepare(open_image(photo)) for photo in photos]
+    batches = [[pixels[(start + i) % len(pixels)] for i in range(batch)] for start in range(0, len(pixels), batch)]
+    encoder.encode_images(batches[0])
+    done, began = 0, perf_counter()
+    while perf_counter() - began < seconds:
+        encoder.encode_images(batches[done % len(batches)])
+        done += 1
+    return done * batch / (perf_counter() - began)
+
+
+async def client(address: str, stream: str, photos: list[bytes], share: list[int], times: list[float]) -> None:
+    """Send requests over one connection until the shared list of work is empty."""
+    host, port = urlsplit(address).hostname, urlsplit(address).port
+    reader, writer = await asyncio.open_connection(host, port)
+    while share:
+        photo = photos[share.pop() % len(photos)]
+        body = (
+            b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r\n\r\n' + photo + b"\r\n--x--\r\n"
+        )
+        head = f"POST /v1/streams/{stream}/classify HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Length: {len(body)}\r\n"
+        began = perf_counter()
+        writer.write(f"{head}Content-Type: multipart/form-data; boundary=x\r\n\r\n".encode() + body)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        length = re.search(rb"content-length: (\d+)", answer, re.IGNORECASE)
+        content = await reader.readexactly(int(length[1]))
+        assert answer.startswith(b"HTTP/1.1 200"), (answer, content)
+        assert json.loads(content)["results"][0]["id"] is not None, content
+        times.append(perf_counter() - began)
+    writer.close()
+
+
+async def load(
+    address: str, streams: int, clients: int, requests: int, photos: list[bytes]
+) -> tuple[float, list[float]]:
+    """Requests a second, and the seconds each took."""
+    share, times = list(range(requests)), []
+    began = perf_counter()
+    work = [client(address, f"stream-{i % streams}", photos, share, times) for i in range(clients)]
+    await asyncio.gather(*work)
+    return requests / (perf_counter() - began), times
+
+
+def batches_so_far(address: str) -> tuple[float, float]:
+    """Images encoded, and in how many batches."""
+    with urlopen(f"{address}/metrics") as answer:
+        text = answer.read().decode()
+    images, batches = (
+        re.search(rf"^acclimate_batch_size_{name} (\S+)$", text, re.MULTILINE) for name in ("sum", "count")
+    )
+    return float(images[1]), float(batches[1])
+
+
+def resident_mb(process: int) -> float:
+    """Memory of a process now."""
+    return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 1e6
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--requests", type=int, default=5000)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--streams", type=int, default=8)
+    parser.add_argument("--labels", type=int, default=100)
+    parser.add_argument("--width", type=int, default=384, help="of the encoder's image tower")
+    parser.add_argument("--layers", type=int, default=12)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        save_tiny_model("clip", work / "torch", size=128, width=options.width, layers=options.layers, patch=16)
+        convert(load_encoder(f"local:{work / 'torch'}", "cpu"), work / "onnx")
+        encoder, photos = load_encoder(f"onnx:{work / 'onnx'}", "cpu"), draw_photos(200)
+        command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{work / 'onnx'}", "--port", "0"]
+        command += ["--data", str(work / "state"), "--labels", ",".join(f"thing {i}" for i in range(options.labels))]
+        with open(work / "log", "wb") as log:
+            service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        try:
+            address = service.stdout.readline().split()[2]
+            send = partial(load, address, options.streams, options.clients)
+            asyncio.run(send(4 * options.clients, photos))  # makes the streams
+            turns: list[tuple[float, float, float]] = []
+            times: list[float] = []
+            before = batches_so_far(address)
+            for _ in range(TURNS):
+                rate, took = asyncio.run(send(options.requests // TURNS, photos))
+                images, batches = np.subtract(batches_so_far(address), before)
+                batch = round(images / batches)
+                turns.append((rate, encoder_rate(encoder, photos, batch), resident_mb(service.pid)))
+                times += took
+        finally:
+            service.terminate()
+            service.wait(60)
+            service.stdout.close()
+    rates, floors, memory = np.array(turns).T
+    setting = f"{options.clients} clients, {options.streams} streams, {options.labels} labels"
+    print(
+        f"{setting}: {len(times)} requests without error, in {TURNS} turns with the encoder alone; medians of the turns"
+    )
+    print(
+        f"service {np.median(rates):.1f} images/s, encoder alone {np.median(floors):.1f} at its mean batch of {batch}"
+    )
+    print(f"ratio {np.median(rates / floors):.2f}, target at least 0.70")
+    middle, high, most = np.percentile(times, [50, 99, 100]) * 1e3
+    print(f"a request took {middle:.0f} ms in the middle, {high:.0f} ms at the 99th percentile, {most:.0f} ms at most")
+    print("memory of the service after each turn: " + ", ".join(f"{value:.0f}" for value in memory) + " MB")
+    assert memory[-1] <= 1.05 * memory[TURNS // 2 - 1], "memory grew"
+
+
+if __name__ == "__main__":
+    main()

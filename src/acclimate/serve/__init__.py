@@ -1,0 +1,1 @@
+"""The HTTP service: streams that adapt, each for itself, and survive restarts."""

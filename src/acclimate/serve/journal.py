@@ -1,0 +1,158 @@
+"""A journal: what happened since a snapshot, appended record by record, each with a checksum.
+
+A record is on its way to the disk (one write to the operating system) before its answer is given, so a killed process
+loses nothing. A power cut may lose what was written since the last `sync`.
+"""
+
+import errno
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from struct import Struct
+from typing import Any
+from zlib import crc32
+
+from acclimate.errors import StorageError
+from acclimate.state import write_atomically
+
+MAGIC = b"acclimate journal 1\n"
+PREFIX = Struct("<III")  # length of the record, its checksum, checksum of these two
+HEAD = Struct("<I")  # length of the JSON that a record begins with
+_sync = getattr(os, "fdatasync", os.fsync)  # not every platform has the cheaper one
+
+
+@dataclass
+class Contents:
+    """What a journal file holds.
+
+    Attributes:
+        about: what it was created with.
+        records: head and body of each whole record.
+        size: length of the file up to the last whole record; what follows was torn off by a crash.
+        damage: what is wrong in the middle of the file; records after it are not used. None if nothing is.
+    """
+
+    about: dict[str, Any] = field(default_factory=dict)
+    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
+    size: int = 0
+    damage: str | None = None
+
+
+class Journal:
+    """Appends to a journal file, from one thread; `sync` may be called from another.
+
+    No file is held open, so that many streams need few handles, and a file that somebody removed is noticed.
+
+    Args:
+        path: a file that `create` made.
+        size: its length up to the last whole record; what follows is cut off by the next `append`.
+
+    Attributes:
+        failed: whether the last `append` could not be done.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path, self.size, self.failed = path, size, False
+        self._synced = size
+
+    @classmethod
+    def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
+        """Make a new file."""
+        content = MAGIC + _record(about, b"")
+        write_atomically(path, content)
+        return cls(path, len(content))
+
+    def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
+        """Write a record with one system call; returns the journal's length before it, for `cut`.
+
+        Raises:
+            StorageError: it could not be written; the journal is as before.
+        """
+        record, before = _record(head, body), self.size
+        self.failed = True
+        try:
+            with open(self.path, "r+b", buffering=0) as file:
+                if file.seek(0, os.SEEK_END) != before:
+                    file.truncate(before)
+                    file.seek(before)
+                if file.write(record) != len(record):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            with suppress(OSError):
+                self.cut(before)
+            raise StorageError(
+                f"cannot write {self.path.name}: {error.strerror or error}; make room on the disk."
+            ) from error
+        self.size, self.failed = before + len(record), False
+        return before
+
+    def cut(self, size: int) -> None:
+        """Take back what was appended since the journal had this length."""
+        self.size = size
+        os.truncate(self.path, size)
+
+    def sync(self) -> None:
+        """Bring what was written to the disk; returns at once if it is there."""
+        size = self.size
+        if size != self._synced:
+            with open(self.path, "r+b") as file:
+                _sync(file.fileno())
+            self._synced = size
+
+
+def read_journal(path: Path) -> Contents:
+    """Everything whole in a journal file, and what is wrong with the rest."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        return Contents(damage=f"{path.name} cannot be read: {error.strerror or error}")
+    if not content.startswith(MAGIC):
+        return Contents(damage=f"{path.name} does not begin as a journal does")
+    found = Contents(size=len(MAGIC))
+    written = len(content.rstrip(b"\0"))  # a power cut may leave zeros behind
+    while found.size < len(content):
+        try:
+            record = _next_record(content, found.size, written)
+        except EOFError:
+            break
+        except ValueError:
+            found.damage = f"{path.name} is damaged at byte {found.size} of {len(content)}"
+            break
+        found.records.append(record[:2])
+        found.size = record[2]
+    if not found.records:
+        found.damage = found.damage or f"{path.name} is cut off at its beginning"
+    else:
+        found.about = found.records.pop(0)[0]
+    return found
+
+
+def _record(head: Mapping[str, Any], body: bytes) -> bytes:
+    text = json.dumps(head).encode()
+    payload = HEAD.pack(len(text)) + text + body
+    numbers = Struct("<II").pack(len(payload), crc32(payload))
+    return numbers + HEAD.pack(crc32(numbers)) + payload
+
+
+def _next_record(content: bytes, at: int, written: int) -> tuple[dict[str, Any], bytes, int]:
+    """Head, body and end of the record that begins here; EOFError if it is torn, ValueError if it is damaged.
+
+    Args:
+        content: of the file.
+        at: where the record begins.
+        written: where the last byte that is not zero ends.
+    """
+    begin = at + PREFIX.size
+    if len(content) < begin:
+        raise EOFError
+    length, checksum, own = PREFIX.unpack_from(content, at)
+    if crc32(content[at : at + 8]) != own:
+        raise EOFError if written <= begin else ValueError
+    payload = content[begin : begin + length]
+    if len(payload) < length or crc32(payload) != checksum:
+        raise EOFError if written <= begin + length else ValueError
+    (size,) = HEAD.unpack_from(payload)
+    return json.loads(payload[HEAD.size : HEAD.size + size]), payload[HEAD.size + size :], begin + length

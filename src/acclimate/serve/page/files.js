@@ -1,0 +1,61 @@
+/** Images from a file chooser or a drop, in the order of their paths, and small pictures of them. */
+
+const SUFFIX = /\.(jpe?g|jpe|jfif|png|webp|bmp|dib|gif|tiff?|avif|jp2|p[pgbn]m|tga)$/i;
+const natural = new Intl.Collator("en", { numeric: true, sensitivity: "base" }); // img2 before img10
+const PIXELS = 192;
+
+/** What was chosen: `{file, path}` of each image, sorted. */
+export function fromChooser(list) {
+  return sorted(Array.from(list, (file) => ({ file, path: file.webkitRelativePath || file.name })));
+}
+
+/** What was dropped, folders and what lies below them included. */
+export async function fromDrop(transfer) {
+  const roots = Array.from(transfer.items, (item) => item.webkitGetAsEntry()).filter(Boolean); // before any await
+  const found = [];
+  for (const root of roots) await walk(root, found);
+  return sorted(found);
+}
+
+async function walk(entry, found) {
+  if (entry.isFile) {
+    const file = await new Promise((resolve, reject) => entry.file(resolve, reject));
+    found.push({ file, path: entry.fullPath.replace(/^\//, "") });
+    return;
+  }
+  const reader = entry.createReader();
+  for (;;) {
+    const some = await new Promise((resolve, reject) => reader.readEntries(resolve, reject)); // 100 at a time
+    if (!some.length) return;
+    for (const below of some) await walk(below, found);
+  }
+}
+
+function sorted(found) {
+  const hidden = (path) => path.split("/").some((part) => part.startsWith("."));
+  const images = found.filter(({ file, path }) => !hidden(path) && (SUFFIX.test(path) || file.type.startsWith("image/")));
+  return images.sort((a, b) => natural.compare(a.path, b.path));
+}
+
+/** Name of the folder an image lies in; "" for one that was given by itself. */
+export const folderOf = (path) => path.split("/").at(-2) ?? "";
+
+export function shuffle(items) {
+  for (let i = items.length - 1; i > 0; i--) {
+    const j = Math.floor(Math.random() * (i + 1));
+    [items[i], items[j]] = [items[j], items[i]];
+  }
+}
+
+/** Address of a small picture for this page alone; "" if the browser cannot read the file. */
+export async function smallPicture(file) {
+  try {
+    const bitmap = await createImageBitmap(file, { resizeHeight: PIXELS, resizeQuality: "medium" });
+    const canvas = new OffscreenCanvas(bitmap.width, bitmap.height);
+    canvas.getContext("2d").drawImage(bitmap, 0, 0);
+    bitmap.close();
+    return URL.createObjectURL(await canvas.convertToBlob({ type: "image/webp", quality: 0.8 }));
+  } catch {
+    return "";
+  }
+}

@@ -1,0 +1,78 @@
+"""Images out of the body of a request."""
+
+from base64 import b64decode
+from dataclasses import dataclass
+
+from fastapi import HTTPException, Request
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+
+from acclimate.errors import ImageError, InputError
+from acclimate.serve.failures import said
+from acclimate.serve.limits import Limits
+from acclimate.serve.schemas import ImagesRequest
+
+HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a request asks to have classified.
+
+    Attributes:
+        images: encoded images.
+        adapt: whether to learn from them, where the body says so.
+        top_k: how many labels to name, where the body says so.
+    """
+
+    images: list[bytes]
+    adapt: bool | None = None
+    top_k: int | None = None
+
+
+async def read_upload(request: Request, limits: Limits) -> Upload:
+    """Read a form or JSON; names and types that a form gives its files are not looked at."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        upload = Upload(await _form_files(request, limits))
+    elif kind == "application/json":
+        upload = _from_json(await request.body())
+    else:
+        raise HTTPException(415, f"{kind or 'no type'!r} is not understood here; {HOW}")
+    if len(upload.images) > limits.images:
+        raise InputError(f"{len(upload.images)} images are too many for one request; send at most {limits.images}.")
+    return upload
+
+
+def decode_image(text: str, place: int) -> bytes:
+    """The bytes of an image given as base64."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ImageError(f"image {place} is not base64; addresses are not fetched, send the image itself.") from None
+
+
+def _from_json(body: bytes) -> Upload:
+    try:
+        asked = ImagesRequest.model_validate_json(body)
+    except ValidationError as error:
+        raise InputError(said(error.errors(include_url=False))) from None
+    return Upload([decode_image(text, place) for place, text in enumerate(asked.images)], asked.adapt, asked.top_k)
+
+
+async def _form_files(request: Request, limits: Limits) -> list[bytes]:
+    parser = MultiPartParser(request.headers, request.stream(), max_files=limits.images, max_fields=limits.images)
+    parser.spool_max_size = limits.body_bytes  # in memory, which the limit on bodies bounds; nothing on disk
+    try:
+        form = await parser.parse()
+    except (MultiPartException, FormParserError) as error:
+        raise HTTPException(400, f"the form cannot be read: {error}; {HOW}") from None
+    try:
+        files = [value for key, value in form.multi_items() if key == "image" and isinstance(value, UploadFile)]
+        if not files or len(files) < len(form.multi_items()):
+            raise InputError(HOW)
+        return [await file.read() for file in files]
+    finally:
+        await form.close()

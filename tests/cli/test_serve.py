@@ -1,0 +1,168 @@
+"""`acclimate serve` as a process of its own."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from threading import Thread
+
+import httpx
+import pytest
+from typer.testing import CliRunner
+
+from acclimate.cli import app
+
+LABELS = "red circle, green square, blue stripes"
+TOKEN = "a-token-of-the-keeper-0123456789"
+
+
+@contextmanager
+def running(folder, *options, variables=None):
+    """A service in its own process; gives a client, stops it as Ctrl-C does, and then has its log."""
+    command = [sys.executable, "-m", "acclimate", "serve", "--data", str(folder / "state"), "--port", "0", *options]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=log, text=True, env=os.environ | (variables or {})
+        )
+    line = process.stdout.readline()
+    match = re.match(r"serving on (http://\S+) ", line)
+    assert match, (folder / "log").read_text()
+    try:
+        with httpx.Client(base_url=match[1], timeout=60) as client:
+            client.process = process
+            yield client
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def read_log(folder):
+    return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+
+
+def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
+    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
+    images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:6]]
+    with running(tmp_path, *options, "--thumbnails", "--set", "positive_capacity=2") as client:
+        for i, image in enumerate(images):
+            (result,) = client.post("/v1/streams/shop-1/classify", files={"image": image}).json()["results"]
+            assert result["id"] == i
+        described = client.get("/v1/streams/shop-1").json()
+        assert described["settings"]["positive_capacity"] == 2
+        entries = client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json()
+        assert entries["entries"][0]["thumbnail"]
+    log = read_log(tmp_path)
+    assert next(line["path"] for line in log if line["message"] == "request") == "/v1/streams/{name}/classify"
+    assert log[-1]["message"] == "stopped; all states are kept"
+    with running(tmp_path, *options) as client:
+        again = client.get("/v1/streams/shop-1").json()
+        for key in ("labels", "settings", "samples_seen", "entries"):
+            assert again[key] == described[key]
+        assert client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json() == entries
+
+
+def test_requests_under_way_are_finished(tiny_onnx, photos, tmp_path):
+    """SIGTERM while many requests are on their way: each that was begun is answered, and what was learnt is kept."""
+    image = next(photos.rglob("*.png")).read_bytes()
+    answered = []
+
+    def send(address):
+        with httpx.Client(base_url=address, timeout=60) as client:
+            try:
+                while True:
+                    answer = client.post("/v1/streams/busy/classify", files={"image": image})
+                    answered.append(answer.status_code)
+            except httpx.TransportError:
+                return
+
+    options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
+    with running(tmp_path, *options) as client:
+        threads = [Thread(target=send, args=(str(client.base_url),)) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        while len(answered) < 20:
+            time.sleep(0.01)
+        client.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert client.process.wait(60) == 0
+    assert set(answered) == {200}
+    with running(tmp_path, *options) as client:
+        described = client.get("/v1/streams/busy").json()
+        assert described["samples_seen"] >= len(answered)
+        assert described["broken"] is None
+
+
+def test_options_as_variables_and_tokens(tiny_onnx, tmp_path):
+    (tmp_path / "tokens").write_text(f"keeper {TOKEN} *=manage\n")
+    variables = {
+        "ACCLIMATE_SERVE_MODEL": f"onnx:{tiny_onnx}",
+        "ACCLIMATE_SERVE_LABELS": LABELS,
+        "ACCLIMATE_SERVE_HOST": "0.0.0.0",
+        "ACCLIMATE_SERVE_TOKEN_FILE": str(tmp_path / "tokens"),
+        "ACCLIMATE_SERVE_SET": "positive_capacity=2 negative=false",
+        "ACCLIMATE_SERVE_MAX_BODY": "1000",
+    }
+    with running(tmp_path, variables=variables) as client:
+        assert client.get("/v1/streams").status_code == 401
+        client.headers["Authorization"] = f"Bearer {TOKEN}"
+        assert client.get("/v1/streams", headers={"Host": "anything.example"}).json() == {"streams": []}
+        assert client.post("/classify", content=b"x" * 1001).status_code == 413
+    assert TOKEN not in (tmp_path / "log").read_text()
+
+
+@pytest.fixture
+def invoke(tiny_onnx, tmp_path):
+    def run(*options, exit_code=2):
+        given = ["--model", f"onnx:{tiny_onnx}", "--data", str(tmp_path / "state"), "--port", "0", *options]
+        result = CliRunner().invoke(app, ["serve", *given])
+        assert result.exit_code == exit_code, result.output
+        return result.stderr
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--workers", "2"], "--workers cannot be given: there is one process"),
+        (["--host", "0.0.0.0"], "give --token-file"),
+        (["--host", "nowhere.invalid"], "give --token-file"),
+        (["--token-file", "none"], "cannot be read"),
+        (["--thumbnails"], "no --labels to make them with"),
+        (["--guard-share", "0.5"], "no --labels to make them with"),
+        (["--labels", "cat"], "2 to 2000 labels"),
+        (["--labels", "cat, dog", "--max-labels", "1"], "at least 2"),
+        (["--labels", "cat, dog", "--guard-share", "2"], "share"),
+        (["--labels", "cat, dog", "--set", "nothing=1"], "no setting 'nothing'"),
+        (["--labels", "cat, dog", "--template", "a photo"], "no {} for the class name"),
+        (["--timeout", "0"], "timeout_s must be above 0"),
+        (["--model", "onnx:none"], "no ONNX model in none"),
+    ],
+)
+def test_what_cannot_be_served_is_said_at_once(invoke, options, message, tmp_path):
+    assert message in invoke(*options)
+    assert not (tmp_path / "state").exists()
+
+
+def test_a_port_or_a_folder_that_is_taken(invoke, tiny_onnx, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"cannot listen on 127.0.0.1, port {port}" in invoke("--port", port)
+    with running(tmp_path, "--model", f"onnx:{tiny_onnx}"):
+        assert "another service uses" in invoke()
+    (tmp_path / "tokens").write_text(f"keeper {TOKEN} *=manage\n")
+    assert "is no address of this machine" in invoke("--host", "x.invalid", "--token-file", str(tmp_path / "tokens"))
+
+
+def test_without_the_extra_it_says_what_to_install(invoke, monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    assert "pip install 'acclimate[serve]'" in invoke()

@@ -1,0 +1,87 @@
+"""What the tests of the page do with it: run the service, send images, read what is shown."""
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+LABELS = ["blue", "green", "red"]
+
+
+class Service:
+    """`acclimate serve` on a free port; `start` again goes on with the same port and data."""
+
+    def __init__(self, folder: Path, model: Path, *options: str):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.address = f"http://127.0.0.1:{self.port}"
+        command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--data", folder / "state"]
+        self.command = [*map(str, command), "--port", str(self.port), *options]
+        self.log = folder / "log"
+        self.start()
+
+    def start(self):
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
+        while True:
+            try:
+                with urlopen(f"{self.address}/health/ready", timeout=5):
+                    return
+            except (URLError, ConnectionError):
+                assert self.process.poll() is None, self.log.read_text()
+                time.sleep(0.05)
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        self.process.wait()
+
+
+def create(page, name, labels=LABELS, thumbnails=False):
+    page.click("#new")
+    page.fill("#name", name)
+    page.fill("#new-labels", ", ".join(labels))
+    page.set_checked("#thumbnails", thumbnails)
+    page.click("#new-dialog .main")
+    page.wait_for_selector("#panels")
+
+
+def send(page, files, chooser="#images"):
+    page.evaluate("document.getElementById('status').textContent = ''")
+    page.set_input_files(chooser, files)
+    finished(page)
+
+
+def finished(page):
+    says(page, re.compile("^Done"))
+
+
+def says(page, words):
+    from playwright.sync_api import expect
+
+    expect(page.locator("#status")).to_have_text(words, timeout=30_000)
+
+
+def cards(page):
+    """(file, zero-shot label, adapted label, changed) of the cards, oldest first."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll("#feed > li:not(.failed)")].reverse().map((card) => [
+            card.querySelector(".file").textContent, ...[...card.querySelectorAll(".label")].map((label) =>
+            label.firstChild.textContent), card.classList.contains("changed")])"""
+    )
+
+
+def slots(page):
+    """{(label, "For" or "Against"): entropies as shown, sorted} of the slots that are filled."""
+    found = page.evaluate(
+        """() => [...document.querySelectorAll(".label-card")].flatMap((card) =>
+            [...card.querySelectorAll(".kinds > div")].map((kind) => [card.querySelector("h3").textContent,
+            kind.querySelector("h4").textContent,
+            [...kind.querySelectorAll("figcaption")].map((each) => each.textContent)]))"""
+    )
+    return {(label, kind): sorted(entropies) for label, kind, entropies in found if entropies}

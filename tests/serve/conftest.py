@@ -1,0 +1,105 @@
+"""A real service in this process: real sockets, real streams, the tiny model."""
+
+import io
+import shutil
+import time
+from contextlib import contextmanager
+from threading import Thread
+
+import httpx
+import pytest
+
+from acclimate.encoders import load_encoder
+from acclimate.serve.limits import Limits
+from acclimate.serve.metrics import Metrics
+from acclimate.serve.security import LOOPBACK_NAMES
+from acclimate.serve.server import bind, make_server
+from acclimate.serve.service import Service
+from acclimate.serve.streams import Streams
+from drawn_images import draw
+
+LABELS = ["red circle", "green square", "blue stripes"]
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny_onnx):
+    return load_encoder(f"onnx:{tiny_onnx}", "cpu")
+
+
+@pytest.fixture(scope="session")
+def pictures():
+    """Twelve drawn images as PNG files."""
+    return [png(draw(("red", "green", "blue")[i % 3], i)) for i in range(12)]
+
+
+@pytest.fixture(scope="session")
+def serve(encoder, tmp_path_factory):
+    """Starts services: `with serve(...) as client`; streams `one` and `two` are there."""
+
+    @contextmanager
+    def start(tokens=None, defaults=None, **limits):
+        metrics, folder = Metrics(), tmp_path_factory.mktemp("service")
+        streams = Streams(folder, encoder, Limits(**limits), metrics)
+        for name in {"one", "two"}.difference(streams.names()):
+            streams.create(name, LABELS)
+        service = Service(streams, metrics, tokens, frozenset(LOOPBACK_NAMES), defaults)
+        with bind("127.0.0.1", 0) as listening:
+            server = make_server(service)
+            thread = Thread(target=server.run, args=([listening],))
+            thread.start()
+            while not server.started:
+                assert thread.is_alive()
+                time.sleep(0.01)
+            host, port = listening.getsockname()
+            with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
+                client.service, client.app, client.folder = service, server.config.app, folder
+                yield client
+            server.should_exit = True
+            thread.join()
+
+    return start
+
+
+@pytest.fixture
+def client(serve):
+    """A client of a service without tokens."""
+    with serve() as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def images(photos):
+    """Forty drawn images as PNG files."""
+    return [path.read_bytes() for path in sorted(photos.rglob("*.png"))]
+
+
+@pytest.fixture
+def start(encoder, tmp_path):
+    """Starts services on a folder; those that still run are closed at the end."""
+    running = []
+
+    def begin(folder="state", model=encoder, **limits):
+        running.append(Streams(tmp_path / folder, model, Limits(**limits)))
+        return running[-1]
+
+    yield begin
+    for streams in running:
+        streams.close()
+
+
+@pytest.fixture
+def after_a_kill(start, tmp_path):
+    """Starts a service on a copy of the files as they lie there now: what a kill at this moment would leave."""
+
+    def begin(**limits):
+        copy = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"
+        shutil.copytree(tmp_path / "state", copy)
+        return start(copy.name, **limits)
+
+    return begin
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

@@ -1,0 +1,217 @@
+import io
+import random
+from threading import Event
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from acclimate.encoders.images import open_image
+from acclimate.errors import BusyError, ImageError, InputError, ModelError
+from acclimate.prompts import class_vectors
+from acclimate.serve.batcher import Batcher
+from acclimate.serve.limits import Limits
+from drawn_images import draw
+
+SLOW_SIZE = (64, 50)
+
+
+class Watched:
+    """The tiny encoder behind a gate; remembers the sizes of the batches that went through."""
+
+    def __init__(self, encoder):
+        self.encoder, self.sizes, self.gate, self.fail = encoder, [], Event(), False
+        self.slow = Event()
+        self.gate.set()
+        self.slow.set()
+
+    def __getattr__(self, name):
+        return getattr(self.encoder, name)
+
+    def prepare(self, image):
+        if image.size == SLOW_SIZE:
+            self.slow.wait(30)
+        return self.encoder.prepare(image)
+
+    def encode_images(self, images):
+        self.gate.wait(30)
+        self.sizes.append(len(images))
+        if self.fail:
+            raise RuntimeError("out of memory")
+        return self.encoder.encode_images(images)
+
+
+@pytest.fixture
+def watched(encoder):
+    return Watched(encoder)
+
+
+@pytest.fixture
+def start(watched):
+    started = []
+
+    def batcher(**limits):
+        started.append(Batcher(watched, Limits(**limits)))
+        return started[-1]
+
+    yield batcher
+    watched.gate.set()
+    for each in started:
+        each.close()
+
+
+def encoded(image, kind="PNG"):
+    buffer = io.BytesIO()
+    image.save(buffer, kind)
+    return buffer.getvalue()
+
+
+def test_features_are_the_encoders_however_requests_are_cut(start, encoder, pictures):
+    batcher, rng = start(batch=5), random.Random(1)
+    requests = [rng.choices(pictures, k=rng.randint(1, 9)) for _ in range(30)]
+    for images, future in [(images, batcher.submit(images)) for images in requests]:
+        expected = encoder.encode_images([encoder.prepare(open_image(image)) for image in images])
+        found = future.result(30)
+        np.testing.assert_allclose(found.features, expected, atol=1e-4)
+        assert found.features.dtype == np.float32
+        assert found.thumbnails == ()
+    assert batcher.waiting == 0
+
+
+def test_requests_share_batches_of_bounded_size(start, watched, pictures):
+    batcher = start(batch=8)
+    watched.gate.clear()
+    first = batcher.submit(pictures[:1])
+    while batcher.waiting:  # until the first batch is off
+        pass
+    futures = [batcher.submit([picture]) for picture in pictures]
+    while len(batcher._ready) < len(pictures):
+        pass
+    watched.gate.set()
+    for future in [first, *futures]:
+        future.result(30)
+    assert watched.sizes == [1, 8, 4]
+
+
+def test_nobody_waits_for_company_that_cannot_come(start, watched, pictures):
+    batcher = start(wait_s=3600.0)
+    batcher.submit(pictures[:1]).result(30)
+    batcher.submit(pictures[:3]).result(30)
+    assert watched.sizes == [1, 3]
+
+
+def test_company_on_its_way_is_waited_for_up_to_a_bound(start, watched, pictures):
+    batcher = start(wait_s=0.01, workers=2)
+    watched.slow.clear()
+    slow = batcher.submit([encoded(draw("red", 1, SLOW_SIZE))])
+    batcher.submit(pictures[:1]).result(30)
+    assert not slow.done()
+    watched.slow.set()
+    slow.result(30)
+    assert watched.sizes == [1, 1]
+
+
+def test_a_full_queue_is_refused_and_empties_again(start, watched, pictures):
+    batcher = start(queue=5, images=5, batch=2)
+    watched.gate.clear()
+    first = batcher.submit(pictures[:1])
+    while batcher.waiting:
+        pass
+    futures = [batcher.submit(pictures[:3]), batcher.submit(pictures[:2])]
+    with pytest.raises(BusyError, match="5 images are waiting already; send it again in a moment"):
+        batcher.submit(pictures[:1])
+    watched.gate.set()
+    for future in [first, *futures]:
+        future.result(30)
+    assert batcher.submit(pictures[:5]).result(30).features.shape == (5, watched.dim)
+
+
+def test_an_unreadable_image_fails_its_own_request_only(start, watched, pictures):
+    batcher = start()
+    bad, good = batcher.submit([pictures[0], b"GIF89a no", pictures[1]]), batcher.submit(pictures)
+    with pytest.raises(ImageError, match="image 1 cannot be read: ") as raised:
+        bad.result(30)
+    assert raised.value.index == 1
+    assert len(good.result(30).features) == len(pictures)
+    assert batcher.waiting == 0
+
+
+@pytest.mark.parametrize(
+    ("image", "message"),
+    [
+        (lambda: encoded(Image.new("1", (300, 300))), "300 x 300 pixels are too many"),
+        (lambda: encoded(Image.new("RGB", (8, 8)), "EPS"), "not an image, or of a kind"),
+        (lambda: encoded(Image.new("RGB", (8, 8)), "ICO"), "not an image, or of a kind"),
+        (lambda: b"", "the file is empty"),
+    ],
+)
+def test_bombs_and_rare_kinds_are_refused(start, image, message):
+    with pytest.raises(ImageError, match=message):
+        start(pixels=89_999).submit([image()]).result(30)
+
+
+def test_what_is_cancelled_is_not_encoded(start, watched, pictures):
+    batcher = start(batch=4)
+    watched.gate.clear()
+    first = batcher.submit(pictures[:1])
+    while batcher.waiting:
+        pass
+    unwanted, wanted = batcher.submit(pictures[:6]), batcher.submit(pictures[:2])
+    assert unwanted.cancel()
+    watched.gate.set()
+    assert len(first.result(30).features) + len(wanted.result(30).features) == 3
+    assert batcher.waiting == 0
+    assert sum(watched.sizes) == 3
+
+
+def test_a_failing_model_is_said_and_the_next_batch_is_tried(start, watched, pictures):
+    batcher = start()
+    watched.fail = True
+    with pytest.raises(ModelError, match="the model failed on a batch of 1 images: out of memory"):
+        batcher.submit(pictures[:1]).result(30)
+    watched.fail = False
+    assert len(batcher.submit(pictures[:1]).result(30).features) == 1
+
+
+def test_a_model_that_cannot_prepare_an_image_fails_its_request(start, watched, pictures, monkeypatch):
+    def fail(image):
+        raise RuntimeError("no processor")
+
+    batcher = start()
+    monkeypatch.setattr(watched, "prepare", fail)
+    with pytest.raises(RuntimeError, match="no processor"):
+        batcher.submit(pictures[:2]).result(30)
+    monkeypatch.undo()
+    assert len(batcher.submit(pictures[:2]).result(30).features) == 2
+
+
+def test_closing_finishes_what_was_taken(watched, pictures):
+    batcher = Batcher(watched, Limits(batch=2))
+    futures = [batcher.submit(pictures) for _ in range(3)]
+    batcher.close()
+    assert all(len(future.result(0).features) == len(pictures) for future in futures)
+    with pytest.raises(BusyError, match="shutting down"):
+        batcher.submit(pictures[:1])
+
+
+def test_thumbnails_are_small_pictures(start, pictures):
+    batcher = start(thumbnail=32)
+    thumbnails = batcher.submit(pictures[:2], thumbnails=True).result(30).thumbnails
+    assert [Image.open(io.BytesIO(each)).size for each in thumbnails] == [(32, 26), (32, 26)]
+
+
+def test_labels_are_encoded_once(start, watched, tmp_path):
+    batcher = start()
+    expected = class_vectors(watched.encoder, ["cat", "dog"], "single", tmp_path)
+    kept = [batcher.class_vectors(["cat", "dog"], "single", keep=False) for _ in range(2)]
+    assert kept[0] is kept[1]
+    np.testing.assert_allclose(kept[0], expected, atol=1e-6)
+    for i in range(40):
+        batcher.class_vectors([f"cat {i}", "dog"], "single", keep=False)
+    assert len(batcher._recent) == 32
+
+
+@pytest.mark.parametrize("limits", [{"queue": 3}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])
+def test_limits_that_make_no_sense_are_refused(limits):
+    with pytest.raises(InputError):
+        Limits(**limits)

@@ -1,0 +1,75 @@
+"""Files for running the service elsewhere, as far as they can be tried without containers."""
+
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acclimate.cli.serve import serve
+from acclimate.serve.auth import read_tokens
+
+ROOT = Path(__file__).parents[2]
+DOCUMENT = ROOT / "docs" / "serve.md"
+
+
+def block(first):
+    """The block of code in the document that begins with these words."""
+    found = re.search(rf"^```\w*\n({re.escape(first)}.*?)^```$", DOCUMENT.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    return found[1]
+
+
+def test_options_are_those_of_the_command():
+    options = set(inspect.signature(serve).parameters)
+    for path in (ROOT / "Dockerfile", ROOT / "deploy" / "compose.yaml"):
+        named = {name.lower() for name in re.findall(r"ACCLIMATE_SERVE_(\w+)", path.read_text())}
+        assert named
+        assert named <= options
+    assert {name.replace("-", "_") for name in re.findall(r" --([a-z-]+)", block("[Unit]"))} <= options
+
+
+def test_what_the_containers_share_fits_together():
+    yaml = pytest.importorskip("yaml", reason="reads the compose file")
+    compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
+    prometheus = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())
+    image = (ROOT / "Dockerfile").read_text()
+    (job,) = prometheus["scrape_configs"]
+    (target,) = job["static_configs"][0]["targets"]
+    service, port = target.split(":")
+    assert f"EXPOSE {port}" in image
+    assert compose["services"][service]["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert job["authorization"]["credentials_file"] == f"/run/secrets/{compose['services']['prometheus']['secrets'][0]}"
+    assert f"TOKEN_FILE=/run/secrets/{compose['services'][service]['secrets'][0]}" in image
+    for each in compose["services"].values():
+        assert set(each["secrets"]) <= set(compose["secrets"])
+        assert {volume.split(":")[0] for volume in each["volumes"] if volume[0] != "."} <= set(compose["volumes"])
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.MULTILINE)
+    kept = (ROOT / ".dockerignore").read_text().split()
+    for name in " ".join(copied).split():
+        assert (ROOT / name).exists()
+        assert f"!{name}" in kept
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_tokens_made_as_the_document_says_are_known(tmp_path):
+    lines = [line for line in block("cd deploy").splitlines() if line.startswith(("openssl", "echo"))]
+    subprocess.run(["bash", "-euc", "\n".join(lines)], cwd=tmp_path, check=True)
+    tokens = read_tokens(tmp_path / "tokens")
+    callers = {
+        name: tokens.find(b"Bearer " + (tmp_path / f"{name}-token").read_bytes()) for name in ("camera", "scrape")
+    }
+    assert callers["camera"].may("classify", "shop-1")
+    assert not callers["camera"].may("manage", "shop-1")
+    assert callers["scrape"].name == "prometheus"
+    assert not callers["scrape"].may("classify", "shop-1")
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
+def test_the_unit_is_one_that_systemd_takes(tmp_path):
+    unit = tmp_path / "acclimate.service"
+    unit.write_text(block("[Unit]").replace("/opt/acclimate/bin/acclimate", sys.executable))
+    said = subprocess.run(["systemd-analyze", "verify", "--man=no", unit], capture_output=True, text=True)
+    assert (said.returncode, [line for line in said.stderr.splitlines() if unit.name in line]) == (0, [])

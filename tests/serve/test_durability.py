@@ -1,0 +1,301 @@
+"""What streams keep: through restarts and kills, with damaged files, on full disks."""
+
+import json
+import shutil
+import threading
+
+import pytest
+
+from acclimate import load, merge, save
+from acclimate.errors import (
+    ExistsError,
+    NotFoundError,
+    StorageError,
+    UnusableError,
+)
+from acclimate.serve import journal, learner
+from acclimate.serve.guard import GuardRules
+from acclimate.serve.streams import Streams
+from full_disk import files_end_at
+
+LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
+
+
+def files(folder, ending):
+    return sorted(folder.glob(f"streams/shop/*{ending}"))
+
+
+def flip(path, place):
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
+
+
+def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, tmp_path):
+    before = set(threading.enumerate())
+    streams = Streams(tmp_path / "state", encoder)
+    stream = streams.create("shop", LABELS, guard=GuardRules(burst=100), thumbnails=True)
+    futures = [stream.classify(images[i : i + 4], client="camera") for i in range(0, 40, 4)]
+    streams.close()
+    assert set(threading.enumerate()) == before
+    assert futures[-1].result(0)[-1].id == 39
+    with pytest.raises(NotFoundError):
+        stream.classify(images[:1])
+    again = start().get("shop")
+    assert again.caches() == stream.caches()
+    assert again.state_bytes() == stream.state_bytes()
+    assert [each["reason"] for each in again.snapshots()] == ["created", "shutdown"]
+
+
+def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images):
+    streams = start(snapshot_samples=9)
+    stream = streams.create("shop", LABELS, thumbnails=True)
+
+    def assert_nothing_is_lost():
+        copy = after_a_kill().get("shop")
+        assert copy.state_bytes() == stream.state_bytes()
+        assert copy.caches() == stream.caches()
+        assert copy.describe()["broken"] is None
+        return copy
+
+    for start_at in range(0, 30, 3):
+        stream.classify(images[start_at : start_at + 3], client=f"camera {start_at % 2}").result(60)
+        if start_at % 9 == 0:
+            assert_nothing_is_lost()
+    for action in (
+        stream.freeze,
+        stream.unfreeze,
+        stream.snapshot,
+        lambda: stream.change_labels(["fox"], ["cat"]),
+        stream.rollback,
+        lambda: stream.load_state(stream.state_bytes()),
+        stream.reset,
+    ):
+        action()
+        assert_nothing_is_lost()
+    stream.classify(images[30:35]).result(60)
+    copy = assert_nothing_is_lost()
+    assert copy.classify(images[35:]).result(60) == stream.classify(images[35:]).result(60)
+
+
+def test_snapshots_are_taken_by_samples_and_by_time_and_the_oldest_go(start, images, tmp_path):
+    streams = start(snapshot_samples=3, history=4)
+    stream = streams.create("shop", LABELS)
+    for image in images:
+        stream.classify([image]).result(60)
+    assert [each["samples_seen"] for each in stream.snapshots()] == [30, 33, 36, 39]
+    assert len(files(tmp_path / "state", ".safetensors")) == len(files(tmp_path / "state", ".journal")) == 4
+    timely = start("timely", snapshot_s=0.01, sync_s=0.01).create("shop", LABELS)
+    timely.classify(images[:2]).result(60)
+    while len(timely.snapshots()) < 2:
+        pass
+    assert (timely.snapshots()[1]["reason"], timely.snapshots()[1]["samples_seen"]) == ("time", 2)
+
+
+def test_a_damaged_snapshot_costs_nothing_where_older_files_lead_to_it(start, after_a_kill, images, tmp_path):
+    stream = start().create("shop", LABELS)
+    for part in range(0, 40, 10):
+        stream.classify(images[part : part + 10]).result(60)
+        stream.snapshot()
+    stream.classify(images[:3]).result(60)
+    for damaged in files(tmp_path / "state", ".safetensors")[2:]:
+        flip(damaged, -5)
+    before = {path: path.read_bytes() for path in files(tmp_path / "state", "")}
+    copy = after_a_kill()
+    found = copy.get("shop")
+    assert found.state_bytes() == stream.state_bytes()
+    assert "its checksum does not fit" in found.describe()["broken"]
+    assert [each["id"] for each in found.snapshots()] == [1, 2, 6]  # those that can be read, and a new one
+    after = {path.name: path.read_bytes() for path in copy._folder.glob("shop/*")}
+    assert all(after[path.name] == content for path, content in before.items())  # nothing was written over
+    assert found.rollback() == 2
+
+
+def test_a_lost_reset_is_said(start, after_a_kill, images, tmp_path):
+    stream = start().create("shop", LABELS)
+    stream.classify(images[:10]).result(60)
+    stream.reset()
+    stream.classify(images[10:12]).result(60)
+    flip(files(tmp_path / "state", ".safetensors")[-1], -5)
+    found = after_a_kill().get("shop").describe()
+    assert found["samples_seen"] == 10
+    assert "snapshot 3 began anew, and what came after it cannot be used without it" in found["broken"]
+
+
+def test_a_damaged_journal_is_used_up_to_the_damage(start, after_a_kill, images, tmp_path):
+    stream = start().create("shop", LABELS)
+    states = []
+    for image in images[:10]:
+        states.append(stream.state_bytes())
+        stream.classify([image]).result(60)
+    (path,) = files(tmp_path / "state", ".journal")
+    flip(path, path.stat().st_size // 2)
+    damaged = path.read_bytes()
+    found = after_a_kill()
+    stream = found.get("shop")
+    assert "00000001.journal is damaged at byte" in stream.describe()["broken"]
+    assert 3 <= stream.describe()["samples_seen"] <= 6
+    assert stream.state_bytes() in states
+    assert (found._folder / "shop" / path.name).read_bytes() == damaged
+    stream.classify(images[:1]).result(60)
+
+
+def test_a_crash_while_a_snapshot_is_taken_is_no_damage(start, after_a_kill, images, tmp_path):
+    stream = start().create("shop", LABELS)
+    stream.classify(images[:10]).result(60)
+    state = stream.state_bytes()
+    stream.reset()
+    for snapshot in files(tmp_path / "state", ".safetensors")[1:]:
+        snapshot.unlink()
+    found = after_a_kill().get("shop")
+    assert found.describe()["broken"] is None
+    assert found.state_bytes() == state
+
+
+def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start, after_a_kill, images, tmp_path):
+    streams = start()
+    for name in ("shop", "lab", "site"):
+        streams.create(name, LABELS).classify(images[:3]).result(60)
+    for path in files(tmp_path / "state", ".safetensors"):
+        path.write_bytes(b"junk")
+    (tmp_path / "state" / "streams" / "lab" / "stream.json").write_text("{}")
+    setup = tmp_path / "state" / "streams" / "site" / "stream.json"
+    setup.write_text(json.dumps({**json.loads(setup.read_text()), "version": 2}))
+    (tmp_path / "state" / "streams" / ".new-1234").mkdir()
+    found = after_a_kill()
+    assert found.names() == ["lab", "shop", "site"]
+    assert [sorted(each) for each in found.describe()] == [["broken", "name"]] * 3
+    for name, message in (("lab", "cannot be read"), ("shop", "truncated, damaged"), ("site", "another version")):
+        with pytest.raises(UnusableError, match=message):
+            found.get(name)
+        with pytest.raises(ExistsError):
+            found.create(name, LABELS)
+        found.delete(name)
+    assert list(found._folder.iterdir()) == []
+    found.create("shop", LABELS)
+
+
+def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images, monkeypatch):
+    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    stream = start(snapshot_samples=15).create("shop", LABELS)
+    expected = stream.classify(images[:10]).result(60)
+    state = stream.state_bytes()
+    with files_end_at(1):
+        answers = stream.classify(images[10:12]).result(60)
+        assert all("make room on the disk" in each.refused and each.id is None for each in answers)
+        assert [bool(each.prediction.label) for each in answers] == [True, True]
+        assert "make room on the disk" in stream.describe()["degraded"]
+        for action in (
+            stream.freeze,
+            stream.snapshot,
+            stream.reset,
+            stream.rollback,
+            lambda: stream.add_labels(["fox"]),
+        ):
+            with pytest.raises(StorageError):
+                action()
+        with pytest.raises(StorageError, match="could not be stored"):
+            stream.load_state(state)
+        assert stream.state_bytes() == state
+    assert after_a_kill().get("shop").state_bytes() == state
+    assert stream.classify(images[10:12]).result(60)[0].id == len(expected)
+    assert stream.describe()["degraded"] is None
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    stream = start(snapshot_samples=5).create("shop", LABELS)
+    journals = files(tmp_path / "state", ".journal")
+    with files_end_at(2000):  # enough for a journal of these few, not for a snapshot
+        for image in images[:7]:
+            assert stream.classify([image]).result(60)[0].refused is None
+        assert "cannot write 00000002.safetensors" in stream.describe()["degraded"]
+    assert files(tmp_path / "state", ".journal") == journals
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+    stream.classify(images[7:8]).result(60)
+    assert stream.describe()["degraded"] is None
+    assert [each["samples_seen"] for each in stream.snapshots()] == [0, 8]
+
+
+def test_a_full_disk_at_the_start_serves_what_can_be_read(start, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    stream = start().create("shop", LABELS)
+    stream.classify(images[:10]).result(60)
+    stream.snapshot()
+    flip(files(tmp_path / "state", ".safetensors")[-1], -5)
+    shutil.copytree(tmp_path / "state", tmp_path / "full")
+    with files_end_at(1):
+        found = start("full", sync_s=0.01).get("shop")
+        assert found.state_bytes() == stream.state_bytes()
+        assert "could not be written" in found.classify(images[10:11]).result(60)[0].refused
+    while found.describe()["snapshots"] < 2:
+        pass
+    assert found.classify(images[10:11]).result(60)[0].id == 10
+
+
+def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
+    streams = start()
+    with files_end_at(1), pytest.raises(StorageError):
+        streams.create("shop", LABELS)
+    assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
+    streams.create("shop", LABELS)
+
+
+def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images, monkeypatch):
+    stream = start().create("shop", LABELS)
+    stream.classify(images[:5]).result(60)
+    state = stream.state_bytes()
+
+    def fail(*arguments, **options):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(stream._learner.memory.adapter, "respond", fail)
+    with pytest.raises(MemoryError):
+        stream.classify(images[5:7]).result(60)
+    monkeypatch.undo()
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes() == state
+    assert stream.classify(images[5:7]).result(60)[0].id == 5
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start, images, monkeypatch):
+    stream = start(sync_s=0.01).create("shop", LABELS)
+
+    def fail(descriptor):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(journal, "_sync", fail)
+    stream.classify(images[:5]).result(60)
+    while len(stream.snapshots()) < 2:
+        pass
+    monkeypatch.undo()
+    assert stream.snapshots()[1]["samples_seen"] == 5
+
+
+def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images, tmp_path, monkeypatch):
+    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    stream = start(sync_s=0.01).create("shop", LABELS)
+    stream.classify(images[:5]).result(60)
+    files(tmp_path / "state", ".journal")[0].unlink()
+    refused = stream.classify(images[5:6]).result(60)[0].refused
+    assert refused is None or "No such file" in refused  # it may have been noticed already
+    while len(stream.snapshots()) < 2:
+        pass
+    stream.classify(images[6:7]).result(60)
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images, tmp_path):
+    streams = start()
+    for name, part in (("shop", images[:20]), ("lab", images[20:])):
+        streams.create(name, LABELS, thumbnails=True).classify(part).result(60)
+        (tmp_path / name).write_bytes(streams.get(name).state_bytes())
+    save(merge([load(tmp_path / "shop"), load(tmp_path / "lab")]), tmp_path / "both")  # both know a sample 0, 1, ...
+    stream = streams.get("shop")
+    stream.load_state((tmp_path / "both").read_bytes())
+    for image in images[::-1]:
+        assert stream.classify([image], client="camera").result(60)[0].id >= 20
+    copy = after_a_kill().get("shop")
+    assert copy.state_bytes() == stream.state_bytes()
+    assert [{**each, "client": ""} for each in copy.caches()] == [{**each, "client": ""} for each in stream.caches()]

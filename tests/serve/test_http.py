@@ -1,0 +1,239 @@
+"""The API, over real sockets."""
+
+import asyncio
+import base64
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from threading import Event
+
+import httpx
+import pytest
+from huggingface_hub import InferenceClient
+
+import acclimate
+from acclimate import Classifier
+from acclimate.serve import schemas
+from acclimate.serve.security import HEADERS
+
+LABELS = ["red circle", "green square", "blue stripes"]
+ONE = "/v1/streams/one"
+
+
+def form(images):
+    return [("image", ("x.png", image, "image/png")) for image in images]
+
+
+def encoded(image):
+    return base64.b64encode(image).decode()
+
+
+def classify(client, images, stream="one", **parameters):
+    answer = client.post(f"/v1/streams/{stream}/classify", files=form(images), params=parameters)
+    assert answer.status_code == 200, answer.text
+    return answer.json()["results"]
+
+
+def test_answers_are_those_of_classify(client, encoder, pictures):
+    local = list(Classifier(LABELS, encoder).stream(pictures, 3))
+    remote = [classify(client, [pictures[0]], top_k=3)[0], *classify(client, pictures[1:], top_k=3)]
+    for mine, theirs in zip(local, remote, strict=True):
+        assert [answer["label"] for answer in theirs["predictions"]] == [answer.label for answer in mine.top]
+        assert [answer["score"] for answer in theirs["predictions"]] == pytest.approx(
+            [a.score for a in mine.top], abs=1e-4
+        )
+        assert theirs["zero_shot"]["label"] == mine.zero_shot.label
+        assert theirs["changed"] == mine.changed
+    assert [each["id"] for each in remote] == list(range(12))
+    assert client.get(ONE).json()["samples_seen"] == 12
+
+
+def test_json_and_form_are_the_same(client, pictures):
+    by_form = classify(client, pictures, "one", top_k=2)
+    body = {"images": [encoded(image) for image in pictures], "top_k": 2}
+    by_json = client.post("/v1/streams/two/classify", json=body).json()
+    assert by_json == {"stream": "two", "results": by_form}
+
+
+def test_without_adapting_nothing_is_learnt(client, pictures):
+    (result,) = classify(client, pictures[:1], adapt=False)
+    assert result["id"] is None
+    assert result["admitted"] == []
+    body = {"images": [encoded(pictures[0])], "adapt": False}
+    assert client.post(f"{ONE}/classify", json=body, params={"adapt": True}).status_code == 200
+    assert client.get(ONE).json()["samples_seen"] == 0
+
+
+def test_a_streams_life(client, pictures):
+    setup = {"name": "new", "labels": ["cat", "dog"], "templates": ["a {}", "the {}"], "settings": {"positive_beta": 4}}
+    created = client.post("/v1/streams", json=setup | {"thumbnails": True, "guard": {"burst": 100}})
+    assert created.status_code == 201
+    assert created.json()["settings"]["positive_beta"] == 4
+    assert client.post("/v1/streams", json=setup).status_code == 409
+    assert [each["name"] for each in client.get("/v1/streams").json()["streams"]] == ["new", "one", "two"]
+    classify(client, pictures[:4], "new")
+    entries = client.get("/v1/streams/new/caches", params={"thumbnails": True}).json()["entries"]
+    assert entries
+    assert base64.b64decode(entries[0]["thumbnail"].removeprefix("data:image/jpeg;base64,"))[:2] == b"\xff\xd8"
+    assert {each["thumbnail"] for each in client.get("/v1/streams/new/caches").json()["entries"]} == {None}
+    assert client.delete("/v1/streams/new").status_code == 204
+    assert client.get("/v1/streams/new").status_code == 404
+
+
+def test_a_description_is_all_that_the_stream_says_of_itself(client):
+    assert set(schemas.Description.model_fields) == set(client.service.streams.get("one").describe())
+
+
+def test_freeze_reset_and_roll_back(client, pictures):
+    classify(client, pictures[:4])
+    assert client.post(f"{ONE}/freeze").json()["frozen"] is True
+    assert classify(client, pictures[4:5])[0]["id"] is None
+    assert client.post(f"{ONE}/unfreeze").json()["frozen"] is False
+    kept = client.post(f"{ONE}/snapshot").json()["snapshot"]
+    classify(client, pictures[5:])
+    assert client.post(f"{ONE}/reset").json()["samples_seen"] == 0
+    listed = client.get(f"{ONE}/snapshots").json()["snapshots"]
+    assert [each["id"] for each in listed] == sorted((each["id"] for each in listed), reverse=True)
+    assert client.post(f"{ONE}/rollback", json={"snapshot": kept}).json() == {"snapshot": kept}
+    assert client.get(ONE).json()["samples_seen"] == 4
+    assert client.post(f"{ONE}/rollback", json={"snapshot": 999}).status_code == 404
+    assert client.post(f"{ONE}/rollback").json()["snapshot"] < kept
+
+
+def test_labels_are_added_and_removed(client):
+    changed = client.patch(f"{ONE}/labels", json={"add": ["yellow dots"], "remove": ["red circle"]}).json()
+    assert changed["labels"] == ["green square", "blue stripes", "yellow dots"]
+    refused = client.patch(f"{ONE}/labels", json={"add": ["a", "b"], "remove": ["nowhere"]})
+    assert refused.status_code == 422
+    assert "nowhere" in refused.json()["error"]["message"]
+    assert client.get(ONE).json()["labels"] == changed["labels"]
+
+
+def test_state_goes_out_and_in(client, pictures, tmp_path):
+    classify(client, pictures)
+    state = client.get(f"{ONE}/state")
+    assert state.headers["content-disposition"] == 'attachment; filename="one.safetensors"'
+    (tmp_path / "one.safetensors").write_bytes(state.content)
+    assert acclimate.load(tmp_path / "one.safetensors").samples_seen == 12
+    described = client.put("/v1/streams/two/state", content=state.content).json()
+    assert described["samples_seen"] == 12
+    assert client.get("/v1/streams/two/caches").json()["entries"]
+    client.patch("/v1/streams/two/labels", json={"add": ["yellow dots"]})
+    unfit = client.put("/v1/streams/two/state", content=state.content)
+    assert unfit.status_code == 422
+    assert "does not fit" in unfit.json()["error"]["message"]
+    assert str(client.folder) not in unfit.text
+
+
+def test_the_hugging_face_client_works(client, pictures, encoder):
+    remote = InferenceClient(model=f"{client.base_url}/classify")
+    found = remote.zero_shot_image_classification(pictures[0], candidate_labels=LABELS)
+    template = "This is a photo of {}."
+    mine = Classifier(LABELS, encoder, method="zero-shot", templates=template)(pictures[0])
+    assert [each.label for each in found] == [each["label"] for each in mine]
+    assert [each.score for each in found] == pytest.approx([each["score"] for each in mine], abs=1e-4)
+    other = remote.zero_shot_image_classification(pictures[0], candidate_labels=LABELS, hypothesis_template="a {}")
+    assert [each.score for each in other] != [each.score for each in found]
+
+
+def test_a_stream_is_made_by_its_first_images_if_labels_are_given(serve, pictures):
+    with serve(defaults={"labels": ("cat", "dog")}) as client:
+        assert classify(client, pictures[:1], "shop-1")[0]["id"] == 0
+        assert client.get("/v1/streams/shop-1").json()["labels"] == ["cat", "dog"]
+
+        async def all_at_once():
+            async with httpx.AsyncClient(base_url=client.base_url, timeout=60) as many:
+                sending = [many.post("/v1/streams/shop-2/classify", files=form(pictures[:1])) for _ in range(8)]
+                return await asyncio.gather(*sending)
+
+        assert sorted(each.json()["results"][0]["id"] for each in asyncio.run(all_at_once())) == list(range(8))
+    with serve() as client:
+        missing = client.post("/v1/streams/shop-1/classify", files=form(pictures[:1]))
+        assert missing.status_code == 404
+        assert "create it first" in missing.json()["error"]["message"]
+
+
+def test_health_and_open_inference_protocol(client):
+    for path in ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"):
+        assert client.get(path).status_code == 200
+    assert client.get("/v2").json()["name"] == "acclimate"
+    assert client.get("/v2/models/one").json()["inputs"][0]["datatype"] == "BYTES"
+    assert client.get("/v2/models/one/ready").json() == {"name": "one", "ready": True}
+    assert client.get("/v2/models/none/ready").status_code == 404
+
+
+def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monkeypatch):
+    """While the encoder is stuck: requests run out of time, then the queue is full, then all is well again."""
+    begun, go_on, encode = Event(), Event(), encoder.encode_images
+    monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
+    with serve(queue=2, images=2, batch=1, timeout_s=0.2) as client, ExitStack() as finally_:
+        finally_.callback(go_on.set)
+        while not begun.is_set() or client.service.streams.batcher.waiting < 2:
+            late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
+            assert late.status_code == 504
+            assert late.json()["error"]["code"] == "timeout"
+        busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))
+        assert busy.status_code == 429
+        assert busy.headers["retry-after"] == "1"
+        task = {"inputs": encoded(pictures[0]), "parameters": {"candidate_labels": LABELS}}
+        assert client.post("/classify", json=task).status_code == 429
+        assert client.get("/health/ready").status_code == 503
+        assert client.get("/health/live").status_code == 200
+        go_on.set()
+        while client.get("/health/ready").status_code != 200:
+            pass
+        assert client.post(f"{ONE}/classify", files=form(pictures[:1])).json()["results"][0]["id"] == 0
+
+
+def test_page_and_documents_need_no_other_host(client):
+    page, documents = client.get("/"), client.get("/docs")
+    assert page.headers["content-type"] == documents.headers["content-type"] == "text/html; charset=utf-8"
+    for text in (page.text, documents.text):
+        assert not re.search(r"""(src|href)=["'](https?:)?//""", text)
+        for address in re.findall(r"""(?:src|href)=["']([^"'#]+)""", text):
+            assert client.get(f"/{address}").status_code == 200, address
+    for fields in client.get("/openapi.json").json()["components"]["schemas"].values():
+        for field in fields["properties"].values():
+            assert field.get("description", "").replace("'", "&#x27;") in documents.text
+    guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
+    for path, operations in client.get("/openapi.json").json()["paths"].items():
+        for method in operations:
+            assert f"{method.upper()} {path}<" in documents.text
+            assert f"`{method.upper()} {path}`" in guide
+
+
+@pytest.mark.parametrize("path", ["/", "/docs", "/metrics", "/nowhere", "/v1/streams/none", "/page/style.css"])
+def test_every_answer_has_the_security_headers(client, path):
+    answer = client.get(path)
+    for name, value in HEADERS.items():
+        assert answer.headers[name] == value
+    assert "unsafe" not in answer.headers["content-security-policy"]
+    assert "access-control-allow-origin" not in answer.headers
+    assert "server" not in answer.headers
+
+
+def test_request_ids_come_back(client):
+    assert client.get("/health/live", headers={"X-Request-ID": "abc-1"}).headers["x-request-id"] == "abc-1"
+    forged = client.get("/nowhere", headers={"X-Request-ID": 'a"},{'})
+    assert re.fullmatch("[0-9a-f]{32}", forged.headers["x-request-id"])
+    assert forged.json()["error"] == {
+        "code": "not_found",
+        "message": "Not Found",
+        "request_id": forged.headers["x-request-id"],
+    }
+
+
+def test_other_names_for_this_machine_are_refused(client):
+    """A page elsewhere may point its own name at 127.0.0.1; its requests carry that name."""
+    assert client.get("/v1/streams", headers={"Host": "evil.example"}).status_code == 400
+    for name in ("localhost", "LOCALHOST:8000", "[::1]:1", "127.0.0.1"):
+        assert client.get("/v1/streams", headers={"Host": name}).status_code == 200
+
+
+def test_other_sites_cannot_send_anything(client, pictures):
+    for origin in ("http://evil.example", "null", "http://[", f"http://{client.base_url.host}"):
+        refused = client.post(f"{ONE}/classify", files=form(pictures[:1]), headers={"Origin": origin})
+        assert refused.status_code == 403
+    own = {"Origin": str(client.base_url).rstrip("/")}
+    assert client.post(f"{ONE}/classify", files=form(pictures[:1]), headers=own).status_code == 200
+    assert client.get(ONE).json()["samples_seen"] == 1

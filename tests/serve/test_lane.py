@@ -1,0 +1,58 @@
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from threading import Event
+
+import pytest
+
+from acclimate.serve.lane import Lane
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as pool:
+        yield pool
+
+
+def test_work_is_done_in_order_whatever_is_ready_first(pool):
+    lane, done = Lane(pool), []
+    needs = [Future() for _ in range(20)]
+    answers = [lane.put(lambda value: done.append(value) or value, need) for need in needs]
+    for value in reversed(range(20)):
+        assert not done
+        needs[value].set_result(value)
+    assert [answer.result(10) for answer in answers] == done == list(range(20))
+
+
+def test_lanes_do_not_wait_for_each_other(pool):
+    slow, quick = Lane(pool), Lane(pool)
+    waiting = slow.put(lambda value: value, never := Future())
+    assert quick.put(lambda _: "at once").result(10) == "at once"
+    assert not waiting.done()
+    never.set_result("late")
+    assert waiting.result(10) == "late"
+
+
+def test_what_fails_does_not_stop_the_rest(pool):
+    lane, broken = Lane(pool), Future()
+    first, second, third = lane.put(lambda _: 1 / 0), lane.put(lambda value: value, broken), lane.put(lambda _: "fine")
+    broken.set_exception(KeyError("gone"))
+    with pytest.raises(ZeroDivisionError):
+        first.result(10)
+    with pytest.raises(KeyError):
+        second.result(10)
+    assert third.result(10) == "fine"
+
+
+def test_cancelled_work_is_not_done_and_its_needs_are_not_needed(pool):
+    lane, hold, done = Lane(pool), Event(), []
+    first = lane.put(lambda _: hold.wait(10))
+    taken_back = lane.put(done.append, need := Future())
+    last = lane.put(lambda _: "after")
+    assert taken_back.cancel()
+    assert need.cancelled()
+    hold.set()
+    assert first.result(10)
+    assert last.result(10) == "after"
+    assert not done
+    assert not first.cancel()
+    with pytest.raises(CancelledError):
+        taken_back.result(10)

@@ -1,0 +1,135 @@
+"""Metrics and logs: what is said, and what never is."""
+
+import io
+import json
+import logging
+import re
+import time
+
+import pytest
+
+from acclimate import __version__
+from acclimate.serve.logs import JsonLines
+
+NAMES = (
+    "acclimate_images_total",
+    "acclimate_request_duration_seconds",
+    "acclimate_encode_duration_seconds",
+    "acclimate_adapt_duration_seconds",
+    "acclimate_batch_size",
+    "acclimate_cache_entries",
+    "acclimate_cache_replacements_total",
+    "acclimate_prediction_entropy_ratio",
+    "acclimate_changed_predictions_total",
+    "acclimate_build_info",
+)
+ONE = "/v1/streams/one"
+
+
+def read(client):
+    """Every sample: name and labels -> value."""
+    lines = client.get("/metrics").text.splitlines()
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+
+@pytest.fixture
+def log():
+    """Lines the service logs."""
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(JsonLines())
+    logger = logging.getLogger("acclimate.serve")
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+
+    def lines(count):
+        while stream.getvalue().count("\n") < count:  # a line is written once the answer is on its way
+            time.sleep(0.01)
+        return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+    yield lines
+    logger.removeHandler(handler)
+    logger.setLevel(level)
+
+
+def test_images_are_counted(client, pictures):
+    results = []
+    for _ in range(2):  # twice, so that there is something to replace
+        for picture in pictures:
+            results += client.post(f"{ONE}/classify", files={"image": picture}).json()["results"]
+    assert client.post(f"{ONE}/classify", files={"image": b"none"}).status_code == 422
+    found = read(client)
+    for name in NAMES:
+        assert any(re.match(rf"{name}(_bucket|_count|_sum)?(\{{|$)", each) for each in found), name
+    assert found['acclimate_images_total{outcome="answered"}'] == 24
+    assert found['acclimate_images_total{outcome="unreadable"}'] == 1
+    assert found["acclimate_changed_predictions_total"] == sum(each["changed"] for each in results)
+    assert found["acclimate_prediction_entropy_ratio_count"] == 24
+    assert found["acclimate_batch_size_sum"] == 24
+    assert found["acclimate_adapt_duration_seconds_count"] == 24
+    assert found[f'acclimate_build_info{{version="{__version__}"}}'] == 1
+    entries = client.get(ONE).json()["entries"]
+    for kind, count in entries.items():
+        assert found[f'acclimate_cache_entries{{kind="{kind}"}}'] == count
+    admitted = sum(len(each["admitted"]) for each in results)
+    assert found["acclimate_cache_replacements_total"] == admitted - sum(entries.values())
+    route = 'method="POST",route="/v1/streams/{name}/classify",status="200"'
+    assert found[f"acclimate_request_duration_seconds_count{{{route}}}"] == 24
+
+
+def test_no_stream_label_or_client_is_named(client, pictures):
+    setup = {"name": "secret-name", "labels": ["secret label", "dog"]}
+    client.post("/v1/streams", json=setup)
+    client.post("/v1/streams/secret-name/classify", files={"image": pictures[0]})
+    client.get("/secret-path")
+    client.request("SECRET", "/")
+    text = client.get("/metrics").text
+    assert "secret" not in text.lower()
+    assert "127.0.0.1" not in text
+
+
+def test_a_guard_says_what_it_refuses(client, pictures):
+    client.post(
+        "/v1/streams", json={"name": "guarded", "labels": ["cat", "dog"], "guard": {"burst": 1, "window_s": 600}}
+    )
+    files = [("image", picture) for picture in pictures[:5]]
+    results = client.post("/v1/streams/guarded/classify", files=files).json()["results"]
+    refused = sum(each["refused"] is not None for each in results)
+    assert refused == 4
+    assert read(client)["acclimate_refusals_total"] == refused
+    assert client.get("/v1/streams/guarded").json()["refusals"] == refused
+
+
+def test_a_line_for_each_request(client, pictures, log):
+    client.post(f"{ONE}/classify", files={"image": pictures[0]}, headers={"X-Request-ID": "mine"})
+    client.get("/nowhere/at-all?token=secret")
+    first, second = log(2)
+    assert {key: first[key] for key in ("level", "message", "request_id", "method", "path", "status")} == {
+        "level": "info",
+        "message": "request",
+        "request_id": "mine",
+        "method": "POST",
+        "path": "/v1/streams/{name}/classify",
+        "status": 200,
+    }
+    assert first["duration_s"] > 0
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first["time"])
+    assert (second["path"], second["status"]) == ("unmatched", 404)
+    assert "secret" not in json.dumps(second)
+
+
+def test_what_nobody_foresaw_is_a_plain_500_and_a_traceback_in_the_log(client, log, monkeypatch):
+    def fail(name):
+        raise ZeroDivisionError("nobody's business")
+
+    monkeypatch.setattr(client.service.streams, "get", fail)
+    answer = client.get(ONE)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["code"] == "internal"
+    assert "business" not in answer.text
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    failure, line = log(2)
+    assert "ZeroDivisionError: nobody's business" in failure["traceback"]
+    assert failure["request_id"] == line["request_id"] == answer.json()["error"]["request_id"]
+    assert line["status"] == 500

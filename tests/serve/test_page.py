@@ -1,0 +1,382 @@
+"""The page, end to end: the real service as its own process, a real browser, drawn images."""
+
+import re
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+
+from acclimate import Classifier
+from acclimate.sources.folder import open_folder
+from drawn_images import draw, draw_folder
+from page_driver import LABELS, Service, cards, create, finished, says, send, slots
+
+playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")]
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def run_service(tmp_path, tiny_onnx):
+    started = []
+
+    def start(*options):
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Service(folder, tiny_onnx, *options))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.stop()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a service's page and, when the test is over, checks that nothing went wrong unseen."""
+    opened = []
+
+    def visit(service, wrong=(), **context):
+        page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
+        page.set_default_timeout(20_000)
+        problems, requests = [], []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        opened.append((page, service.address, wrong, problems, requests))
+        page.goto(service.address)
+        return page
+
+    yield visit
+    for page, address, wrong, problems, requests in opened:
+        page.context.close()
+        assert [text for text in problems if not any(status in text for status in wrong)] == []
+        assert [url for url in requests if not url.startswith((f"{address}/", f"blob:{address}/", "data:"))] == []
+
+
+def learnt(classifier):
+    """What `slots` should find."""
+    state, found = classifier.adapter.dump(), {}
+    for kind, title in (("positive", "For"), ("negative", "Against")):
+        for label, entropy in zip(state[f"{kind}.classes"], state[f"{kind}.entropies"], strict=True):
+            shown = f"{entropy:.3f}" if entropy >= 0.001 else "<0.001"
+            found.setdefault((classifier.labels[label], title), []).append(shown)
+    return {key: sorted(entropies) for key, entropies in found.items()}
+
+
+def below(folder, samples):
+    return [Path(sample.name).relative_to(folder).as_posix() for sample in samples]
+
+
+def percent(part, whole):
+    return f"{100 * part / whole:.3g}\u202f%"
+
+
+def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open_page, tiny_onnx, photos):
+    page = open_page(run_service())
+    page.set_input_files("#folder", photos)  # there is no stream yet: the folders suggest its labels
+    page.wait_for_selector("#new-dialog[open]")
+    assert page.input_value("#new-labels").split() == LABELS
+    labels = [*LABELS, "stripes", "square", "circle"]  # among these, adapting changes answers
+    page.fill("#new-labels", "\n".join(labels))
+    page.fill("#name", "shop-1")
+    page.click("#new-dialog .main")
+    finished(page)
+    page.click("#more")
+
+    samples = open_folder(str(photos))
+    classifier = Classifier(labels, f"onnx:{tiny_onnx}")
+    expected = list(classifier.stream(samples))
+    files = below(photos.parent, samples)
+    shown = [[f, e.zero_shot.label, e.label, e.changed] for f, e in zip(files, expected, strict=True)]
+    assert cards(page) == shown
+    assert slots(page) == learnt(classifier)
+
+    count, changed = len(expected), sum(each.changed for each in expected)
+    assert 0 < changed < count
+    assert page.inner_text("#share") == percent(changed, count)
+    assert page.inner_text("#counted") == page.inner_text("#seen") == str(count)
+    assert page.inner_text("#kept") == str(sum(map(len, learnt(classifier).values())))
+    right = sum(e.label == s.label for s, e in zip(samples, expected, strict=True))
+    before = sum(e.zero_shot.label == s.label for s, e in zip(samples, expected, strict=True))
+    assert page.inner_text("#right") == percent(right, count)
+    assert page.inner_text("#right-before") == percent(before, count)
+    assert page.locator("#feed .new .mark.right").count() == right
+    assert page.locator("#feed img.thumb").count() == count
+    assert page.locator(".line").count() == 3  # changed, right before and after
+    page.check("#only-changed")
+    assert page.locator("#feed > li:visible").count() == changed
+
+
+def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos):
+    images = sorted((photos / "red").iterdir())[:3]
+    page = open_page(run_service("--labels", "square, circle, dots"))
+    page.set_input_files("#images", images)
+    page.fill("#name", "shop-1")
+    page.click("#new-dialog .main")
+    finished(page)
+    assert page.locator(".label-card h3").all_inner_texts() == ["square", "circle", "dots"]
+    assert page.inner_text("#counted") == page.inner_text("#seen") == "3"  # none was learnt from twice
+
+    page = open_page(run_service(), wrong=("404",))
+    page.set_input_files("#images", images)
+    page.fill("#name", "shop-1")
+    page.click("#new-dialog .main")
+    playwright.expect(page.locator("#new-dialog .error")).to_contain_text("shop-1")
+    page.fill("#new-labels", "square, circle")
+    page.click("#new-dialog .main")
+    finished(page)
+
+
+def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
+    (tmp_path / "drop").mkdir()
+    folder = draw_folder(tmp_path / "drop", 6)
+    (folder / "red" / "deep").mkdir()
+    draw("red", 50).save(folder / "red" / "deep" / "img10.png")
+    draw("red", 51).save(folder / "red" / "deep" / "img9.png")
+    (folder / "notes.txt").write_text("no image")
+    (folder / ".hidden.png").write_bytes(b"")
+    page = open_page(run_service())
+    create(page, "shop-1")
+    drag = {"items": [], "files": [str(folder)], "dragOperationsMask": 1}
+    session = page.context.new_cdp_session(page)
+    for step in ("dragEnter", "dragOver", "drop"):
+        session.send("Input.dispatchDragEvent", {"type": step, "x": 300, "y": 300, "data": drag})
+    finished(page)
+    names = [card[0] for card in cards(page)]
+    assert names == below(tmp_path, open_folder(str(folder)))
+    assert len(names) == 8
+
+
+def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
+    service = run_service()
+    page = open_page(service, reduced_motion="no-preference")
+    create(page, "shop-1")
+    page.evaluate(
+        """() => {
+            window.left = 0;
+            const count = (seen) => (window.left += seen.filter(({ target }) => target.className === "leaving").length);
+            const watched = { attributes: true, attributeFilter: ["class"], subtree: true };
+            new MutationObserver(count).observe(document.getElementById("labels"), watched);
+        }"""
+    )
+    send(page, photos, "#folder")
+    page.wait_for_selector(".leaving", state="detached")  # gone once its animation is over
+    replaced = int(re.fullmatch(r"(\d+) replaced", page.inner_text("#replaced"))[1])
+    assert replaced == page.evaluate("window.left") > 0
+    assert page.locator(".for .slots li").count() == 3 * len(LABELS)
+    assert page.locator(".slots img").count() == page.locator(".slots figure").count() == int(page.inner_text("#kept"))
+
+
+def test_others_can_be_watched_and_pictures_are_kept_only_if_asked_for(run_service, open_page, photos):
+    service = run_service()
+    page = open_page(service)
+    for name, kept in (("private", False), ("pictured", True)):
+        create(page, name, thumbnails=kept)
+        other = open_page(service)
+        other.select_option("#stream", name)
+        send(other, sorted((photos / "red").iterdir())[:3])
+        entries = page.locator(".slots figure")  # it has sent nothing itself
+        playwright.expect(entries).to_have_count(int(other.inner_text("#kept")), timeout=20_000)
+        assert page.locator(".slots img").count() == (entries.count() if kept else 0)
+
+
+def test_freeze_reset_and_roll_back(run_service, open_page, photos):
+    page = open_page(run_service())
+    create(page, "shop-1")
+    send(page, photos, "#folder")
+    full = slots(page)
+    page.click("#snapshot")
+    says(page, "Snapshot taken.")
+
+    page.click("#freeze")
+    says(page, re.compile("^Frozen"))
+    send(page, photos / "red", "#folder")
+    assert (slots(page), page.inner_text("#seen")) == (full, "40")
+    assert "Frozen" in page.inner_text("#lead")
+    page.click("#freeze")
+    says(page, "Learning again.")
+
+    page.click("#reset")
+    page.click("#reset-dialog .cancel")
+    assert slots(page) == full
+    page.click("#reset")
+    page.click("#reset-dialog .main")
+    says(page, "Everything learnt is forgotten.")
+    assert (slots(page), page.inner_text("#kept")) == ({}, "0")
+
+    page.click("#rollback")
+    page.get_by_label("asked for").check()
+    page.click("#rollback-dialog .main")
+    says(page, "Rolled back.")
+    assert slots(page) == full
+    assert page.locator(".slots img").count() == page.locator(".slots figure").count()  # still knows the pictures
+
+
+def test_what_cannot_be_read_is_said_and_the_rest_goes_on(run_service, open_page, tmp_path):
+    (tmp_path / f"1{HOSTILE}.png").write_bytes(b"no image at all")
+    draw("red", 1).save(tmp_path / f"2{HOSTILE}.png")
+    page = open_page(run_service(), wrong=("422",))
+    create(page, "shop-1", [HOSTILE, "<b>dog</b>"])
+    send(page, sorted(tmp_path.glob("*.png")))
+    assert "cannot be read" in page.inner_text("#feed .failed .why")
+    assert page.inner_text("#counted") == "1"
+    assert page.inner_text("#counted-word") == "classified, 1 not readable"
+    ((name, *answers, _),) = cards(page)
+    assert name == f"2{HOSTILE}.png"
+    assert set(answers) <= {HOSTILE, "<b>dog</b>"}
+    assert page.locator("b, img[src=x]").count() == 0
+
+
+def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_page, photos):
+    service = run_service()
+    page = open_page(service, wrong=("ERR_",))
+    create(page, "shop-1")
+    page.set_input_files("#folder", photos)
+    page.wait_for_selector("#feed > li:nth-child(6)")
+    service.stop(signal.SIGKILL)
+    page.wait_for_selector("#notice")
+    assert "does not answer" in page.inner_text("#notice")
+    before = len(cards(page))
+    service.start()
+    page.click("#again")
+    finished(page)
+    assert before < len(cards(page)) == 40
+    assert page.is_hidden("#notice")
+
+
+def test_sending_can_be_paused_and_stopped_and_waits_for_a_busy_service(run_service, open_page, photos):
+    page = open_page(run_service(), wrong=("429",))
+    create(page, "shop-1")
+    busy = {"status": 429, "headers": {"Retry-After": "1"}, "json": {"error": {"message": "busy"}}}
+    page.route("**/classify?*", lambda route: route.fulfill(**busy), times=1)  # only the first image is turned away
+    page.check("#shuffle")
+    page.set_input_files("#folder", photos)
+    page.wait_for_selector("#feed > li:nth-child(2)")
+    page.click("#pause")
+    playwright.expect(page.locator("#sending")).to_contain_text("paused")
+    page.wait_for_timeout(500)  # the one under way may still be answered
+    shown = len(cards(page))
+    page.wait_for_timeout(500)
+    assert len(cards(page)) == shown < 40
+    page.click("#pause")
+    page.wait_for_selector(f"#feed > li:nth-child({shown + 1})", state="attached")
+    page.click("#stop")
+    finished(page)
+    assert shown < len(cards(page)) < 40
+    assert page.is_hidden("#progress")
+    assert len({card[0] for card in cards(page)}) == len(cards(page))
+
+
+def test_damage_and_many_labels_are_shown(run_service, open_page, photos):
+    service = run_service()
+    page = open_page(service, wrong=("ERR_",))
+    create(page, "shop-1", [f"thing {i}" for i in range(60)])
+    send(page, photos / "red", "#folder")
+    labels = page.locator(".label-card")
+    assert 0 < labels.count() < 60  # of many labels, those that hold something
+    assert page.is_hidden("#condition")
+    service.stop()
+    newest = max((service.log.parent / "state" / "streams" / "shop-1").glob("*.safetensors"))
+    newest.write_bytes(newest.read_bytes()[:-10])
+    service.start()
+    page.reload()
+    page.wait_for_selector(".slots figure")
+    assert page.is_visible("#condition")
+    assert page.inner_text("#condition")
+
+
+def test_a_token_is_asked_for_and_kept_in_this_tab_only(run_service, open_page, tmp_path, photos):
+    tokens = tmp_path / "tokens"
+    tokens.write_text("boss a-token-that-is-long *=manage\ncamera a-token-of-a-camera shop-*=classify\n")
+    page = open_page(run_service("--token-file", str(tokens)), wrong=("401", "403"))
+    page.wait_for_selector("#token-dialog[open]")
+    page.fill("#token", "a-token-that-is-wrong")
+    page.keyboard.press("Enter")
+    playwright.expect(page.locator("#token-text")).to_contain_text("does not know")
+    page.fill("#token", "a-token-that-is-long")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#token-dialog", state="hidden")
+    create(page, "shop-1")
+    send(page, sorted((photos / "red").iterdir())[:2])
+    page.reload()
+    page.wait_for_selector(".slots figure")
+    assert page.evaluate("[localStorage.length, document.cookie]") == [0, ""]
+
+    page.click("#forget")
+    page.wait_for_selector("#token-dialog[open]")
+    page.keyboard.press("Escape")
+    page.wait_for_selector("#notice")
+    page.click("#again")
+    page.fill("#token", "a-token-of-a-camera")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#panels")
+    send(page, sorted((photos / "red").iterdir())[:2])
+    assert len(cards(page)) == 2
+    assert page.is_hidden("#actions")
+    assert page.is_hidden("#learnt")  # it may classify, and not look or manage
+
+
+def test_the_keyboard_is_enough(run_service, open_page, photos):
+    page = open_page(run_service())
+    page.on("filechooser", lambda chooser: None)  # from now on, so that the one below is not missed
+
+    def tab_to(selector):
+        for _ in range(30):
+            page.keyboard.press("Tab")
+            if page.evaluate("(selector) => document.activeElement.matches(selector)", selector):
+                assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") != "none"
+                return
+        raise AssertionError(f"{selector} cannot be reached")
+
+    tab_to("#new")
+    page.keyboard.press("Enter")
+    page.keyboard.type("shop-1")
+    tab_to("#new-labels")
+    page.keyboard.type("red, green")
+    page.keyboard.press("Tab")
+    tab_to("#new-dialog .main")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#panels")
+    tab_to("#choose-images")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press("Enter")
+    chooser.value.set_files(sorted((photos / "red").iterdir())[:2])
+    finished(page)
+    tab_to("#freeze")
+    page.keyboard.press("Space")
+    says(page, re.compile("^Frozen"))
+    nameless = """() => [...document.querySelectorAll("button, input, select, textarea, img, svg")].filter((each) =>
+        each.checkVisibility() && !(each.labels?.length || each.textContent.trim() || each.getAttribute("aria-label")
+        || each.getAttribute("alt") !== null)).map((each) => each.outerHTML)"""
+    assert page.evaluate(nameless) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_fits_a_phone(run_service, open_page, photos, scheme):
+    page = open_page(run_service(), viewport={"width": 360, "height": 740}, color_scheme=scheme)
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) == 360
+    create(
+        page, "a-very-long-name-of-a-stream.of-a-shop-in-a-town-far-away-from-h", ["red", "blue", "wordwithoutend" * 9]
+    )
+    send(page, photos / "red", "#folder")
+    assert page.evaluate(wide) == 360
+    for action in ("rollback", "reset", "new"):
+        page.click(f"#{action}")
+        page.wait_for_selector(f"#{action}-dialog[open]")
+        assert page.evaluate(wide) == 360
+        page.keyboard.press("Escape")
+    red, green, blue = map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor")))
+    assert (red + green + blue < 200) == (scheme == "dark")

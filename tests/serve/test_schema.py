@@ -1,0 +1,57 @@
+"""Requests made up from the OpenAPI description: whatever comes, no 500, and every answer is as described."""
+
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis import GenerationMode
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+pytestmark = pytest.mark.slow
+bounded = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@pytest.fixture(scope="module")
+def service(serve):
+    with serve(streams=20) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def operations(service):
+    description = schemathesis.openapi.from_url(f"{service.base_url}/openapi.json")
+    return [found.ok() for found in description.get_all_operations()]
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_made_up_requests(operations, mode):
+    """What fits the description may still be refused: nobody makes up an image."""
+    for operation in operations:
+        if mode is GenerationMode.NEGATIVE and not (operation.body or operation.path_parameters or operation.query):
+            continue  # takes nothing that could be wrong
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @bounded
+        def answers_as_described(case):
+            case.call_and_validate(excluded_checks=[positive_data_acceptance])
+
+        answers_as_described()
+
+
+@pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
+def test_made_up_requests_to_a_stream_that_is_there(operations, mode, service):
+    streams = service.service.streams
+    for operation in operations:
+        if "{name}" not in operation.path:
+            continue
+
+        @given(case=operation.as_strategy(generation_mode=mode))
+        @bounded
+        def holds(case):
+            if "one" not in streams.names():
+                streams.create("one", ["red circle", "green square"])
+            case.path_parameters["name"] = "one"
+            answer = case.call()
+            assert answer.status_code < 500, answer.text
+            assert b"Traceback" not in answer.content
+
+        holds()

@@ -1,0 +1,307 @@
+"""One stream, or several side by side: answers, order, learning, management."""
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import numpy as np
+import pytest
+
+from acclimate import Classifier, load
+from acclimate.adapters.persist import cached_entries
+from acclimate.errors import ImageError, InputError, NotFoundError, StateError
+from acclimate.serve.guard import GuardRules
+from acclimate.serve.limits import Limits
+from acclimate.serve.streams import Streams
+
+LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
+
+
+@pytest.fixture
+def streams(encoder, tmp_path):
+    streams = Streams(tmp_path / "state", encoder)
+    yield streams
+    streams.close()
+
+
+@pytest.fixture
+def stream(streams):
+    return streams.create("shop", LABELS)
+
+
+def learnt(stream, tmp_path):
+    """The adapter of a stream's downloaded state."""
+    (tmp_path / "downloaded").write_bytes(stream.state_bytes())
+    return load(tmp_path / "downloaded")
+
+
+def ids(adapter):
+    return {
+        kind: [(label, entry_id) for label, _, entry_id in listed] for kind, listed in cached_entries(adapter).items()
+    }
+
+
+def assert_same_answers(answers, predictions):
+    predictions = list(predictions)
+    assert [each.prediction.label for each in answers] == [each.label for each in predictions]
+    assert [each.prediction.zero_shot.label for each in answers] == [each.zero_shot.label for each in predictions]
+    for name in ("score", "entropy"):
+        mine = [getattr(each.prediction, name) for each in answers]
+        np.testing.assert_allclose(mine, [getattr(each, name) for each in predictions], atol=2e-4)
+
+
+@pytest.mark.parametrize(("method", "settings"), [("tda", {}), ("tda", {"self_match": False}), ("zero-shot", {})])
+@pytest.mark.parametrize("seed", range(3))
+def test_answers_are_those_of_classify_whatever_the_batching(encoder, images, tmp_path, method, settings, seed):
+    rng = random.Random(seed)
+    streams = Streams(tmp_path / "state", encoder, Limits(batch=rng.choice([1, 3, 32]), wait_s=rng.choice([0.0, 0.02])))
+    orders = {f"camera-{i}": rng.sample(images, len(images)) for i in range(4)}
+    for name in orders:
+        streams.create(name, LABELS, method=method, settings=settings)
+    futures = {name: [] for name in orders}
+    left = {name: list(order) for name, order in orders.items()}
+    while any(left.values()):  # requests of all streams come mixed, of any size, and nobody waits for an answer
+        name = rng.choice([name for name in left if left[name]])
+        count = rng.randint(1, 6)
+        futures[name].append(streams.get(name).classify(left[name][:count], top_k=3))
+        del left[name][:count]
+    for name, order in orders.items():
+        answers = [answer for future in futures[name] for answer in future.result(60)]
+        classifier = Classifier(LABELS, encoder, method=method, cache=tmp_path / "texts", **settings)
+        assert_same_answers(answers, classifier.stream(order, top_k=3))
+        assert [answer.id for answer in answers] == list(range(len(order)))
+        assert ids(learnt(streams.get(name), tmp_path)) == ids(classifier.adapter)
+    streams.close()
+
+
+def test_requests_from_many_threads_are_learnt_once_each_in_some_order(streams, stream, images, encoder, tmp_path):
+    with ThreadPoolExecutor(8) as clients:
+        requests = [images[i : i + 2] for i in range(0, 40, 2)]
+        answered = list(clients.map(lambda request: stream.classify(request).result(60), requests))
+    order = sorted(zip(answered, requests, strict=True), key=lambda pair: pair[0][0].id)
+    classifier = Classifier(LABELS, encoder, cache=tmp_path)
+    expected = classifier.stream([image for _, request in order for image in request])
+    assert_same_answers([answer for answers, _ in order for answer in answers], expected)
+
+
+def test_what_enters_a_cache_is_said_exactly(stream, images):
+    before = {"positive": set(), "negative": set()}
+    for image in images:
+        (answer,) = stream.classify([image]).result(60)
+        now = {kind: {each["id"] for each in stream.caches() if each["cache"] == kind} for kind in before}
+        assert set(answer.admitted) == {kind for kind in before if answer.id in now[kind]}
+        assert all(now[kind] - before[kind] <= {answer.id} for kind in before)
+        before = now
+    assert stream.entries() == {kind: len(held) for kind, held in before.items()}
+    assert sum(stream.entries().values()) > 4
+
+
+def test_nothing_is_learnt_unless_asked_and_while_frozen(stream, images):
+    stream.classify(images[:10]).result(60)
+    state = stream.state_bytes()
+    answers = stream.classify(images[10:20], adapt=False).result(60)
+    assert {(each.id, each.admitted, each.refused) for each in answers} == {(None, (), None)}
+    assert stream.state_bytes() == state
+    stream.freeze()
+    frozen = stream.classify(images[10:20]).result(60)
+    assert frozen == answers
+    assert stream.describe()["frozen"]
+    stream.unfreeze()
+    assert stream.state_bytes() == state
+    assert stream.classify(images[10:11]).result(60)[0].id == 10
+
+
+def test_an_unreadable_image_and_its_request_are_not_learnt(stream, images):
+    with pytest.raises(ImageError, match="image 2 cannot be read"):
+        stream.classify([*images[:2], b"no image"]).result(60)
+    assert stream.describe()["samples_seen"] == 0
+    assert stream.classify(images[:1]).result(60)[0].id == 0
+
+
+@pytest.mark.parametrize("count", [0, 65])
+def test_requests_of_no_or_too_many_images_are_refused(stream, images, count):
+    with pytest.raises(InputError, match=f"1 to 64 images, got {count}"):
+        stream.classify(images[:1] * count)
+    with pytest.raises(InputError, match="top_k must be at least 1"):
+        stream.classify(images[:1], top_k=0)
+
+
+def test_a_request_that_is_taken_back_is_not_learnt(streams, stream, images, monkeypatch):
+    gate, encode = Event(), streams.batcher.encoder.encode_images
+    monkeypatch.setattr(streams.batcher.encoder, "encode_images", lambda each: gate.wait(30) and encode(each))
+    futures = [stream.classify([image]) for image in images[:6]]
+    assert [futures[i].cancel() for i in (1, 4)] == [True, True]
+    gate.set()
+    assert [futures[i].result(60)[0].id for i in (0, 2, 3, 5)] == [0, 1, 2, 3]
+    assert not futures[5].cancel()
+
+
+def test_management_takes_its_place_in_the_queue(streams, stream, images, monkeypatch):
+    gate, encode = Event(), streams.batcher.encoder.encode_images
+    monkeypatch.setattr(streams.batcher.encoder, "encode_images", lambda each: gate.wait(30) and encode(each))
+    before = stream.classify(images[:8])
+    with ThreadPoolExecutor(1) as pool:
+        resetting = pool.submit(stream.reset)
+        while len(stream._lane._queue) < 2:
+            pass
+        after = stream.classify(images[8:10])
+        gate.set()
+        resetting.result(60)
+    assert [each.id for each in before.result(60)] == list(range(8))
+    assert [each.id for each in after.result(60)] == [0, 1]
+    assert stream.describe()["samples_seen"] == 2
+
+
+def test_a_stream_says_what_it_is(streams, images):
+    stream = streams.create("lab", LABELS[:3], templates="the large {}", settings={"positive_capacity": 2})
+    stream.classify(images[:4]).result(60)
+    about = stream.describe()
+    assert (about["name"], about["labels"], about["templates"]) == ("lab", LABELS[:3], "the large {}")
+    assert (about["method"], about["settings"]["positive_capacity"]) == ("tda", 2)
+    assert (about["samples_seen"], about["answered"], about["frozen"], about["snapshots"]) == (4, 4, False, 1)
+    assert about["changed_share"] == about["changed"] / 4
+    assert (about["degraded"], about["broken"], about["guard"], about["refusals"]) == (None, None, None, 0)
+    assert stream.labels == tuple(LABELS[:3])
+
+
+def test_rollback_goes_back_further_and_further(stream, images):
+    states = [stream.state_bytes()]
+    for i in range(3):
+        stream.classify(images[i * 5 : i * 5 + 5]).result(60)
+        states.append(stream.state_bytes())
+        assert stream.snapshot() == i + 2
+    stream.classify(images[15:18]).result(60)
+    stream.freeze()
+    latest = stream.state_bytes()
+    for number in (4, 3, 2, 1):
+        assert stream.rollback() == number
+        assert stream.describe()["frozen"]  # a stream that was stopped is not started by going back
+    with pytest.raises(InputError, match="no older snapshot"):
+        stream.rollback()
+    stream.unfreeze()
+    assert stream.state_bytes() == states[0]
+    assert stream.rollback(3) == 3
+    assert stream.state_bytes() == states[2]
+    stream.classify(images[20:21]).result(60)
+    assert [each["reason"] for each in stream.snapshots()][4:6] == ["before rollback", "rollback"]
+    stream.rollback(5)  # what the first rollback took away
+    stream.freeze()
+    assert stream.state_bytes() == latest
+    with pytest.raises(NotFoundError, match="no snapshot 99"):
+        stream.rollback(99)
+
+
+def test_reset_forgets_and_can_be_undone(stream, images):
+    fresh = stream.state_bytes()
+    stream.classify(images[:10]).result(60)
+    state = stream.state_bytes()
+    stream.reset()
+    assert stream.state_bytes() == fresh
+    assert stream.caches() == []
+    stream.rollback()
+    assert stream.state_bytes() == state
+
+
+def test_labels_come_and_go_together_or_not_at_all(stream, images):
+    stream.classify(images[:20]).result(60)
+    before = stream.caches()
+    stream.change_labels(add=["fox", " wolf "], remove=["cat"])
+    assert stream.labels == ("red circle", "green square", "blue stripes", "dog", "fox", "wolf")
+    assert stream.caches() == [each for each in before if each["label"] != "cat"]
+    state = stream.state_bytes()
+    for change in (
+        {"add": ["fox"]},
+        {"remove": ["unicorn"]},
+        {"add": ["owl", "  "]},
+        {"remove": list(stream.labels[1:])},
+        {"add": ["x" * 201]},
+        {"add": [f"thing {i}" for i in range(2000)]},
+    ):
+        with pytest.raises(InputError):
+            stream.change_labels(**change)
+    assert stream.state_bytes() == state
+    stream.add_labels(["owl"])
+    stream.remove_labels(["owl"])
+    assert stream.state_bytes() == state
+    assert len(stream.classify(images[:1], top_k=9).result(60)[0].prediction.top) == 6
+
+
+def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_path):
+    stream.classify(images[:20]).result(60)
+    other = streams.create("other", LABELS)
+    other.freeze()
+    other.load_state(stream.state_bytes())
+    assert other.describe()["frozen"]
+    other.unfreeze()
+    assert other.state_bytes() == stream.state_bytes()
+    (tmp_path / "site").write_bytes(stream.state_bytes())
+    classifier = Classifier(LABELS, encoder, cache=tmp_path)
+    classifier.load(tmp_path / "site")
+    answers = other.classify(images[20:]).result(60)
+    assert_same_answers(answers, classifier.stream(images[20:]))
+    assert answers[0].id == 20
+
+
+def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
+    stream.classify(images[:10]).result(60)
+    state = stream.state_bytes()
+    fewer = streams.create("fewer", LABELS[:3])
+    with pytest.raises(StateError, match="the state does not fit: 5 classes against 3"):
+        fewer.load_state(state)
+    rng = random.Random(0)
+    for _ in range(200):
+        place = rng.randrange(len(state))
+        for hostile in (
+            state[:place],
+            state[:place] + bytes([state[place] ^ 1 << rng.randrange(8)]) + state[place + 1 :],
+        ):
+            with pytest.raises(StateError) as raised:
+                stream.load_state(hostile)
+            assert ".tmp" not in str(raised.value)
+    assert stream.state_bytes() == state
+
+
+@pytest.mark.parametrize("change", [{"positive.ids": 2**60}, {"positive.ids": -(2**40)}, {"positive.keys": 1e3}])
+def test_a_state_with_impossible_numbers_is_refused(stream, images, change):
+    from acclimate.state import read_snapshot, snapshot_bytes
+
+    stream.classify(images[:10]).result(60)
+    stream.snapshot()
+    tensors, description = read_snapshot(sorted(stream._learner._folder.glob("*.safetensors"))[-1])
+    for name, value in change.items():
+        tensors[name] = np.full_like(tensors[name], value)
+    with pytest.raises(StateError, match="numbers that no stream leads to"):
+        stream.load_state(snapshot_bytes(tensors, description))
+
+
+def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, images):
+    stream.classify(images[:5]).result(60)
+    assert {each["thumbnail"] for each in stream.caches()} == {None}
+    kept = streams.create("kept", LABELS, thumbnails=True)
+    kept.classify(images, client="camera").result(60)
+    assert all(each["thumbnail"][:2] == b"\xff\xd8" and each["client"] == "camera" for each in kept.caches())
+    assert set(kept._learner.memory.thumbnails) == {each["id"] for each in kept.caches()}
+    kept.reset()
+    assert kept._learner.memory.thumbnails == {}
+
+
+def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):
+    guarded = streams.create("guarded", LABELS, guard=GuardRules(share=0.5))
+    answers = guarded.classify(images, client="mallory").result(60)
+    refused = [each for each in answers if each.refused]
+    assert refused
+    assert all(each.id is None and each.admitted == () for each in refused)
+    assert sum(guarded.entries().values()) == len(LABELS)
+    assert guarded.describe()["refusals"] == len(refused)
+    assert guarded.classify(images[:3], client="alice").result(60)[0].refused is None
+    hasty = streams.create("hasty", LABELS, guard=GuardRules(burst=2, window_s=3600.0))
+    answers = hasty.classify(images, client="mallory").result(60)
+    assert sum(bool(each.admitted) for each in answers) == 2
+    assert "2 samples of this client entered the caches within 3600 s" in answers[-1].refused
+
+
+def test_a_guard_that_refuses_nobody_changes_no_answer(streams, stream, images):
+    guarded = streams.create("guarded", LABELS, guard=GuardRules(share=1.0, burst=1000))
+    answers, expected = guarded.classify(images).result(60), stream.classify(images).result(60)
+    assert_same_answers(answers, [each.prediction for each in expected])
+    assert [(each.id, each.admitted) for each in answers] == [(each.id, each.admitted) for each in expected]

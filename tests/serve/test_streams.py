@@ -1,0 +1,118 @@
+"""Many streams: made, found, listed, deleted."""
+
+import numpy as np
+import pytest
+
+from acclimate import Classifier
+from acclimate.errors import (
+    BusyError,
+    ExistsError,
+    ImageError,
+    InputError,
+    NotFoundError,
+    TooManyError,
+    UnusableError,
+)
+from acclimate.serve.streams import Streams
+
+LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
+
+
+def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
+    streams = start()
+    shop, lab = streams.create("shop", LABELS), streams.create("lab.2_b-c", LABELS[:2], thumbnails=True)
+    assert streams.names() == ["lab.2_b-c", "shop"]
+    assert streams.get("shop") is shop
+    assert [each["name"] for each in streams.describe()] == streams.names()
+    shop.classify(images[:5]).result(60)
+    lab.classify(images[:5]).result(60)
+    assert streams.entries()["positive"] == shop.entries()["positive"] + lab.entries()["positive"] > 2
+    with pytest.raises(ExistsError, match="'shop' already"):
+        streams.create("shop", LABELS)
+    streams.delete("shop")
+    assert sorted(path.name for path in (tmp_path / "state" / "streams").iterdir()) == ["lab.2_b-c"]
+    for action in (streams.get, streams.delete):
+        with pytest.raises(NotFoundError, match="no stream 'shop'"):
+            action("shop")
+    for action in (shop.reset, shop.snapshot, lambda: shop.classify(images[:1])):
+        with pytest.raises(NotFoundError, match="no stream 'shop' any more"):
+            action()
+    assert streams.create("shop", LABELS).describe()["samples_seen"] == 0
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", "A", "-a", ".a", "a" * 65, "a\n", "a\0", "ä", "a b", "%2e", "con:"]
+)
+def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
+    streams = start()
+    with pytest.raises(InputError, match="a stream is named with"):
+        streams.create(name, LABELS)
+    with pytest.raises(NotFoundError):
+        streams.get(name)
+    with pytest.raises(NotFoundError):
+        streams.delete(name)
+    assert list((tmp_path / "state" / "streams").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"labels": ["one"]}, "2 to 9 labels, got 1"),
+        ({"labels": [str(i) for i in range(10)]}, "2 to 9 labels, got 10"),
+        ({"labels": ["cat", "Katze " * 50]}, "longer than 200 characters"),
+        ({"labels": ["cat", "cat "]}, "the same class"),
+        ({"templates": ["{} {}".format(i, "{}") for i in range(5)]}, "25 prompts, at most 20"),
+        ({"templates": "no place"}, "has no {} for the class name"),
+        ({"templates": 3}, "a template must be a string"),
+        ({"method": "magic"}, "unknown method 'magic'"),
+        ({"settings": {"positive_capacity": 0}}, "at least 1"),
+        ({"settings": {"capacity": 1}}, "no setting 'capacity'"),
+    ],
+)
+def test_bad_setups_are_refused_and_leave_nothing(start, arguments, message, tmp_path):
+    streams = start(labels=9, prompts=20)
+    with pytest.raises(InputError, match=message):
+        streams.create("shop", **{"labels": LABELS, **arguments})
+    assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
+
+
+def test_there_is_a_most_of_streams(start):
+    streams = start(streams=2)
+    streams.create("a", LABELS)
+    streams.create("b", LABELS)
+    with pytest.raises(TooManyError, match="there are 2 streams, the most allowed"):
+        streams.create("c", LABELS)
+    streams.delete("a")
+    streams.create("c", LABELS)
+
+
+def test_a_folder_is_for_one_service(start, encoder, tmp_path):
+    start()
+    with pytest.raises(InputError, match="another service uses"):
+        Streams(tmp_path / "state", encoder)
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot keep streams in"):
+        Streams(tmp_path / "file", encoder)
+
+
+def test_a_stream_of_another_model_is_refused(start, after_a_kill, encoder, monkeypatch):
+    start().create("shop", LABELS)
+    monkeypatch.setattr(encoder, "fingerprint", "another")
+    with pytest.raises(UnusableError, match="made with another model; start the service with that one"):
+        after_a_kill().get("shop")
+
+
+def test_zero_shot_is_the_models_own_answer(start, images, encoder, tmp_path):
+    streams = start()
+    classifier = Classifier(["cat", "dog"], encoder, method="zero-shot", templates="the {}", cache=tmp_path)
+    answers = streams.zero_shot(images[:5], ["cat", "dog"], "the {}").result(60)
+    for mine, other in zip(answers, classifier.stream(images[:5]), strict=True):
+        assert mine.label == other.label
+        np.testing.assert_allclose(mine.score, other.score, atol=1e-4)
+    with pytest.raises(ImageError):
+        streams.zero_shot([b"no"], ["cat", "dog"]).result(60)
+    with pytest.raises(InputError):
+        streams.zero_shot(images[:1], ["cat"])
+    assert list((tmp_path / "state").glob("texts/*")) == []
+    with pytest.raises(BusyError):
+        streams.zero_shot(images * 13, ["cat", "dog"])
