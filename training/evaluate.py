@@ -69,7 +69,7 @@ def accuracies(stream: FeatureStream) -> tuple[float, float]:
     """Zero-shot accuracy, and TDA's in the mean over ten orders, in percent."""
     outcomes = compare(stream, {"tda": {}}, ORDERS)
     return tuple(
-        100 * float(np.mean([run.correct().mean() for run in outcomes[name].runs.values()]))
+        100 * float(np.mean([run.correct.mean() for run in outcomes[name].runs.values()]))
         for name in ("zero-shot", "tda")
     )
 
