@@ -150,6 +150,13 @@ def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
     assert {path.name for path in (here / "out").glob("*.png")} == {f"{name}.png" for name in recipes}
 
 
+def test_an_order_that_a_dataset_cannot_be_taken_in_shows_before_anything_is_encoded(invoke, tiny_onnx, here):
+    draw_dataset(here / "data", DATASETS["eurosat"], few(3, 2))
+    options = ("--data", "data", "--model", f"onnx:{tiny_onnx}", "--order", "domains:0")
+    assert "domain" in invoke("reproduce", "cross-domain", *options, exit_code=2).stderr
+    assert not (here / "features").exists()
+
+
 def test_the_ablation_on_the_real_streams(invoke, shared, here):
     files = sorted((shared / "streams").glob("*.safetensors"))
     if not files:

@@ -66,6 +66,7 @@ def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
         ({"templates": 3}, "a template must be a string"),
         ({"method": "magic"}, "unknown method 'magic'"),
         ({"settings": {"positive_capacity": 0}}, "at least 1"),
+        ({"settings": {"negative_capacity": 65}}, "negative_capacity may be at most 64"),
         ({"settings": {"capacity": 1}}, "no setting 'capacity'"),
     ],
 )

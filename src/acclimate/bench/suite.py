@@ -98,6 +98,20 @@ def present(datasets: Sequence[Dataset], root: Path) -> list[Dataset]:
     return here
 
 
+def list_all(datasets: Sequence[Dataset], root: Path, orders: Sequence[str]) -> dict[str, Listing]:
+    """The images of each dataset, before the first is encoded: what is wrong with the last shows now, not in a day.
+
+    Raises:
+        InputError: a dataset cannot be listed, or cannot be taken in one of the orders.
+    """
+    listings = {dataset.key: read_dataset(dataset, root) for dataset in datasets}
+    for listing in listings.values():
+        nothing = np.empty((len(listing), 0))  # an order needs labels and domains, but no features
+        for order in orders:
+            take_order(FeatureStream(nothing, nothing, 1.0, (), listing.labels, metadata=listing.metadata), order)
+    return listings
+
+
 def run_suite(
     datasets: Sequence[Dataset],
     root: Path,
@@ -137,10 +151,7 @@ def run_suite(
         key: {name: path for name, path in paths.items() if not (skip_existing and path.is_file())}
         for key, paths in files.items()
     }
-    # All are listed before the first is encoded: what is wrong with the last one shows now, and not in a day.
-    listings = {each.key: read_dataset(each, root) for each in datasets if todo[each.key]}
-    for listing in listings.values():
-        _check_orders(listing, protocol.orders)
+    listings = list_all([each for each in datasets if todo[each.key]], root, protocol.orders)
     encoder = load_encoder(protocol.model, device) if listings else None
     for dataset in datasets:
         if encoder is not None and dataset.key in listings:
@@ -160,13 +171,6 @@ def run_suite(
                 )
             _run_dataset(dataset, stream, protocol, todo[dataset.key], gpu_of(encoder) or "numpy", progress)
     return [path for paths in files.values() for path in paths.values()]
-
-
-def _check_orders(listing: Listing, orders: Sequence[str]) -> None:
-    """Take the orders of a stream that has no features yet; one that it cannot be taken in raises an InputError."""
-    nothing = np.empty((len(listing), 0))
-    for order in orders:
-        take_order(FeatureStream(nothing, nothing, 1.0, (), listing.labels, metadata=listing.metadata), order)
 
 
 def _run_dataset(

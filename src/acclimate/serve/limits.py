@@ -15,6 +15,7 @@ class Limits:
         images: of a request.
         labels: of a stream.
         label_chars: of a label.
+        capacity: entries a label that a setting may ask for.
         prompts: that a stream's labels and templates make together.
         streams: kept at once.
         queue: images that wait for the encoder; more are refused as busy.
@@ -34,6 +35,7 @@ class Limits:
     images: int = 64
     labels: int = 2000
     label_chars: int = 200
+    capacity: int = 64
     prompts: int = 200_000
     streams: int = 1000
     queue: int = 512

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock, Thread
@@ -107,7 +108,7 @@ class Streams:
         self._check_room(name)
         labels = check_labels(labels, templates, self.limits)
         settings = dict(settings or {})
-        configure(find(method), settings)
+        self._check_capacity(asdict(configure(find(method), settings)))
         setup = Setup(self.batcher.encoder.fingerprint, templates, method, settings, thumbnails, guard)
         unfinished = self._folder / f".new-{token_hex(8)}"
         try:
@@ -198,6 +199,11 @@ class Streams:
 
     def _open(self, name: str) -> Stream:
         return Stream(name, self._folder / name, self.batcher, self._pool, self._events)
+
+    def _check_capacity(self, settings: Mapping[str, Any]) -> None:
+        for key, value in settings.items():
+            if key.endswith("capacity") and value > self.limits.capacity:
+                raise InputError(f"{key} may be at most {self.limits.capacity} here, got {value}.")
 
     def _check_room(self, name: str) -> None:
         if name in self._streams or name in self._unusable:

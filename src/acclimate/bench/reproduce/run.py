@@ -4,12 +4,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from acclimate.bench.compare import sweep
-from acclimate.bench.datasets import DATASETS, read_dataset
+from acclimate.bench.datasets import DATASETS
 from acclimate.bench.reproduce.ablation import Ablation
 from acclimate.bench.reproduce.recipe import Recipe, Record, Variant
 from acclimate.bench.results import read_results, summarise, write_json
 from acclimate.bench.store import gpu_of, stored_stream
-from acclimate.bench.suite import Progress, present
+from acclimate.bench.suite import Progress, list_all, present
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.sources.features import FeatureStream, read_stream
@@ -72,13 +72,14 @@ def run_on_datasets(
     """
     wanted = {key: DATASETS[key] for recipe in recipes for key in recipe.datasets}
     here = present(list(wanted.values()), root)
+    listings = list_all(here, root, orders)
     encoder = load_encoder(model, device)
     records = []
     for dataset in here:
         variants = [
             each for recipe in recipes if dataset.key in recipe.datasets for each in recipe.variants(dataset.key)
         ]
-        listing = read_dataset(dataset, root)
+        listing = listings[dataset.key]
         with progress(len(listing), f"encoding {dataset.key}", "images") as advance:
             stream = stored_stream(
                 dataset,
