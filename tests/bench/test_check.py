@@ -33,7 +33,7 @@ def test_a_miniature_lacks_images_and_nothing_else(tmp_path, dataset):
     read = []
     findings = check_dataset(dataset, tmp_path, progress=read.append)
     assert set(kinds(findings)) == {"count"}
-    assert f"12 test images instead of {dataset.test}." in findings[-1].message
+    assert f"12 test images instead of {dataset.test}" in findings[-1].message
     assert sum(read) == 12
 
 

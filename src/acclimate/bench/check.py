@@ -200,10 +200,10 @@ def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
         if other:
             said = _some([f"{listing.class_names[label]} {count}" for label, count in other.items()])
             yield Finding("count", f"classes without their {dataset.per_class} images: {said}.")
-    if len(listing) != dataset.test:
+    if len(listing) not in dataset.counts:
         label, least = min(images.items(), key=lambda pair: pair[1])
         fewest = f" The fewest, {least}, are of {listing.class_names[label]!r}." if not lacking else ""
-        yield Finding("count", f"{len(listing)} test images instead of {dataset.test}.{fewest}")
+        yield Finding("count", f"{len(listing)} test images instead of {' or '.join(map(str, dataset.counts))}.{fewest}")
     gone = [path for path in listing.paths if not path.is_file()]
     if gone:
         folders = Counter(path.parent for path in gone)

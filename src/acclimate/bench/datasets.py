@@ -35,10 +35,11 @@ class Dataset:
         images: where the images lie, below `folder`.
         split: the file that lists the test images; "" where all images are for testing.
         classes: how many there are.
-        test: how many test images there are.
+        test: how many test images there are in the paper.
         views: views an image in the paper's protocol.
         authors: the authors' own (alpha, beta) of the positive cache for this dataset.
         get: where it comes from.
+        published: how many the published archive holds, where that is another number.
         per_class: images of every class, where all have as many.
         domains: whether a file's name tells its domain, as toy_3.jpg does.
     """
@@ -54,8 +55,14 @@ class Dataset:
     views: int
     authors: tuple[float, float]
     get: str
+    published: int | None = None
     per_class: int | None = None
     domains: bool = False
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Numbers of test images that are right."""
+        return (self.test,) if self.published is None else (self.test, self.published)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ def reasons(result: dict[str, Any], model: str) -> tuple[str, ...]:
     dataset = paper_dataset(result)
     if dataset is None:
         return (*why, "these are not the paper's datasets and prompts.")
-    if (result["n"], result["classes"]) != (dataset.test, dataset.classes):
+    if result["n"] not in dataset.counts or result["classes"] != dataset.classes:
         why.append("the images are not as many, or not of as many classes, as in the paper.")
     if result["prompts"] != "dataset":
         why.append(f"the prompts are not the paper's: {result['prompts']}.")
