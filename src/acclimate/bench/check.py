@@ -203,7 +203,8 @@ def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
     if len(listing) not in dataset.counts:
         label, least = min(images.items(), key=lambda pair: pair[1])
         fewest = f" The fewest, {least}, are of {listing.class_names[label]!r}." if not lacking else ""
-        yield Finding("count", f"{len(listing)} test images instead of {' or '.join(map(str, dataset.counts))}.{fewest}")
+        right = " or ".join(map(str, dataset.counts))
+        yield Finding("count", f"{len(listing)} test images instead of {right}.{fewest}")
     gone = [path for path in listing.paths if not path.is_file()]
     if gone:
         folders = Counter(path.parent for path in gone)
