@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--minilm", type=Path, required=True)
     parser.add_argument("--head", type=Path, required=True)
     parser.add_argument("--to", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=14_000)
     parser.add_argument("--batch", type=int, default=2048)
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
