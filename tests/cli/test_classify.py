@@ -14,28 +14,11 @@ import time
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from acclimate import load, read_stream
-from acclimate.cli import app
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"
-
-
-@pytest.fixture
-def invoke(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / ".cache"))
-
-    def run(*arguments, exit_code=0, stdin=None):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == exit_code, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture

@@ -4,29 +4,11 @@ import sys
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 import acclimate
 from acclimate import TDA, load, read_stream, save
-from acclimate.cli import app
 from acclimate.cli.settings import parse_settings
 from acclimate.errors import InputError
-
-
-@pytest.fixture
-def invoke(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.setenv("TERMINAL_WIDTH", "200")
-
-    def run(*arguments, exit_code=0):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == exit_code, result.output
-        return result
-
-    return run
 
 
 def rows(output):

@@ -10,25 +10,11 @@ import time
 from dataclasses import replace
 
 import pytest
-from typer.testing import CliRunner
 
 from acclimate.bench.datasets import DATASETS
 from acclimate.bench.synthetic import shifted_stream
-from acclimate.cli import app
 from acclimate.sources.features import write_stream
 from miniatures import draw_dataset, few
-
-
-@pytest.fixture
-def invoke(here):
-    def run(*arguments, exit_code=0):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == exit_code, result.output
-        return result
-
-    return run
 
 
 @pytest.fixture
