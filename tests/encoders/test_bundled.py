@@ -9,7 +9,8 @@ import pytest
 
 import acclimate
 from acclimate.bench.pictures import LOOKS, SCENES, draw, draw_folder
-from acclimate.encoders import load_encoder
+from acclimate.cli.classify import DEFAULT_MODEL
+from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES
 
 FOLDER = Path(acclimate.__file__).parent / "encoders" / "bundled"
@@ -36,6 +37,11 @@ def test_it_is_small_and_says_where_it_comes_from():
     card = (FOLDER / "README.md").read_text(encoding="utf-8")
     for word in ("MIT", "Apache-2.0", "WordNet", "not for", "zero-shot", "kitten"):
         assert word in card
+
+
+def test_it_is_the_default_of_the_commands():
+    assert DEFAULT_MODEL == BUNDLED
+    assert load_encoder(BUNDLED).fingerprint == load_encoder(f"onnx:{FOLDER}").fingerprint
 
 
 def test_features_have_unit_length_and_texts_say_nothing_about_keys(encoder):

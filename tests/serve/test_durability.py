@@ -190,7 +190,7 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
             stream.snapshot,
             stream.reset,
             stream.rollback,
-            lambda: stream.add_labels(["fox"]),
+            lambda: stream.change_labels(add=["fox"]),
         ):
             with pytest.raises(StorageError):
                 action()

@@ -220,8 +220,8 @@ def test_labels_come_and_go_together_or_not_at_all(stream, images):
         with pytest.raises(InputError):
             stream.change_labels(**change)
     assert stream.state_bytes() == state
-    stream.add_labels(["owl"])
-    stream.remove_labels(["owl"])
+    stream.change_labels(add=["owl"])
+    stream.change_labels(remove=["owl"])
     assert stream.state_bytes() == state
     assert len(stream.classify(images[:1], top_k=9).result(60)[0].prediction.top) == 6
 

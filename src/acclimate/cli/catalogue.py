@@ -11,7 +11,7 @@ def models() -> None:
     for prefix, (_, _, what, example) in PREFIXES.items():
         typer.echo(f"{prefix + ':':11} {what}\n{'':11} {example}")
     typer.echo("\nwell-known names:")
-    for name in KNOWN[1:]:
+    for name in KNOWN:
         typer.echo(f"  {name}")
 
 

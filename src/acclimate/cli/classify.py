@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from acclimate.job.rows import Row
     from acclimate.job.run import Job
 
-DEFAULT_MODEL = "bundled"
+DEFAULT_MODEL = "bundled"  # `encoders.BUNDLED`; to import that would make --help wait for NumPy
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 SOURCE_HELP = "A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
 TEMPLATE_HELP = (

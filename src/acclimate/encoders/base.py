@@ -53,7 +53,6 @@ PREFIXES = {
 }
 BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder beside this file
 KNOWN = (
-    BUNDLED,
     "hf:openai/clip-vit-base-patch16",
     "hf:openai/clip-vit-base-patch32",
     "hf:openai/clip-vit-large-patch14",
@@ -80,7 +79,7 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
     prefix, colon, what = name.partition(":")
     if not colon or prefix not in PREFIXES or not what:
         forms = ", ".join([BUNDLED, *(example for *_, example in PREFIXES.values())])
-        near = get_close_matches(name, KNOWN, n=2, cutoff=0.5)
+        near = get_close_matches(name, (BUNDLED, *KNOWN), n=2, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else f"a model is named like {forms}."
         if Path(name).is_dir():
             hint = f"for a folder, write onnx:{name} or local:{name}."

@@ -91,7 +91,7 @@ class Result(BaseModel):
     entropy: float = Field(description="Of the model's own answer, in nats.")
     changed: bool = Field(description="Whether adapting changed the answer.")
     admitted: list[str] = Field(description="The caches it entered.")
-    refused: str | None = Field(description="Why the guard did not let it in, where it did not.")
+    refused: str | None = Field(description="Why a guard or the disk kept it from being learnt.")
 
 
 class Classified(BaseModel):

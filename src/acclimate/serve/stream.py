@@ -140,14 +140,6 @@ class Stream:
         """Remove labels and what was learnt of them, and add others: all of it, or nothing."""
         self._do(lambda learner: learner.change_labels(add, remove))
 
-    def add_labels(self, labels: Sequence[str]) -> None:
-        """Add labels; what was learnt of the others stays."""
-        self.change_labels(add=labels)
-
-    def remove_labels(self, labels: Sequence[str]) -> None:
-        """Remove labels and what was learnt of them."""
-        self.change_labels(remove=labels)
-
     def load_state(self, content: bytes) -> None:
         """Go on from a state file; one that does not fit is refused with a StateError, and nothing changes."""
         self._do(lambda learner: learner.load_state(content))
