@@ -11,9 +11,9 @@ from time import perf_counter
 
 import numpy as np
 
-from acclimate.bench.pictures import SCENES, draw
+from acclimate.cli.pictures import SCENES, draw
 from acclimate.encoders import load_encoder
-from acclimate.encoders.images import open_image
+from acclimate.images import open_image
 
 BATCH, ROUNDS = 32, 5
 LAYERS, TOKENS = 12, 65

@@ -21,11 +21,11 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.classifier import Classifier
+from acclimate.classify.outputs import open_output
+from acclimate.classify.run import Job
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
-from acclimate.encoders.images import open_image
-from acclimate.job.outputs import open_output
-from acclimate.job.run import Job
+from acclimate.images import open_image
 from acclimate.sources.base import open_source
 from tiny_models import save_tiny_model
 

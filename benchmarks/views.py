@@ -24,7 +24,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.bench.encode import iter_view_batches
-from acclimate.encoders.images import Preprocess, open_image
+from acclimate.encoders.preprocess import Preprocess
+from acclimate.images import open_image
 from acclimate.views import augment, tensor
 from acclimate.views.plan import draw_plan
 from classify_overhead import draw_photos

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from acclimate.bench.synthetic import shifted_stream
-from acclimate.sources.features import write_stream
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.stream import write_stream
 
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("acclimate")

@@ -8,9 +8,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import acclimate
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.cli import app
-from acclimate.sources.features import write_stream
+from acclimate.stream import write_stream
 
 ROOT = Path(__file__).parents[1]
 
@@ -28,7 +28,7 @@ def desk(tiny_onnx, photos, tmp_path, monkeypatch):
     """A folder with what the documents speak of: a model, photos, labels, a feature file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / ".cache"))
-    monkeypatch.setattr("acclimate.adapters.base._REGISTRY", acclimate.methods())
+    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
     shutil.copytree(tiny_onnx, "clip")
     shutil.copytree(photos, "photos")
     Path("labels.txt").write_text("red\ngreen\nblue\n")

@@ -18,7 +18,7 @@ import numpy as np
 
 from acclimate.bench.compare import compare
 from acclimate.classifier import Classifier
-from acclimate.sources.features import FeatureStream, write_stream
+from acclimate.stream import FeatureStream, write_stream
 
 ORDERS = [f"seed:{seed}" for seed in range(10)]
 NEW_NAMES = ("kitten", "lorry", "violin player")  # none of them is a class name of the training pack

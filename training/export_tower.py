@@ -12,8 +12,8 @@ import numpy as np
 import onnxruntime
 import torch
 
-from acclimate.encoders.images import Preprocess
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION
+from acclimate.encoders.preprocess import Preprocess
 from images import MEAN, STD, normalise, read_pack
 from text_model import TextSize
 from tower_graph import FLOAT32, write_graph

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from acclimate.adapters import TDA, Adapter, ZeroShot, create, load, merge, methods, register, save
     from acclimate.classifier import Classifier, Prediction
     from acclimate.errors import AcclimateError
     from acclimate.evidence import Evidence, observe, observe_views
-    from acclimate.sources.features import FeatureStream, read_stream, write_stream
+    from acclimate.methods import TDA, Adapter, ZeroShot, create, list_methods, load, merge, register, save
+    from acclimate.stream import FeatureStream, read_stream, write_stream
 
 __all__ = [
     "TDA",
@@ -22,9 +22,9 @@ __all__ = [
     "Prediction",
     "ZeroShot",
     "create",
+    "list_methods",
     "load",
     "merge",
-    "methods",
     "observe",
     "observe_views",
     "read_stream",
@@ -38,19 +38,19 @@ _HOMES = {
     "AcclimateError": "errors",
     "Classifier": "classifier",
     "Evidence": "evidence",
-    "FeatureStream": "sources.features",
+    "FeatureStream": "stream",
     "Prediction": "classifier",
     "observe": "evidence",
     "observe_views": "evidence",
-    "read_stream": "sources.features",
-    "write_stream": "sources.features",
+    "read_stream": "stream",
+    "write_stream": "stream",
 }
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
-    value = getattr(import_module(f"acclimate.{_HOMES.get(name, 'adapters')}"), name)
+    value = getattr(import_module(f"acclimate.{_HOMES.get(name, 'methods')}"), name)
     globals()[name] = value
     return value
 

@@ -11,12 +11,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.adapters import create, load, save
 from acclimate.arrays import Array, HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, load_encoder
-from acclimate.encoders.images import open_image
 from acclimate.errors import ImageError, InputError
 from acclimate.evidence import Evidence, observe
+from acclimate.images import open_image
+from acclimate.methods import create, load, save
 from acclimate.prompts import class_vectors, clean_labels
 
 PREFETCH = 3  # batches being decoded while one is encoded

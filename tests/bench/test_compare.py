@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from acclimate.arrays import unit_rows
 from acclimate.bench.compare import compare, sweep
 from acclimate.bench.results import summarise
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.views import REDUCERS
 

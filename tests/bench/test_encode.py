@@ -8,8 +8,9 @@ import pytest
 
 from acclimate.bench.encode import iter_view_batches
 from acclimate.encoders import load_encoder
-from acclimate.encoders.images import Preprocess, open_image
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import InputError, MissingExtraError
+from acclimate.images import open_image
 from tiny_models import MEANS, STDS
 
 VIEWS = 8

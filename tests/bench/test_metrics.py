@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.adapters import TDA
 from acclimate.bench.metrics import (
     accuracy_over_time,
     cache_quality,
@@ -15,6 +14,7 @@ from acclimate.bench.metrics import (
     squared_errors,
     worst_tenth,
 )
+from acclimate.methods import TDA
 
 
 def test_recall_is_averaged_over_the_classes_that_occur():

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.bench.orders import SHAPES, order_names, take_order
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 
 DOMAINS = ["photo"] * 150 + ["sketch"] * 50 + ["cartoon"] * 200

@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate.adapters import TDA, TDAConfig
 from acclimate.bench.datasets import DATASETS
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.reproduce import RECIPES
@@ -15,9 +14,10 @@ from acclimate.bench.reproduce.recipe import Variant, groups
 from acclimate.bench.reproduce.report import write_report
 from acclimate.bench.reproduce.run import run_on_streams
 from acclimate.bench.results import OF_FILE, read_results
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.sources.features import write_stream
+from acclimate.methods import TDA, TDAConfig
+from acclimate.stream import write_stream
 
 
 def silent(total, verb, things):

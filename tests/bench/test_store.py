@@ -16,8 +16,8 @@ from acclimate.bench.datasets import DATASETS, read_dataset
 from acclimate.bench.encode import iter_view_batches
 from acclimate.bench.store import gpu_of, stored_stream
 from acclimate.encoders import load_encoder
-from acclimate.encoders.images import open_image
 from acclimate.errors import RunError
+from acclimate.images import open_image
 from acclimate.prompts import class_vectors
 from miniatures import draw_dataset, few
 

@@ -6,11 +6,11 @@ import shutil
 import numpy as np
 import pytest
 
-from acclimate.adapters import TDA
 from acclimate.bench.datasets import DATASETS, SUITES, find_datasets
 from acclimate.bench.results import read_results
 from acclimate.bench.suite import Protocol, present, run_suite
 from acclimate.errors import InputError, ModelError, RunError
+from acclimate.methods import TDA
 from acclimate.views import REDUCERS
 from miniatures import draw_dataset, few
 

@@ -50,7 +50,7 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
 
 
 def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.adapters.base._REGISTRY", acclimate.methods())
+    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
 
     @acclimate.register
     class Plain(acclimate.ZeroShot):

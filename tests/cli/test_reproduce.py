@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from acclimate.bench.datasets import DATASETS
-from acclimate.bench.synthetic import shifted_stream
-from acclimate.sources.features import write_stream
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.stream import write_stream
 from miniatures import draw_dataset, few
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.encoders.images import open_image
 from acclimate.errors import BusyError, ImageError, InputError, ModelError
+from acclimate.images import open_image
 from acclimate.prompts import class_vectors
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.limits import Limits

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier, load
-from acclimate.adapters.persist import cached_entries
 from acclimate.errors import ImageError, InputError, NotFoundError, StateError
+from acclimate.methods.persist import cached_entries
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
@@ -263,7 +263,7 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
 
 @pytest.mark.parametrize("change", [{"positive.ids": 2**60}, {"positive.ids": -(2**40)}, {"positive.keys": 1e3}])
 def test_a_state_with_impossible_numbers_is_refused(stream, images, change):
-    from acclimate.state import read_snapshot, snapshot_bytes
+    from acclimate.files import read_snapshot, snapshot_bytes
 
     stream.classify(images[:10]).result(60)
     stream.snapshot()

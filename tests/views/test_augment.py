@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.encoders.images import Preprocess
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 from acclimate.views.augment import ModelInput, apply, make_views
 from acclimate.views.plan import OPERATIONS, draw_plan

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from acclimate.bench.datasets import Dataset, Listing, folder_images, misplaced, read_dataset, sub_folders
-from acclimate.encoders.images import open_image
 from acclimate.errors import ImageError, InputError
+from acclimate.images import open_image
 from acclimate.prompts import spoken
 from acclimate.sources.coop import read_split
 

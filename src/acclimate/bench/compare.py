@@ -4,12 +4,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.adapters.base import Adapter, create
 from acclimate.arrays import Array, HostArray
 from acclimate.bench.orders import take_order
 from acclimate.bench.prequential import Run, run
 from acclimate.errors import InputError, MissingExtraError
-from acclimate.sources.features import FeatureStream
+from acclimate.methods.base import Adapter, create
+from acclimate.stream import FeatureStream
 
 
 @dataclass(frozen=True)

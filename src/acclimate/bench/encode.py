@@ -13,8 +13,8 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, move
 from acclimate.encoders import Encoder
-from acclimate.encoders.images import open_image
 from acclimate.errors import ImageError, InputError, MissingExtraError
+from acclimate.images import open_image
 from acclimate.views.augment import ModelInput, make_views
 from acclimate.views.plan import draw_plan
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
-from acclimate.sources.features import FeatureStream
+from acclimate.stream import FeatureStream
 
 CONCENTRATION = 0.1  # of the Dirichlet in `correlated`: the usual choice for strongly correlated streams
 STRETCH = 100  # samples that a stretch of a correlated stream holds on average

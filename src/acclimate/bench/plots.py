@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.bench.metrics import running_accuracy
 from acclimate.errors import InputError, MissingExtraError, RunError
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # zero-shot, in grey, comes first

@@ -9,7 +9,6 @@ from time import perf_counter
 
 import numpy as np
 
-from acclimate.adapters.base import Adapter
 from acclimate.arrays import Array, HostArray, as_floats, move, softmax_and_entropy, to_host, unit_rows
 from acclimate.bench.metrics import (
     accuracy_over_time,
@@ -20,7 +19,8 @@ from acclimate.bench.metrics import (
 )
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, observe_unit
-from acclimate.sources.features import FeatureStream
+from acclimate.methods.base import Adapter
+from acclimate.stream import FeatureStream
 from acclimate.views import REDUCERS
 
 

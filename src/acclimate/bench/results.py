@@ -16,8 +16,8 @@ from acclimate.bench.machine import hardware, peak_memory_mb, versions
 from acclimate.bench.metrics import cache_quality, changes, early_phase, worst_tenth
 from acclimate.bench.prequential import Run
 from acclimate.errors import InputError, RunError
-from acclimate.sources.features import FeatureStream
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
+from acclimate.stream import FeatureStream
 
 OF_FILE = "those of the feature file"  # prompts that nobody knows but who made the file
 METRICS = ("acc1", "acc5", "mean_per_class_recall")

@@ -22,9 +22,9 @@ from acclimate.bench.datasets import Dataset, Listing
 from acclimate.bench.encode import iter_view_batches
 from acclimate.encoders import Encoder
 from acclimate.errors import RunError
+from acclimate.files import write_atomically
 from acclimate.prompts import class_vectors, prompts_for
-from acclimate.sources.features import FeatureStream
-from acclimate.state import write_atomically
+from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 
 FORMAT = 1  # to be raised when the same images would be stored otherwise

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.adapters.base import find
 from acclimate.bench.compare import compare
 from acclimate.bench.datasets import Dataset, Listing, read_dataset
 from acclimate.bench.orders import take_order
@@ -17,8 +16,9 @@ from acclimate.bench.results import summarise, write_json
 from acclimate.bench.store import gpu_of, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
+from acclimate.methods.base import find
 from acclimate.prompts import template_sets
-from acclimate.sources.features import FeatureStream
+from acclimate.stream import FeatureStream
 from acclimate.views import REDUCERS
 
 Progress = Callable[[int, str, str], AbstractContextManager[Callable[[int], None]]]  # total, verb, things -> advance

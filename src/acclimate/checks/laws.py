@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.adapters import Adapter, load, merge, save
-from acclimate.adapters.persist import cached_entries
 from acclimate.arrays import HostArray
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
+from acclimate.methods import Adapter, load, merge, save
+from acclimate.methods.persist import cached_entries
 
 
 class Trial:

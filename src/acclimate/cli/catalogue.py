@@ -19,9 +19,9 @@ def methods() -> None:
     """List the methods and their settings."""
     from dataclasses import fields
 
-    from acclimate.adapters import methods as known
+    from acclimate.methods import list_methods
 
-    for name, method in known().items():
+    for name, method in list_methods().items():
         typer.echo(f"{name:11} {method.summary}")
         for field in fields(method.Config):
             typer.echo(f"{'':11}   {field.name} = {field.default}")

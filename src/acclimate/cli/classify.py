@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
-    from acclimate.job.rows import Row
-    from acclimate.job.run import Job
+    from acclimate.classify.rows import Row
+    from acclimate.classify.run import Job
 
 DEFAULT_MODEL = "bundled"  # `encoders.BUNDLED`; to import that would make --help wait for NumPy
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
@@ -47,13 +47,13 @@ def classify(
     A table on a terminal, csv when piped; rows are written as they come.
     """
     from acclimate.classifier import Classifier
+    from acclimate.classify.outputs import CsvOutput, open_output
+    from acclimate.classify.run import Job
     from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError, RunError
-    from acclimate.job.outputs import CsvOutput, open_output
-    from acclimate.job.run import Job
+    from acclimate.files import check_writable
     from acclimate.prompts import example_prompts, parse_template_option, read_labels
     from acclimate.sources.base import open_source, order_samples
-    from acclimate.state import check_writable
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
@@ -186,9 +186,9 @@ def _report(job: "Job", path: Path, settings: dict[str, str]) -> None:
     from dataclasses import asdict
 
     from acclimate import __version__
-    from acclimate.encoders.images import open_image
+    from acclimate.classify.report import write_report
     from acclimate.errors import ImageError
-    from acclimate.job.report import write_report
+    from acclimate.images import open_image
 
     def picture(index: int) -> Any:
         try:

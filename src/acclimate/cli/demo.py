@@ -8,7 +8,7 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from acclimate.sources.features import FeatureStream
+    from acclimate.stream import FeatureStream
 
 FOLDER = Path("acclimate-demo")
 
@@ -22,10 +22,10 @@ def demo(
 
     from rich.console import Console
 
-    from acclimate.bench.pictures import SCENES, draw_folder
     from acclimate.cli.classify import classify
+    from acclimate.cli.pictures import SCENES, draw_folder
     from acclimate.errors import InputError
-    from acclimate.sources.features import read_stream
+    from acclimate.stream import read_stream
 
     console, recorded = Console(), out / "pacs.safetensors"
     try:
@@ -56,7 +56,7 @@ def _adapt_live(stream: "FeatureStream", console: "Console") -> None:
     from rich.live import Live
     from rich.table import Table
 
-    from acclimate.adapters import create
+    from acclimate.methods import create
 
     assert stream.labels is not None
     domains = json.loads(stream.metadata["domains"])

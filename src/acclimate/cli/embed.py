@@ -32,10 +32,10 @@ def embed(
     from acclimate.classifier import Classifier
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import RunError
+    from acclimate.files import check_writable
     from acclimate.prompts import parse_template_option, read_labels
     from acclimate.sources.base import open_source, order_samples
-    from acclimate.sources.features import FeatureStream, write_stream
-    from acclimate.state import check_writable
+    from acclimate.stream import FeatureStream, write_stream
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)

@@ -39,7 +39,6 @@ def run(
     """Adapt streams of stored features and score them, zero-shot beside every method."""
     from rich.console import Console
 
-    from acclimate.adapters import save
     from acclimate.bench.compare import compare
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import check_picture, plot_running_accuracy
@@ -47,8 +46,9 @@ def run(
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError
-    from acclimate.sources.features import read_stream
-    from acclimate.state import check_writable
+    from acclimate.files import check_writable
+    from acclimate.methods import save
+    from acclimate.stream import read_stream
 
     chosen = list(dict.fromkeys(method or ["tda"]))
     learners = [name for name in chosen if name != "zero-shot"]

@@ -13,8 +13,8 @@ def parse_settings(method: str, settings: Sequence[str], methods: Sequence[str])
         settings: KEY=VALUE or METHOD.KEY=VALUE, KEY with dashes or underscores.
         methods: all methods of the command.
     """
-    from acclimate.adapters.base import configure, find
     from acclimate.errors import InputError
+    from acclimate.methods.base import configure, find
 
     own = {}
     for text in settings:

@@ -16,8 +16,8 @@ def inspect(
     """Show what state files hold: method, settings, classes, and what was learnt of each."""
     from rich.console import Console
 
-    from acclimate.adapters import load
-    from acclimate.adapters.persist import cached_entries
+    from acclimate.methods import load
+    from acclimate.methods.persist import cached_entries
 
     console = Console()
     for path in files:
@@ -34,10 +34,10 @@ def merge(
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")],
 ) -> None:
     """Merge what several adapters learnt; the order of the files never matters."""
-    from acclimate.adapters import load, save
-    from acclimate.adapters import merge as merge_adapters
-    from acclimate.adapters.persist import cached_entries
-    from acclimate.state import check_writable
+    from acclimate.files import check_writable
+    from acclimate.methods import load, save
+    from acclimate.methods import merge as merge_adapters
+    from acclimate.methods.persist import cached_entries
 
     check_writable(out)
     merged = merge_adapters([load(path) for path in files])
@@ -52,8 +52,8 @@ def diff(
     other: Annotated[Path, typer.Argument(help="Another.")],
 ) -> None:
     """Say how two states differ; exit with 1 if they do."""
-    from acclimate.adapters import load
-    from acclimate.adapters.persist import cached_entries, compare
+    from acclimate.methods import load
+    from acclimate.methods.persist import cached_entries, compare
 
     first, second = load(one), load(other)
     lines = compare(first, second)

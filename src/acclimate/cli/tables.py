@@ -19,7 +19,7 @@ def tables(
     from acclimate.bench.results import read_results
     from acclimate.bench.tables import FORMATS
     from acclimate.errors import InputError
-    from acclimate.state import check_writable, write_atomically
+    from acclimate.files import check_writable, write_atomically
 
     if out is not None:
         check_writable(out)

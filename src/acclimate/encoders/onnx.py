@@ -10,7 +10,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.base import fingerprint_files
-from acclimate.encoders.images import Preprocess
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
 CONFIG = "acclimate.json"

@@ -14,8 +14,8 @@ from safetensors import safe_open
 
 from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError
+from acclimate.files import to_bytes, write_atomically
 from acclimate.prompts.templates import Templates, clean_labels, prompts_for
-from acclimate.state import to_bytes, write_atomically
 
 BATCH = 256
 CACHE_VERSION = 1  # to be raised when the same prompts and encoder give other vectors

@@ -18,8 +18,8 @@ from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.encoders import Encoder
-from acclimate.encoders.images import open_image
 from acclimate.errors import BusyError, ImageError, ModelError
+from acclimate.images import open_image
 from acclimate.prompts import class_vectors
 from acclimate.serve.events import Events
 from acclimate.serve.limits import Limits

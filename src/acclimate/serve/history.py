@@ -12,9 +12,9 @@ from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from acclimate.adapters import load, save
-from acclimate.adapters.persist import read_notes
 from acclimate.errors import StateError, StorageError
+from acclimate.methods import load, save
+from acclimate.methods.persist import read_notes
 from acclimate.serve.journal import Journal, read_journal
 from acclimate.serve.memory import Memory
 

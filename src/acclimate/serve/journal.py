@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from acclimate.errors import StorageError
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the record, its checksum, checksum of these two

@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.adapters import create, load
-from acclimate.adapters.persist import cached_entries
 from acclimate.arrays import Array, HostArray
 from acclimate.classifier import Prediction, predictions_from
 from acclimate.errors import InputError, NotFoundError, StateError, StorageError
 from acclimate.evidence import Evidence
+from acclimate.methods import create, load
+from acclimate.methods.persist import cached_entries
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History

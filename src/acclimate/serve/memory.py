@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.adapters import Adapter
-from acclimate.adapters.persist import cached_entries, duplicate
 from acclimate.arrays import Array, HostArray
+from acclimate.classify.run import next_id
 from acclimate.evidence import Evidence, observe
-from acclimate.job.run import next_id
+from acclimate.methods import Adapter
+from acclimate.methods.persist import cached_entries, duplicate
 
 
 class Memory:

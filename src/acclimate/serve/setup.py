@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import InputError, StateError
+from acclimate.files import write_atomically
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
-from acclimate.state import write_atomically
 
 FILE = "stream.json"
 VERSION = 1

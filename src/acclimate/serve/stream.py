@@ -7,8 +7,8 @@ from threading import Lock
 from time import perf_counter
 from typing import Any, TypeVar
 
-from acclimate.adapters.persist import to_bytes
 from acclimate.errors import InputError, NotFoundError
+from acclimate.methods.persist import to_bytes
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.events import Events
 from acclimate.serve.lane import Lane

@@ -13,8 +13,6 @@ from secrets import token_hex
 from threading import Event, Lock, Thread
 from typing import Any
 
-from acclimate.adapters import create
-from acclimate.adapters.base import configure, find
 from acclimate.classifier import Prediction, predictions_from
 from acclimate.encoders import Encoder
 from acclimate.errors import (
@@ -27,6 +25,8 @@ from acclimate.errors import (
     UnusableError,
 )
 from acclimate.evidence import observe
+from acclimate.methods import create
+from acclimate.methods.base import configure, find
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.events import Events
 from acclimate.serve.guard import GuardRules

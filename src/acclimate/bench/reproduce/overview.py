@@ -4,12 +4,12 @@ from collections.abc import Container
 from dataclasses import asdict
 from typing import Any
 
-from acclimate.adapters.base import find
 from acclimate.bench.reported import paper_dataset
 from acclimate.bench.reproduce import RECIPES
 from acclimate.bench.reproduce.ablation import Ablation
 from acclimate.bench.reproduce.recipe import Group, Record
 from acclimate.bench.tables import Cell, Table
+from acclimate.methods.base import find
 
 
 def every_table(group: Group) -> list[Table]:

@@ -5,9 +5,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from acclimate.adapters.base import configure, find
 from acclimate.bench.reported import paper_dataset
 from acclimate.bench.tables import Table
+from acclimate.methods.base import configure, find
 
 Record = dict[str, Any]  # one result, as JSON holds it
 

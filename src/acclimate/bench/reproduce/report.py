@@ -6,7 +6,7 @@ from pathlib import Path
 from acclimate.bench.reproduce.recipe import Group, Recipe, Record, groups
 from acclimate.bench.tables import letters, markdown_table, notes
 from acclimate.errors import RunError
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
 
 ON_STREAMS = """\
 **These are not the paper's datasets.** They are feature files, with the model and the class vectors that they were made

@@ -12,7 +12,7 @@ from acclimate.bench.store import gpu_of, stored_stream
 from acclimate.bench.suite import Progress, list_all, present
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
-from acclimate.sources.features import FeatureStream, read_stream
+from acclimate.stream import FeatureStream, read_stream
 
 
 def run_on_streams(

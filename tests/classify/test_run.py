@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load
+from acclimate.classify.outputs import CsvOutput, JsonlOutput, open_output
+from acclimate.classify.rows import Row
+from acclimate.classify.run import Job
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
-from acclimate.job.outputs import CsvOutput, JsonlOutput, open_output
-from acclimate.job.rows import Row
-from acclimate.job.run import Job
 from acclimate.sources.base import open_source
 
 LABELS = ["red circle", "green square", "blue stripes"]

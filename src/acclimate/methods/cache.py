@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
-from acclimate.cache.schedule import Entry, Plan, Queues, schedule
 from acclimate.errors import StateError
+from acclimate.methods.schedule import Entry, Plan, Queues, schedule
 
 Routes = tuple[Array, list[Array]]  # classes, and turns of entries; see `_routes`
 FIELDS = ("keys", "classes", "entropies", "ids", "marks")

@@ -233,7 +233,7 @@ def register(method: AnyAdapter) -> AnyAdapter:
     return method
 
 
-def methods() -> dict[str, type[Adapter]]:
+def list_methods() -> dict[str, type[Adapter]]:
     """Every known method by name."""
     return dict(sorted(_REGISTRY.items()))
 
@@ -241,7 +241,7 @@ def methods() -> dict[str, type[Adapter]]:
 def find(name: str) -> type[Adapter]:
     """The method of that name."""
     if name not in _REGISTRY:
-        raise InputError(f"unknown method {name!r}; {_nearest(name, methods())}")
+        raise InputError(f"unknown method {name!r}; {_nearest(name, list_methods())}")
     return _REGISTRY[name]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.sources.features import FeatureStream
+from acclimate.stream import FeatureStream
 
 
 def shifted_stream(samples: int = 3000, classes: int = 20, dim: int = 64, seed: int = 0) -> FeatureStream:

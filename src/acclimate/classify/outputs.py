@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from acclimate.classify.rows import Row
 from acclimate.errors import InputError, MissingExtraError, StateError
-from acclimate.job.rows import Row
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
 
 PLAIN = ("index", "file", "label", "score", "zero_shot_label", "zero_shot_score", "changed", "entropy", "error")
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Literal
 
-from acclimate.adapters import Adapter, load, save
-from acclimate.adapters.persist import read_notes
 from acclimate.classifier import Classifier, Prediction
+from acclimate.classify.outputs import LinesOutput
+from acclimate.classify.rows import Row
+from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.job.outputs import LinesOutput
-from acclimate.job.rows import Row
-from acclimate.job.summary import Summary
+from acclimate.methods import Adapter, load, save
+from acclimate.methods.persist import read_notes
 from acclimate.sources.base import Sample, source_fingerprint
 
 

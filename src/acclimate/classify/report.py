@@ -10,10 +10,10 @@ from io import BytesIO
 from string import Template
 from typing import TYPE_CHECKING, Any
 
-from acclimate.adapters.base import Adapter
+from acclimate.classify.summary import BINS, Summary
 from acclimate.errors import InputError
-from acclimate.job.summary import BINS, Summary
-from acclimate.state import write_atomically
+from acclimate.files import write_atomically
+from acclimate.methods.base import Adapter
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -48,7 +48,7 @@ def write_report(
         first_id: id in the caches of the row of index 0; smaller ids are of earlier jobs.
     """
     pictures = _Pictures(image, name)
-    page = Template(files("acclimate.job").joinpath("report.html").read_text("utf-8")).substitute(
+    page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
         lead=_lead(summary),
         share=_percent(summary.changed, summary.answered),

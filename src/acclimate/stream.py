@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
 from acclimate.errors import InputError, MissingExtraError
-from acclimate.state import to_bytes, write_atomically
+from acclimate.files import to_bytes, write_atomically
 
 TENSORS = ("features", "class_vectors", "labels", "order")
 ArrayOrFile = HostArray | str | os.PathLike[str]

@@ -2,12 +2,12 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, Adapter, create, methods, register
+from acclimate import TDA, Adapter, create, list_methods, register
 from acclimate.errors import InputError
 
 
 def test_methods_are_found_by_name(stream):
-    assert set(methods()) >= {"tda", "zero-shot"}
+    assert set(list_methods()) >= {"tda", "zero-shot"}
     assert isinstance(create("tda", stream.class_vectors, logit_scale=10.0, positive_alpha=1), TDA)
     with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
         create("tad", stream.class_vectors, logit_scale=10.0)
@@ -16,7 +16,7 @@ def test_methods_are_found_by_name(stream):
 
 
 def test_anybody_can_register_a_method(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.adapters.base._REGISTRY", methods())
+    monkeypatch.setattr("acclimate.methods.base._REGISTRY", list_methods())
 
     @register
     class Doubled(Adapter):

@@ -13,8 +13,8 @@ from safetensors.numpy import load_file, save_file
 
 import acclimate
 from acclimate import TDA, load, merge, save
-from acclimate.adapters.persist import duplicate, read_notes, to_bytes
 from acclimate.errors import InputError, StateError
+from acclimate.methods.persist import duplicate, read_notes, to_bytes
 
 
 @pytest.fixture
@@ -197,7 +197,7 @@ SAVER = """
 import sys
 import numpy as np
 from acclimate import TDA, save
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 stream = shifted_stream(samples=400, classes=40, dim=512, seed=1)
 states = []
 for count in (10, 400):

@@ -5,8 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
+from acclimate.classify.rows import Row
 from acclimate.errors import InputError
-from acclimate.job.rows import Row
 
 BINS = 20  # of a confidence histogram
 POINTS = 128  # along the stream, at most; at least half as many once there are that many rows

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from acclimate import TDA, ZeroShot, create, observe_views
 from acclimate.arrays import to_host
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from reference import NaiveTDA
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.adapters.base import Adapter, Change, register
 from acclimate.arrays import Array, HostArray, device, index, namespace, to_host
-from acclimate.cache.schedule import Plan
-from acclimate.cache.store import FIELDS, Cache, pad_marks
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
+from acclimate.methods.base import Adapter, Change, register
+from acclimate.methods.cache import FIELDS, Cache, pad_marks
+from acclimate.methods.schedule import Plan
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from acclimate.adapters.base import Adapter, register
 from acclimate.arrays import Array, HostArray
 from acclimate.evidence import Evidence
+from acclimate.methods.base import Adapter, register
 
 
 @register

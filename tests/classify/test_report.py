@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.adapters import TDA, ZeroShot
 from acclimate.arrays import softmax_and_entropy
-from acclimate.bench.synthetic import shifted_stream
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.classify import summary as summary_module
+from acclimate.classify.report import write_report
+from acclimate.classify.rows import Row
+from acclimate.classify.summary import Summary
 from acclimate.errors import InputError
-from acclimate.job import summary as summary_module
-from acclimate.job.report import write_report
-from acclimate.job.rows import Row
-from acclimate.job.summary import Summary
+from acclimate.methods import TDA, ZeroShot
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.arrays import to_host
-from acclimate.cache.schedule import Plan
-from acclimate.cache.store import Cache, pad_marks
 from acclimate.errors import StateError
+from acclimate.methods.cache import Cache, pad_marks
+from acclimate.methods.schedule import Plan
 
 NO_MARKS = np.empty((0, 1), np.int32)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.cache.schedule import Entry, schedule
+from acclimate.methods.schedule import Entry, schedule
 
 samples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(float)), min_size=1, max_size=40)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.encoders.images import MAX_PIXELS, Preprocess, open_image
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
+from acclimate.images import MAX_PIXELS, open_image
 from drawn_images import draw
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.adapters.base import Adapter, find
 from acclimate.arrays import HostArray, move, to_host
 from acclimate.errors import InputError, StateError
-from acclimate.state import read_description, read_snapshot, snapshot_bytes, write_snapshot
+from acclimate.files import read_description, read_snapshot, snapshot_bytes, write_snapshot
+from acclimate.methods.base import Adapter, find
 
 
 def save(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:

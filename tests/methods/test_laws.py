@@ -2,7 +2,7 @@
 
 import pytest
 
-from acclimate import methods
+from acclimate import list_methods
 from acclimate.checks import LAWS, Trial
 
 SWITCHES = {
@@ -16,10 +16,10 @@ SWITCHES = {
         {"mask_low": 0.0},
     ],
 }
-CASES = [(name, {}) for name in methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
+CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 
 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_law(law, name, settings):
-    law(Trial(methods()[name], **settings))
+    law(Trial(list_methods()[name], **settings))

@@ -1,0 +1,75 @@
+"""Open an image safely: from anything that holds one to upright 8-bit RGB."""
+
+import io
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from acclimate.arrays import HostArray
+from acclimate.errors import ImageError
+
+MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
+
+
+def open_image(source: Any, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None) -> Image.Image:
+    """Read an image as 8-bit RGB, upright.
+
+    Args:
+        source: a path, encoded bytes, a Pillow image, or an array (h, w), (h, w, 3) or (h, w, 4) of bytes or of floats
+            from 0 to 1. Of an animation, the first frame.
+        max_pixels: encoded images that hold more are refused before they are decoded.
+        formats: Pillow's names of the kinds of files to accept; all that Pillow reads when not given.
+
+    Raises:
+        ImageError: it cannot be read; the message says why.
+    """
+    if isinstance(source, np.ndarray):
+        return _from_array(source)
+    if isinstance(source, Image.Image):
+        return _upright_rgb(source)
+    try:
+        if isinstance(source, (str, os.PathLike)):
+            with open(source, "rb") as file:
+                source = file.read()
+        if not source:
+            raise ImageError("the file is empty")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
+            with Image.open(io.BytesIO(source), formats=formats) as image:
+                if image.width * image.height > max_pixels:
+                    raise ImageError(f"{image.width} x {image.height} pixels are too many (decompression bomb?)")
+                return _upright_rgb(image)
+    except ImageError:
+        raise
+    except Image.DecompressionBombError as error:
+        raise ImageError("too many pixels (decompression bomb?)") from error
+    except UnidentifiedImageError as error:
+        raise ImageError("not an image, or of a kind that Pillow cannot read") from error
+    except OSError as error:
+        raise ImageError(error.strerror or str(error)) from error
+    except Exception as error:  # decoders meet hostile bytes, and not all of them fail with OSError
+        raise ImageError(f"damaged ({type(error).__name__}: {error})") from error
+
+
+def _upright_rgb(image: Image.Image) -> Image.Image:
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode in ("I", "F") or upright.mode.startswith("I;"):  # 16 bits and more: `convert` would clip them
+        values = np.asarray(upright, np.float32)
+        top = 65535.0 if upright.mode != "F" or values.max(initial=0) > 255 else 255.0
+        return Image.fromarray(np.clip(values * (255.0 / top), 0, 255).astype(np.uint8)).convert("RGB")
+    if upright.mode == "P" and "transparency" in upright.info:
+        upright = upright.convert("RGBA")
+    return upright.convert("RGB")
+
+
+def _from_array(array: HostArray) -> Image.Image:
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or 0 in array.shape:
+        raise ImageError(f"an image array must be (h, w), (h, w, 3) or (h, w, 4), got {array.shape}")
+    if array.dtype.kind == "f":
+        array = np.clip(np.nan_to_num(array) * 255.0, 0, 255).round().astype(np.uint8)
+    if array.dtype != np.uint8:
+        raise ImageError(f"an image array must hold bytes, or floats from 0 to 1, got {array.dtype}")
+    return Image.fromarray(array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array).convert("RGB")
