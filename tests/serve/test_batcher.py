@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.errors import BusyError, ImageError, InputError, ModelError
+from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images import open_image
 from acclimate.prompts import class_vectors
 from acclimate.serve.batcher import Batcher
+from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
+from acclimate.serve.metrics import Metrics
 from drawn_images import draw
 
 SLOW_SIZE = (64, 50)
@@ -51,7 +53,7 @@ def start(watched):
     started = []
 
     def batcher(**limits):
-        started.append(Batcher(watched, Limits(**limits)))
+        started.append(Batcher(watched, Limits(**limits), Metrics()))
         return started[-1]
 
     yield batcher
@@ -118,7 +120,7 @@ def test_a_full_queue_is_refused_and_empties_again(start, watched, pictures):
     while batcher.waiting:
         pass
     futures = [batcher.submit(pictures[:3]), batcher.submit(pictures[:2])]
-    with pytest.raises(BusyError, match="5 images are waiting already; send it again in a moment"):
+    with pytest.raises(BusyError, match="5 images are already waiting; try again in a moment"):
         batcher.submit(pictures[:1])
     watched.gate.set()
     for future in [first, *futures]:
@@ -188,7 +190,7 @@ def test_a_model_that_cannot_prepare_an_image_fails_its_request(start, watched, 
 
 
 def test_closing_finishes_what_was_taken(watched, pictures):
-    batcher = Batcher(watched, Limits(batch=2))
+    batcher = Batcher(watched, Limits(batch=2), Metrics())
     futures = [batcher.submit(pictures) for _ in range(3)]
     batcher.close()
     assert all(len(future.result(0).features) == len(pictures) for future in futures)

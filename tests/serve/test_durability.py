@@ -7,13 +7,10 @@ import threading
 import pytest
 
 from acclimate import load, merge, save
-from acclimate.errors import (
-    ExistsError,
-    NotFoundError,
-    StorageError,
-    UnusableError,
-)
-from acclimate.serve import journal, learner
+from acclimate.errors import StorageError
+from acclimate.serve import journal
+from acclimate.serve import stream as stream_module
+from acclimate.serve.errors import ExistsError, NotFoundError, UnusableError
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.streams import Streams
 from full_disk import files_end_at
@@ -63,8 +60,8 @@ def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images):
         if start_at % 9 == 0:
             assert_nothing_is_lost()
     for action in (
-        stream.freeze,
-        stream.unfreeze,
+        lambda: stream.set_frozen(True),
+        lambda: stream.set_frozen(False),
         stream.snapshot,
         lambda: stream.change_labels(["fox"], ["cat"]),
         stream.rollback,
@@ -119,7 +116,7 @@ def test_a_lost_reset_is_said(start, after_a_kill, images, tmp_path):
     flip(files(tmp_path / "state", ".safetensors")[-1], -5)
     found = after_a_kill().get("shop").describe()
     assert found["samples_seen"] == 10
-    assert "snapshot 3 began anew, and what came after it cannot be used without it" in found["broken"]
+    assert "snapshot 3 cannot be read, and what was learnt after it depends on it" in found["broken"]
 
 
 def test_a_damaged_journal_is_used_up_to_the_damage(start, after_a_kill, images, tmp_path):
@@ -176,17 +173,17 @@ def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start,
 
 
 def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images, monkeypatch):
-    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
     stream = start(snapshot_samples=15).create("shop", LABELS)
     expected = stream.classify(images[:10]).result(60)
     state = stream.state_bytes()
     with files_end_at(1):
         answers = stream.classify(images[10:12]).result(60)
-        assert all("make room on the disk" in each.refused and each.id is None for each in answers)
+        assert all("free some disk space" in each.refused and each.id is None for each in answers)
         assert [bool(each.prediction.label) for each in answers] == [True, True]
-        assert "make room on the disk" in stream.describe()["degraded"]
+        assert "free some disk space" in stream.describe()["degraded"]
         for action in (
-            stream.freeze,
+            lambda: stream.set_frozen(True),
             stream.snapshot,
             stream.reset,
             stream.rollback,
@@ -204,7 +201,7 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
 
 
 def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
     stream = start(snapshot_samples=5).create("shop", LABELS)
     journals = files(tmp_path / "state", ".journal")
     with files_end_at(2000):  # enough for a journal of these few, not for a snapshot
@@ -219,7 +216,7 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, i
 
 
 def test_a_full_disk_at_the_start_serves_what_can_be_read(start, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
     stream = start().create("shop", LABELS)
     stream.classify(images[:10]).result(60)
     stream.snapshot()
@@ -250,7 +247,7 @@ def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images
     def fail(*arguments, **options):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(stream._learner.memory.adapter, "respond", fail)
+    monkeypatch.setattr(stream.history.adapter, "respond", fail)
     with pytest.raises(MemoryError):
         stream.classify(images[5:7]).result(60)
     monkeypatch.undo()
@@ -274,7 +271,7 @@ def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start,
 
 
 def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images, tmp_path, monkeypatch):
-    monkeypatch.setattr(learner, "RETRY_S", 0.0)
+    monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
     stream = start(sync_s=0.01).create("shop", LABELS)
     stream.classify(images[:5]).result(60)
     files(tmp_path / "state", ".journal")[0].unlink()

@@ -14,8 +14,10 @@ class Clock:
 
 def test_a_client_holds_no_more_than_its_share():
     guard = Guard(GuardRules(share=0.25))
-    assert guard.refusal("a", held=9, entries=9, labels=10) is None  # a stream must begin somehow
-    assert "holds 10 of 20 cache entries, the guard allows a share of 0.25" in guard.refusal("a", 10, 20, 10)
+    assert guard.refusal("a", taught=9, total=9, labels=10) is None  # a stream must begin somehow
+    assert "10 of 20 cache entries are from this client; the guard allows a share of 0.25" in guard.refusal(
+        "a", 10, 20, 10
+    )
     assert guard.refusal("a", 10, 43, 10) is None
     assert guard.refusal("a", 11, 43, 10) is not None
     assert guard.refusals == 2
@@ -44,7 +46,7 @@ def test_clients_that_stay_away_are_forgotten(monkeypatch):
         guard.admitted(client)
     clock.now = 11.0
     guard.admitted("f")
-    assert list(guard._admissions) == ["f"]
+    assert list(guard._recent) == ["f"]
 
 
 @pytest.mark.parametrize("rules", [{"share": 0.0}, {"share": 1.1}, {"burst": 0}, {"burst": 1, "window_s": 0.0}])

@@ -81,7 +81,7 @@ def test_a_streams_life(client, pictures):
 
 
 def test_a_description_is_all_that_the_stream_says_of_itself(client):
-    assert set(schemas.Description.model_fields) == set(client.service.streams.get("one").describe())
+    assert set(schemas.Description.model_fields) == set(client.streams.get("one").describe())
 
 
 def test_freeze_reset_and_roll_back(client, pictures):
@@ -153,13 +153,9 @@ def test_a_stream_is_made_by_its_first_images_if_labels_are_given(serve, picture
         assert "create it first" in missing.json()["error"]["message"]
 
 
-def test_health_and_open_inference_protocol(client):
-    for path in ("/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready"):
+def test_health(client):
+    for path in ("/health/live", "/health/ready"):
         assert client.get(path).status_code == 200
-    assert client.get("/v2").json()["name"] == "acclimate"
-    assert client.get("/v2/models/one").json()["inputs"][0]["datatype"] == "BYTES"
-    assert client.get("/v2/models/one/ready").json() == {"name": "one", "ready": True}
-    assert client.get("/v2/models/none/ready").status_code == 404
 
 
 def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monkeypatch):
@@ -168,7 +164,7 @@ def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monk
     monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
     with serve(queue=2, images=2, batch=1, timeout_s=0.2) as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
-        while not begun.is_set() or client.service.streams.batcher.waiting < 2:
+        while not begun.is_set() or client.streams.batcher.waiting < 2:
             late = client.post(f"{ONE}/classify", files=form(pictures[:1]))
             assert late.status_code == 504
             assert late.json()["error"]["code"] == "timeout"
@@ -192,13 +188,9 @@ def test_page_and_documents_need_no_other_host(client):
         assert not re.search(r"""(src|href)=["'](https?:)?//""", text)
         for address in re.findall(r"""(?:src|href)=["']([^"'#]+)""", text):
             assert client.get(f"/{address}").status_code == 200, address
-    for fields in client.get("/openapi.json").json()["components"]["schemas"].values():
-        for field in fields["properties"].values():
-            assert field.get("description", "").replace("'", "&#x27;") in documents.text
     guide = (Path(__file__).parents[2] / "docs" / "serve.md").read_text(encoding="utf-8")
     for path, operations in client.get("/openapi.json").json()["paths"].items():
         for method in operations:
-            assert f"{method.upper()} {path}<" in documents.text
             assert f"`{method.upper()} {path}`" in guide
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier, load
-from acclimate.errors import ImageError, InputError, NotFoundError, StateError
+from acclimate.errors import ImageError, InputError, StateError
 from acclimate.methods.persist import cached_entries
+from acclimate.serve.errors import NotFoundError
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
@@ -102,11 +103,11 @@ def test_nothing_is_learnt_unless_asked_and_while_frozen(stream, images):
     answers = stream.classify(images[10:20], adapt=False).result(60)
     assert {(each.id, each.admitted, each.refused) for each in answers} == {(None, (), None)}
     assert stream.state_bytes() == state
-    stream.freeze()
+    stream.set_frozen(True)
     frozen = stream.classify(images[10:20]).result(60)
     assert frozen == answers
     assert stream.describe()["frozen"]
-    stream.unfreeze()
+    stream.set_frozen(False)
     assert stream.state_bytes() == state
     assert stream.classify(images[10:11]).result(60)[0].id == 10
 
@@ -142,7 +143,7 @@ def test_management_takes_its_place_in_the_queue(streams, stream, images, monkey
     before = stream.classify(images[:8])
     with ThreadPoolExecutor(1) as pool:
         resetting = pool.submit(stream.reset)
-        while len(stream._lane._queue) < 2:
+        while len(stream.queue._queue) < 2:
             pass
         after = stream.classify(images[8:10])
         gate.set()
@@ -171,21 +172,21 @@ def test_rollback_goes_back_further_and_further(stream, images):
         states.append(stream.state_bytes())
         assert stream.snapshot() == i + 2
     stream.classify(images[15:18]).result(60)
-    stream.freeze()
+    stream.set_frozen(True)
     latest = stream.state_bytes()
     for number in (4, 3, 2, 1):
         assert stream.rollback() == number
         assert stream.describe()["frozen"]  # a stream that was stopped is not started by going back
     with pytest.raises(InputError, match="no older snapshot"):
         stream.rollback()
-    stream.unfreeze()
+    stream.set_frozen(False)
     assert stream.state_bytes() == states[0]
     assert stream.rollback(3) == 3
     assert stream.state_bytes() == states[2]
     stream.classify(images[20:21]).result(60)
     assert [each["reason"] for each in stream.snapshots()][4:6] == ["before rollback", "rollback"]
     stream.rollback(5)  # what the first rollback took away
-    stream.freeze()
+    stream.set_frozen(True)
     assert stream.state_bytes() == latest
     with pytest.raises(NotFoundError, match="no snapshot 99"):
         stream.rollback(99)
@@ -229,10 +230,10 @@ def test_labels_come_and_go_together_or_not_at_all(stream, images):
 def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_path):
     stream.classify(images[:20]).result(60)
     other = streams.create("other", LABELS)
-    other.freeze()
+    other.set_frozen(True)
     other.load_state(stream.state_bytes())
     assert other.describe()["frozen"]
-    other.unfreeze()
+    other.set_frozen(False)
     assert other.state_bytes() == stream.state_bytes()
     (tmp_path / "site").write_bytes(stream.state_bytes())
     classifier = Classifier(LABELS, encoder, cache=tmp_path)
@@ -267,10 +268,10 @@ def test_a_state_with_impossible_numbers_is_refused(stream, images, change):
 
     stream.classify(images[:10]).result(60)
     stream.snapshot()
-    tensors, description = read_snapshot(sorted(stream._learner._folder.glob("*.safetensors"))[-1])
+    tensors, description = read_snapshot(sorted(stream.history.folder.glob("*.safetensors"))[-1])
     for name, value in change.items():
         tensors[name] = np.full_like(tensors[name], value)
-    with pytest.raises(StateError, match="numbers that no stream leads to"):
+    with pytest.raises(StateError, match="values that no stream can produce"):
         stream.load_state(snapshot_bytes(tensors, description))
 
 
@@ -280,9 +281,9 @@ def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, ima
     kept = streams.create("kept", LABELS, thumbnails=True)
     kept.classify(images, client="camera").result(60)
     assert all(each["thumbnail"][:2] == b"\xff\xd8" and each["client"] == "camera" for each in kept.caches())
-    assert set(kept._learner.memory.thumbnails) == {each["id"] for each in kept.caches()}
+    assert set(kept.history.thumbnails) == {each["id"] for each in kept.caches()}
     kept.reset()
-    assert kept._learner.memory.thumbnails == {}
+    assert kept.history.thumbnails == {}
 
 
 def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):

@@ -1,4 +1,4 @@
-"""A guard against poisoning: no client may fill a stream's caches alone, or in a hurry."""
+"""A guard against poisoning: it limits what one client can teach a stream."""
 
 from collections import deque
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from time import monotonic
 
 from acclimate.errors import InputError
 
-FORGET_ABOVE = 10_000  # clients whose bursts are remembered
+FORGET_ABOVE = 10_000  # clients whose recent samples are remembered
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,9 @@ class GuardRules:
     """What a guard refuses.
 
     Attributes:
-        share: the most of all cache entries that may come from one client, from 0 to 1; None for no such rule. A client
-            may always hold as many entries as there are labels, so that a stream can begin.
-        burst: the most samples of one client that may enter the caches within `window_s`; None for no such rule.
+        share: the largest share of all cache entries that may come from one client, above 0 and at most 1; None for no
+            such rule. Every client may have as many entries as there are labels, so that a new stream can start.
+        burst: how many samples of one client may enter the caches within `window_s`; None for no such rule.
         window_s: seconds.
     """
 
@@ -36,35 +36,35 @@ class GuardRules:
 
 
 class Guard:
-    """Decides, sample by sample, whether a stream may learn from a client.
+    """Decides for each sample whether a stream may learn from its client.
 
     Args:
         rules: what to refuse.
-        clock: seconds that only grow.
+        clock: monotonic seconds.
 
     Attributes:
-        refusals: samples refused so far.
+        refusals: number of samples refused so far.
     """
 
     def __init__(self, rules: GuardRules, clock: Callable[[], float] = monotonic) -> None:
         self.rules, self.refusals = rules, 0
         self._clock = clock
-        self._admissions: dict[str, deque[float]] = {}
+        self._recent: dict[str, deque[float]] = {}
 
-    def refusal(self, client: str, held: int, entries: int, labels: int) -> str | None:
-        """Why nothing may be learnt from this client now; None if it may.
+    def refusal(self, client: str, taught: int, total: int, labels: int) -> str | None:
+        """Why the stream must not learn from this client now; None if it may.
 
         Args:
             client: who sent the sample.
-            held: cache entries that came from this client.
-            entries: all cache entries.
-            labels: of the stream.
+            taught: cache entries that came from this client.
+            total: all cache entries.
+            labels: number of labels of the stream.
         """
         share = self.rules.share
         reason = None
-        if share is not None and held >= labels and held + 1 > share * (entries + 1):
-            reason = f"this client holds {held} of {entries} cache entries, the guard allows a share of {share:g}"
-        elif self._in_a_burst(client):
+        if share is not None and taught >= labels and taught + 1 > share * (total + 1):
+            reason = f"{taught} of {total} cache entries are from this client; the guard allows a share of {share:g}"
+        elif self._in_burst(client):
             reason = f"{self.rules.burst} samples of this client entered the caches within {self.rules.window_s:g} s"
         self.refusals += reason is not None
         return reason
@@ -74,11 +74,11 @@ class Guard:
         if self.rules.burst is None:
             return
         now = self._clock()
-        if len(self._admissions) >= FORGET_ABOVE:
+        if len(self._recent) >= FORGET_ABOVE:
             since = now - self.rules.window_s
-            self._admissions = {name: times for name, times in self._admissions.items() if times[-1] > since}
-        self._admissions.setdefault(client, deque(maxlen=self.rules.burst)).append(now)
+            self._recent = {name: times for name, times in self._recent.items() if times[-1] > since}
+        self._recent.setdefault(client, deque(maxlen=self.rules.burst)).append(now)
 
-    def _in_a_burst(self, client: str) -> bool:
-        times = self._admissions.get(client, deque())
+    def _in_burst(self, client: str) -> bool:
+        times = self._recent.get(client, deque())
         return len(times) == self.rules.burst and times[0] > self._clock() - self.rules.window_s

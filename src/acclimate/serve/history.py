@@ -1,43 +1,74 @@
-"""A stream's files: numbered snapshots, and beside each the journal of what was learnt after it.
+"""What a stream has learnt, in memory and on disk: numbered snapshots, each with a journal of what was learnt after it.
 
-The state is the newest snapshot and its journal. A snapshot that was taken in passing (and not because of a reset, say)
-equals the one before it and that one's journal; so if it is damaged, nothing is lost: the older ones lead to the same
-state. Nothing is ever written over: every snapshot has a new number, and the oldest are removed when there are many.
+The state of a stream is its newest snapshot plus that snapshot's journal. A snapshot that *continues* (one that was not
+taken because of a reset, say) equals the snapshot before it plus that one's journal, so if it is damaged, nothing is
+lost: the older files lead to the same state. Files are never overwritten: every snapshot gets a new number, and the
+oldest are removed when there are too many.
 """
 
 import os
+from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate, chain
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from acclimate.errors import StateError, StorageError
-from acclimate.methods import load, save
-from acclimate.methods.persist import read_notes
+import numpy as np
+
+from acclimate.arrays import Array, HostArray
+from acclimate.classify.run import next_id
+from acclimate.errors import InputError, StateError, StorageError
+from acclimate.evidence import Evidence, observe
+from acclimate.methods import Adapter, load, save
+from acclimate.methods.persist import cached_entries, read_notes
+from acclimate.serve.errors import NotFoundError
 from acclimate.serve.journal import Journal, read_journal
-from acclimate.serve.memory import Memory
+
+SNAPSHOT, JOURNAL = ".safetensors", ".journal"
 
 
 class History:
-    """The snapshots and journals in a stream's folder; used by one thread at a time, except `sync`.
+    """The adapter of a stream and the files in its folder; used by one thread at a time, except `sync`.
+
+    Memory always equals the files: a sample is written to the journal before it is learnt, and a change takes effect
+    only once its snapshot is written. Otherwise a StorageError is raised, and everything stays as it was.
 
     Args:
-        folder: of the stream.
-        keep: snapshots to keep.
+        folder: the stream's folder.
+        keep: number of snapshots to keep.
+        adapter: starts a new history; when not given, the state is recovered from the files.
 
     Attributes:
-        samples: learnt since the last snapshot.
-        problem: what was damaged when the files were last read, and what was done about it; None if nothing.
+        adapter: what was learnt.
+        senders: for each cache, the client that sent each entry, by id.
+        taught: number of cache entries per client.
+        thumbnails: small JPEG files of cache entries, by id.
+        samples: number of samples learnt since the last snapshot.
+        problem: what was damaged when the files were read, and what was done about it; None if nothing.
+
+    Raises:
+        StateError: there are no files that can be used.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    adapter: Adapter
+    senders: dict[str, dict[int, str]]
+    taught: Counter[str]
+    thumbnails: dict[int, bytes]
+
+    def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None) -> None:
         self.folder, self._keep = folder, keep
         self.samples = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # of each readable snapshot: reason, time, samples_seen
+        self._about: dict[int, dict[str, Any]] = {}  # per readable snapshot: reason, time, samples_seen
+        if adapter is None:
+            self._recover()
+        else:
+            self.replace(adapter, {}, "created")
 
     @property
     def age(self) -> float:
@@ -46,130 +77,244 @@ class History:
 
     @property
     def writable(self) -> bool:
-        """Whether the journal can be appended to, as far as is known; the next snapshot begins another."""
+        """Whether the last write to the journal succeeded; the next snapshot starts a new journal."""
         return self._journal is not None and not self._journal.failed
 
-    def recover(self) -> Memory:
-        """Read the newest state there is.
+    def observe(self, features: HostArray) -> Evidence:
+        """Zero-shot evidence for features (n, d)."""
+        adapter = self.adapter
+        return observe(features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
 
-        Raises:
-            StateError: no snapshot can be read.
-        """
-        numbers = sorted(self._numbers(".safetensors"))
-        memory, start, problems = None, 0, []
-        for number in reversed(numbers):
-            try:
-                memory, start = self.load(number), number
-                break
-            except StateError as error:
-                problems.append(self._without_folder(error))
-        if memory is None:
-            raise StateError(" ".join(problems) or "its folder holds no snapshot.")
-        whole, last = self._replay(memory, start, problems)
-        for number in numbers[: numbers.index(start) + 1]:
-            with suppress(StateError):  # a damaged one is none to go back to
-                self._about[number] = dict(read_notes(self._path(number, ".safetensors")).get("about", {}))
-        if whole is not None and last == start:
-            self._journal = Journal(self._path(start, ".journal"), whole)
-        else:  # go on under a new number; the damaged files stay as they are
-            try:
-                self.write(memory, "recovered", continues=False)
-            except StorageError as error:
-                problems.append(str(error))
-        self.problem = f"{'; '.join(problems)}. Serving what could be read." if problems else None
-        return memory
-
-    def _replay(self, memory: Memory, start: int, problems: list[str]) -> tuple[int | None, int]:
-        """Learn again what came after a snapshot; the size of the last journal if it is whole, and its number."""
-        snapshots, journals = self._numbers(".safetensors"), self._numbers(".journal")
-        number = start
-        for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self._path(number, ".journal"))
-            if number not in snapshots and not contents.records:
-                continue  # a snapshot was about to be taken
-            if number > start and not contents.about.get("continues"):
-                problems.append(f"snapshot {number} began anew, and what came after it cannot be used without it")
-                return None, number
-            for head, body in contents.records:
-                memory.replay(head, body)
-                self.samples += head.get("samples", 0)
-            if contents.damage is not None:
-                problems.append(f"{contents.damage}; what was learnt after that is lost")
-                return None, number
-        return contents.size, number
-
-    def load(self, number: int) -> Memory:
-        """The memory of a snapshot."""
-        path = self._path(number, ".safetensors")
-        return Memory(load(path), read_notes(path))
-
-    def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
-        """Note what is about to be learnt; returns a mark for `take_back`. StorageError if it cannot be written."""
-        if self._journal is None:
-            raise StorageError("the stream's state could not be written; make room on the disk.")
-        mark = self._journal.append(head, body)
-        self.samples += head.get("samples", 0)
-        return mark
-
-    def take_back(self, mark: int, samples: int) -> None:
-        """Undo the last `append`: it was not learnt after all."""
-        assert self._journal is not None
-        self._journal.cut(mark)
-        self.samples -= samples
-
-    def write(self, memory: Memory, reason: str, continues: bool, **about: Any) -> int:
-        """Write a snapshot and begin its journal; returns its number.
+    def learn(
+        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]
+    ) -> tuple[Array, int]:
+        """Write samples to the journal, then learn from them: adapted logits (n, K), and the first sample's id.
 
         Args:
-            memory: what to write.
-            reason: why it was taken, for `snapshots`.
-            continues: whether it equals the snapshot before and that one's journal.
-            **about: more to say of it.
-
-        Raises:
-            StorageError: it could not be written; the state on disk is as before.
+            evidence: of the features.
+            features: (n, d) float32.
+            client: who sent them.
+            thumbnails: n small JPEG files, or none.
         """
-        number = max([0, *self._numbers(".safetensors"), *self._numbers(".journal")]) + 1
-        about = {"reason": reason, "time": time(), "samples_seen": memory.adapter.samples_seen, **about}
-        try:  # the journal first: a snapshot that has none would hide what was appended to an older one
-            about_journal = {"continues": continues and self._journal is not None}
-            journal = Journal.create(self._path(number, ".journal"), about_journal)
-        except OSError as error:
-            raise StorageError(f"cannot write {number:08}.journal: {error.strerror or error}.") from error
+        record: dict[str, Any] = {"first_id": self._next_id, "samples": len(features)}
+        if client:
+            record["client"] = client
+        if thumbnails:
+            record["thumbnails"] = [len(each) for each in thumbnails]
+        body = features.tobytes() + b"".join(thumbnails)
+        size = self._append(record, body)
         try:
-            save(memory.adapter, self._path(number, ".safetensors"), {**memory.notes(), "about": about})
-        except StateError as error:
-            with suppress(OSError):
-                journal.path.unlink()
-            raise StorageError(self._without_folder(error)) from error
-        with suppress(OSError):  # the new snapshot holds what the old journal held
-            self.sync()
-        self._journal, self.samples, self._taken = journal, 0, monotonic()
-        self._about[number] = about
-        self._prune()
+            logits = self._learn(evidence, record, body)
+        except BaseException:
+            assert self._journal is not None
+            self._journal.cut(size)
+            raise
+        return logits, record["first_id"]
+
+    def set_frozen(self, frozen: bool) -> None:
+        """Stop learning, or resume it."""
+        if self.adapter.frozen != frozen:
+            self._append({"frozen": frozen})
+            self.adapter.frozen = frozen
+
+    def snapshot(self, reason: str) -> int:
+        """Write a snapshot of the current state; returns its number."""
+        return self._write(self.adapter, self.notes(), reason, continues=True)
+
+    def replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
+        """Continue with another adapter; the current state is kept as a snapshot.
+
+        Args:
+            adapter: the new state.
+            notes: from `notes`; those of entries that the adapter does not have are dropped.
+            reason: why, for `snapshots`.
+            **about: stored with the snapshot.
+        """
+        if self.samples:
+            self.snapshot(f"before {reason}")
+        self._write(adapter, notes, reason, continues=False, **about)
+        self._set(adapter, notes)
+
+    def rollback(self, number: int | None = None) -> int:
+        """Go back to a snapshot, by default the last one that differs from the current state; returns its number."""
+        if number is None:
+            number = self._last_different()
+        if number not in self._about:
+            raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
+        adapter, notes = self._load(number)
+        adapter.frozen = self.adapter.frozen
+        self.replace(adapter, notes, "rollback", of=number)
         return number
 
     def snapshots(self) -> list[dict[str, Any]]:
         """The readable snapshots, oldest first: id, time, reason, samples_seen."""
         return [{"id": number, **about} for number, about in sorted(self._about.items())]
 
+    def notes(self) -> dict[str, Any]:
+        """Senders and thumbnails of the entries, to be stored with the adapter."""
+        clients = {str(i): client for senders in self.senders.values() for i, client in senders.items() if client}
+        thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
+        return {"clients": clients, "thumbnails": thumbnails}
+
     def sync(self) -> None:
-        """Bring the journal to the disk; may be called from any thread."""
+        """Force the journal to the disk; may be called from any thread."""
         journal = self._journal
         if journal is not None:
             journal.sync()
 
-    def _prune(self) -> None:
-        good = sorted(self._about)[-self._keep :]
-        for ending in (".safetensors", ".journal"):
+    def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
+        clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})
+        ids = {kind: [i for *_, i in listed] for kind, listed in cached_entries(adapter).items()}
+        self.adapter = adapter
+        self.senders = {kind: {i: clients.get(str(i), "") for i in each} for kind, each in ids.items()}
+        self.taught = Counter(client for senders in self.senders.values() for client in senders.values())
+        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in chain(*ids.values()) if str(i) in thumbnails}
+        self._next_id = next_id(adapter)
+
+    def _append(self, record: Mapping[str, Any], body: bytes = b"") -> int:
+        if self._journal is None:
+            raise StorageError("the stream's state could not be written; free some disk space.")
+        return self._journal.append(record, body)
+
+    def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Array:
+        """Learn from the samples of a journal record."""
+        first, count, client = record["first_id"], record["samples"], record.get("client", "")
+        logits = self.adapter.adapt(evidence, np.arange(first, first + count))
+        self._next_id = first + count
+        self.samples += count
+        lengths = record.get("thumbnails", ())
+        ends = list(accumulate(lengths, initial=len(body) - sum(lengths)))  # the thumbnails follow the features
+        for kind, change in self.adapter.changes.items():
+            for position in change.admitted:
+                self.senders[kind][first + position] = client
+                self.taught[client] += 1
+                if lengths:
+                    self.thumbnails[first + position] = body[ends[position] : ends[position + 1]]
+        for kind, change in self.adapter.changes.items():
+            for entry_id in change.dropped:
+                self._forget(kind, entry_id)
+        return logits
+
+    def _forget(self, kind: str, entry_id: int) -> None:
+        sender = self.senders[kind].pop(entry_id, None)
+        if sender is None:  # entries of merged states may share an id
+            return
+        self.taught[sender] -= 1
+        if not any(entry_id in senders for senders in self.senders.values()):
+            self.thumbnails.pop(entry_id, None)
+
+    def _recover(self) -> None:
+        """Read the newest state there is."""
+        numbers = sorted(self._numbers(SNAPSHOT))
+        start, problems = None, []
+        for number in reversed(numbers):
+            try:
+                self._set(*self._load(number))
+            except StateError as error:
+                problems.append(self._without_folder(error))
+                continue
+            start = number
+            break
+        if start is None:
+            raise StateError(" ".join(problems) or "its folder has no snapshot.")
+        for number in numbers[: numbers.index(start) + 1]:
+            with suppress(StateError):  # a damaged one cannot be rolled back to
+                self._about[number] = dict(read_notes(self._path(number, SNAPSHOT)).get("about", {}))
+        size = self._replay(start, problems)
+        if size is not None:
+            self._journal = Journal(self._path(start, JOURNAL), size)
+        else:  # continue under a new number; the damaged files stay as they are
+            try:
+                self._write(self.adapter, self.notes(), "recovered", continues=False)
+            except StorageError as error:
+                problems.append(str(error))
+        self.problem = f"{'; '.join(problems)}. Serving what could be read." if problems else None
+
+    def _replay(self, start: int, problems: list[str]) -> int | None:
+        """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
+        snapshots, journals = self._numbers(SNAPSHOT), self._numbers(JOURNAL)
+        last, size = start, 0
+        for number in range(start, max([*snapshots, *journals]) + 1):
+            contents = read_journal(self._path(number, JOURNAL))
+            if number not in snapshots and not contents.records:
+                continue  # a snapshot was about to be taken
+            if number > start and not contents.about.get("continues"):
+                problems.append(f"snapshot {number} cannot be read, and what was learnt after it depends on it")
+                return None
+            for record, body in contents.records:
+                self._replay_record(record, body)
+            if contents.damage is not None:
+                problems.append(f"{contents.damage}; what was learnt after that is lost")
+                return None
+            last, size = number, contents.size
+        return size if last == start else None
+
+    def _replay_record(self, record: Mapping[str, Any], body: bytes) -> None:
+        if "frozen" in record:
+            self.adapter.frozen = record["frozen"]
+            return
+        shape = record["samples"], self.adapter.dim
+        features = np.frombuffer(body, np.float32, shape[0] * shape[1]).reshape(shape)
+        self._learn(self.observe(features), record, body)
+
+    def _last_different(self) -> int:
+        latest = max(self._about)
+        if self.samples:
+            return latest
+        same = self._about[latest].get("of", latest)  # the snapshot that the last rollback went back to
+        older = [number for number in self._about if number < same]
+        if not older:
+            raise InputError("there is no older snapshot to go back to.")
+        return max(older)
+
+    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
+        path = self._path(number, SNAPSHOT)
+        return load(path), read_notes(path)
+
+    def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
+        """Write a snapshot and start its journal; returns its number.
+
+        Args:
+            adapter: what to write.
+            notes: to be stored with it.
+            reason: why it was taken, for `snapshots`.
+            continues: whether it equals the snapshot before it plus that one's journal.
+            **about: stored with it.
+
+        Raises:
+            StorageError: it could not be written; the state on disk is unchanged.
+        """
+        number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
+        about = {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen, **about}
+        try:  # the journal first: a snapshot without one would hide what is appended to an older journal
+            continues = continues and self._journal is not None
+            journal = Journal.create(self._path(number, JOURNAL), {"continues": continues})
+        except OSError as error:
+            raise StorageError(f"cannot write {number:08}{JOURNAL}: {error.strerror or error}.") from error
+        try:
+            save(adapter, self._path(number, SNAPSHOT), {**notes, "about": about})
+        except StateError as error:
+            with suppress(OSError):
+                journal.path.unlink()
+            raise StorageError(self._without_folder(error)) from error
+        with suppress(OSError):  # the new snapshot contains what the old journal does
+            self.sync()
+        self._journal, self.samples, self._taken = journal, 0, monotonic()
+        self._about[number] = about
+        self._remove_oldest()
+        return number
+
+    def _remove_oldest(self) -> None:
+        oldest = sorted(self._about)[-self._keep :][0]
+        for ending in (SNAPSHOT, JOURNAL):
             for number in self._numbers(ending):
-                if number < good[0]:
+                if number < oldest:
                     self._about.pop(number, None)
                     with suppress(OSError):
                         self._path(number, ending).unlink()
 
     def _without_folder(self, error: StateError) -> str:
-        """What went wrong, for people who need not know where the service keeps its files."""
+        """The message without the folder, which clients need not know."""
         return str(error).replace(f"{self.folder}{os.sep}", "")
 
     def _numbers(self, ending: str) -> list[int]:

@@ -1,33 +1,36 @@
-"""What the service takes at most, and how often it writes."""
+"""Limits on what the service accepts, and how often it writes to disk."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from acclimate.errors import InputError
+from acclimate.prompts import clean_labels, prompts_for
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds on requests, streams, queues and files.
+    """Limits on requests, streams, queues and files.
 
     Attributes:
-        body_bytes: of a request.
-        pixels: of an image, told by its header before it is decoded.
-        images: of a request.
-        labels: of a stream.
-        label_chars: of a label.
-        capacity: entries a label that a setting may ask for.
-        prompts: that a stream's labels and templates make together.
-        streams: kept at once.
-        queue: images that wait for the encoder; more are refused as busy.
-        timeout_s: for a request.
+        body_bytes: size of a request body.
+        pixels: pixels per image, taken from its header before it is decoded.
+        images: images per request.
+        labels: labels per stream.
+        label_chars: characters per label.
+        capacity: cache entries per label that a setting may ask for.
+        prompts: prompts that the labels and templates of a stream make together.
+        streams: number of streams.
+        queue: images waiting for the encoder; more are refused as busy.
+        timeout_s: seconds per request.
         batch: images encoded at once.
-        wait_s: how long an image waits for others to share its batch.
-        workers: threads that open and prepare images; one more than there are cores when 0.
-        snapshot_samples: learnt since the last snapshot until the next.
-        snapshot_s: seconds from the last snapshot to the next, if anything was learnt.
-        sync_s: seconds between two calls that bring journals to the disk.
-        history: snapshots kept of a stream.
-        thumbnail: longest side of a kept thumbnail, in pixels.
+        wait_s: seconds that an image waits for others to share its batch.
+        workers: threads that open and prepare images; 0 for one more than there are cores.
+        snapshot_samples: samples learnt between two snapshots.
+        snapshot_s: seconds between two snapshots, if anything was learnt.
+        sync_s: seconds between two syncs of the journals to disk.
+        history: snapshots kept per stream.
+        thumbnail: longest side of a thumbnail in pixels.
     """
 
     body_bytes: int = 32 * 2**20
@@ -57,4 +60,17 @@ class Limits:
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
         if self.images > self.queue:
-            raise InputError(f"a queue of {self.queue} cannot take a request of {self.images} images; raise `queue`.")
+            raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
+
+    def check_labels(self, labels: Sequence[str], templates: Any) -> tuple[str, ...]:
+        """The labels, stripped; InputError if they or their prompts cannot be used or are too many."""
+        names = clean_labels(labels)
+        if not 2 <= len(names) <= self.labels:
+            raise InputError(f"a stream needs 2 to {self.labels} labels, got {len(names)}.")
+        longest = max(names, key=len)
+        if len(longest) > self.label_chars:
+            raise InputError(f"the label {longest[:20]!r}... is longer than {self.label_chars} characters; shorten it.")
+        prompts = sum(map(len, prompts_for(names, templates)))
+        if prompts > self.prompts:
+            raise InputError(f"labels and templates make {prompts} prompts, more than {self.prompts}; use fewer.")
+        return names

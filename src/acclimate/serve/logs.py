@@ -1,4 +1,4 @@
-"""Structured logs: JSON lines, one for each request; never images, tokens or what was answered."""
+"""Structured logs: one line of JSON per request. Images, tokens and predictions are never logged."""
 
 import json
 import logging
@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from acclimate.serve.failures import failure
+from acclimate.serve.errors import failure
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -18,10 +18,10 @@ METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON; what comes from outside is escaped, so a line stays a line."""
+    """Formats a record as one line of JSON; text from clients is escaped, so it cannot start a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, message, the record's `fields`, and the traceback where there is one."""
+        """Time, level, message, the record's `fields`, and the traceback if there is one."""
         time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
         line |= getattr(record, "fields", {})
@@ -41,18 +41,18 @@ def log_to_stderr() -> None:
 
 
 class RequestLog:
-    """Middleware: gives each request an id, logs and times it, and turns an unforeseen error into a plain 500.
+    """Middleware: gives each request an id, logs and times it, and answers an unexpected error with a plain 500.
 
     Args:
-        app: what answers.
-        finished: told of each request: method, path template, status, seconds.
+        app: the application that handles the request.
+        finished: called after each request with method, path template, status and seconds.
     """
 
     def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
         self.app, self.finished = app, finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
@@ -61,7 +61,7 @@ class RequestLog:
         scope.setdefault("state", {})["request_id"] = request_id
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_id(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -70,15 +70,15 @@ class RequestLog:
 
         began = perf_counter()
         try:
-            await self.app(scope, receive, sending)
+            await self.app(scope, receive, send_with_id)
         except Exception:
-            logger.exception("a request failed", extra={"fields": {"request_id": request_id}})
+            logger.exception("request failed", extra={"fields": {"request_id": request_id}})
             if not status:
-                await failure(scope, 500, "something went wrong here; the log has more under this request id.")(
-                    scope, receive, sending
-                )
-        route = getattr(scope.get("route"), "path", "unmatched")  # never the path itself: it may hold anything
-        method = scope["method"] if scope["method"] in METHODS else "other"  # so may this
+                answer = failure(scope, 500, "internal error; the service's log has details under this request id.")
+                await answer(scope, receive, send_with_id)
+        # The path template and a known method only: the path itself is the client's text.
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if scope["method"] in METHODS else "other"
         seconds = perf_counter() - began
         self.finished(method, route, status, seconds)
         fields = {"request_id": request_id, "method": method, "path": route, "status": status}

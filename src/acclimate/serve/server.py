@@ -2,20 +2,22 @@
 
 import signal
 import socket
+from collections.abc import Collection
 from ipaddress import ip_address
 
 import uvicorn
 
 from acclimate.errors import InputError
 from acclimate.serve.app import create_app
+from acclimate.serve.auth import Tokens
 from acclimate.serve.logs import log_to_stderr, logger
-from acclimate.serve.service import Service
+from acclimate.serve.streams import Streams
 
-CONNECTIONS = 512  # at once; so that there are always file handles left to write states with
+CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
+    """Whether an address can only be reached from this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -23,55 +25,51 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take an address; nothing is answered there before `run`.
+    """Reserve an address; connections are refused until `serve` is called.
 
     Args:
         host: a name or an address of this machine.
-        port: 0 for any that is free.
+        port: 0 for any free port.
     """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        taken = socket.socket(family, kind, protocol)
+        reserved = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InputError(f"{host} is no address of this machine: {error.strerror or error}.") from error
+        raise InputError(f"{host} is not an address of this machine: {error.strerror or error}.") from error
     try:
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        taken.bind(address)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(address)
     except OSError as error:
-        taken.close()
-        why = error.strerror or error
-        raise InputError(
-            f"cannot listen on {host}, port {port}: {why}; choose another with --host or --port."
-        ) from error
-    return taken
+        reserved.close()
+        reason = error.strerror or error
+        raise InputError(f"cannot listen on {host}, port {port}: {reason}; choose another host or port.") from error
+    return reserved
 
 
-def make_server(service: Service) -> uvicorn.Server:
-    """A server that has not started yet; what it serves ends with it."""
+def make_server(streams: Streams, tokens: Tokens | None = None, hosts: Collection[str] | None = None) -> uvicorn.Server:
+    """A server that has not started yet; arguments as for `create_app`."""
     config = uvicorn.Config(
-        create_app(service),
+        create_app(streams, tokens, hosts),
         access_log=False,
         limit_concurrency=CONNECTIONS,
         log_config=None,
-        proxy_headers=False,  # anybody could claim to come from elsewhere, and slip past a guard
+        proxy_headers=False,  # a client could claim another address and evade a guard
         server_header=False,
-        timeout_graceful_shutdown=round(service.limits.timeout_s) + 1,
+        timeout_graceful_shutdown=round(streams.limits.timeout_s) + 1,
         ws="none",
     )
     return uvicorn.Server(config)
 
 
-def run(service: Service, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; then finish the requests under way and keep the state of every stream.
-
-    Args:
-        service: what to serve.
-        listening: from `bind`.
-    """
+def serve(
+    listening: socket.socket, streams: Streams, tokens: Tokens | None = None, hosts: Collection[str] | None = None
+) -> None:
+    """Serve until SIGINT or SIGTERM; then finish the running requests and write the state of every stream."""
     log_to_stderr()
-    for broken in (each for each in service.streams.describe() if each["broken"]):
-        logger.error("a stream is damaged", extra={"fields": {"stream": broken["name"], "reason": broken["broken"]}})
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn handles both, then raises them once more: enough is enough
+    for each in streams.describe():
+        if each["broken"]:
+            logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
         signal.signal(number, lambda *_: None)
-    make_server(service).run([listening])
-    logger.info("stopped; all states are kept")
+    make_server(streams, tokens, hosts).run([listening])
+    logger.info("stopped; all states are saved")
