@@ -36,7 +36,7 @@ def save_state(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[st
         ...     load_state(f"{folder}/site.safetensors").samples_seen
         3
     """
-    with writing(path, StateError):
+    with writing(path, StateError, "What was there before is untouched."):
         write_atomically(path, state_to_bytes(adapter, notes))
 
 
