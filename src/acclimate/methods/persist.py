@@ -10,7 +10,8 @@ from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.base import Adapter, check_settings, find_method
+from acclimate.methods.base import Adapter, find_method
+from acclimate.methods.settings import check_settings
 
 VECTORS = "class_vectors"
 # what the description of a state holds
