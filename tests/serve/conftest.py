@@ -37,7 +37,7 @@ def serve(encoder, tmp_path_factory):
     @contextmanager
     def start(tokens=None, defaults=None, **limits):
         folder = tmp_path_factory.mktemp("service")
-        streams = Streams(folder, encoder, Limits(**limits), defaults=defaults)
+        streams = Streams(folder, encoder, Limits(**limits), defaults)
         for name in {"one", "two"}.difference(streams.names()):
             streams.create(name, LABELS)
         with bind("127.0.0.1", 0) as listening:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from acclimate import load, merge, save
+from acclimate import load_state, merge_states, save_state
 from acclimate.errors import StorageError
 from acclimate.serve import journal
 from acclimate.serve import stream as stream_module
@@ -101,7 +101,7 @@ def test_a_damaged_snapshot_costs_nothing_where_older_files_lead_to_it(start, af
     copy = after_a_kill()
     found = copy.get("shop")
     assert found.state_bytes() == stream.state_bytes()
-    assert "its checksum does not fit" in found.describe()["broken"]
+    assert "its checksum does not match" in found.describe()["broken"]
     assert [each["id"] for each in found.snapshots()] == [1, 2, 6]  # those that can be read, and a new one
     after = {path.name: path.read_bytes() for path in copy._folder.glob("shop/*")}
     assert all(after[path.name] == content for path, content in before.items())  # nothing was written over
@@ -180,7 +180,7 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
     with files_end_at(1):
         answers = stream.classify(images[10:12]).result(60)
         assert all("free some disk space" in each.refused and each.id is None for each in answers)
-        assert [bool(each.prediction.label) for each in answers] == [True, True]
+        assert [bool(each.label) for each in answers] == [True, True]
         assert "free some disk space" in stream.describe()["degraded"]
         for action in (
             lambda: stream.set_frozen(True),
@@ -188,11 +188,10 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
             stream.reset,
             stream.rollback,
             lambda: stream.change_labels(add=["fox"]),
+            lambda: stream.load_state(state),
         ):
             with pytest.raises(StorageError):
                 action()
-        with pytest.raises(StorageError, match="could not be stored"):
-            stream.load_state(state)
         assert stream.state_bytes() == state
     assert after_a_kill().get("shop").state_bytes() == state
     assert stream.classify(images[10:12]).result(60)[0].id == len(expected)
@@ -288,7 +287,8 @@ def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images
     for name, part in (("shop", images[:20]), ("lab", images[20:])):
         streams.create(name, LABELS, thumbnails=True).classify(part).result(60)
         (tmp_path / name).write_bytes(streams.get(name).state_bytes())
-    save(merge([load(tmp_path / "shop"), load(tmp_path / "lab")]), tmp_path / "both")  # both know a sample 0, 1, ...
+    both = merge_states([load_state(tmp_path / name) for name in ("shop", "lab")])  # both know a sample 0, 1, ...
+    save_state(both, tmp_path / "both")
     stream = streams.get("shop")
     stream.load_state((tmp_path / "both").read_bytes())
     for image in images[::-1]:

@@ -114,14 +114,14 @@ def test_state_goes_out_and_in(client, pictures, tmp_path):
     state = client.get(f"{ONE}/state")
     assert state.headers["content-disposition"] == 'attachment; filename="one.safetensors"'
     (tmp_path / "one.safetensors").write_bytes(state.content)
-    assert acclimate.load(tmp_path / "one.safetensors").samples_seen == 12
+    assert acclimate.load_state(tmp_path / "one.safetensors").samples_seen == 12
     described = client.put("/v1/streams/two/state", content=state.content).json()
     assert described["samples_seen"] == 12
     assert client.get("/v1/streams/two/caches").json()["entries"]
     client.patch("/v1/streams/two/labels", json={"add": ["yellow dots"]})
     unfit = client.put("/v1/streams/two/state", content=state.content)
     assert unfit.status_code == 422
-    assert "does not fit" in unfit.json()["error"]["message"]
+    assert "does not match" in unfit.json()["error"]["message"]
     assert str(client.folder) not in unfit.text
 
 

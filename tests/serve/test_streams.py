@@ -19,7 +19,7 @@ def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
     assert [each["name"] for each in streams.describe()] == streams.names()
     shop.classify(images[:5]).result(60)
     lab.classify(images[:5]).result(60)
-    assert streams.entries()["positive"] == shop.entries()["positive"] + lab.entries()["positive"] > 2
+    assert streams.entries()["positive"] == shop.history.entries()["positive"] + lab.history.entries()["positive"] > 2
     with pytest.raises(ExistsError, match="already is a stream 'shop'"):
         streams.create("shop", LABELS)
     streams.delete("shop")
@@ -56,10 +56,10 @@ def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
         ({"labels": ["cat", "cat "]}, "the same class"),
         ({"templates": ["{} {}".format(i, "{}") for i in range(5)]}, "25 prompts, more than 20"),
         ({"templates": "no place"}, "has no {} for the class name"),
-        ({"templates": 3}, "a template must be a string"),
+        ({"templates": 3}, "templates.str: Input should be a valid string"),
         ({"method": "magic"}, "unknown method 'magic'"),
         ({"settings": {"positive_capacity": 0}}, "at least 1"),
-        ({"settings": {"negative_capacity": 65}}, "negative_capacity may be at most 64"),
+        ({"settings": {"negative_capacity": 65}}, "the settings keep 68 samples per label, at most 64"),
         ({"settings": {"capacity": 1}}, "no setting 'capacity'"),
     ],
 )

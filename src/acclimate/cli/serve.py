@@ -1,16 +1,13 @@
 """`acclimate serve`: classification over HTTP."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, TEMPLATE_HELP
 
-if TYPE_CHECKING:
-    from acclimate.serve.guard import GuardRules
-    from acclimate.serve.limits import Limits
-
+DEFAULT_METHOD = "tda"  # `acclimate.methods.DEFAULT_METHOD`; importing that would make --help wait for NumPy
 NEW = "For streams created by their first images"
 
 
@@ -29,16 +26,17 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = "tda",
+    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = DEFAULT_METHOD,
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
     template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
     ] = False,
     guard_share: Annotated[
-        float | None, typer.Option(help=f"{NEW}: largest share of the cache entries from one client, 0 to 1.")
+        float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
     ] = None,
     guard_burst: Annotated[
         int | None, typer.Option(help=f"{NEW}: samples of one client learnt within --guard-window.")
@@ -52,9 +50,9 @@ def serve(
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
-    max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder.")] = 512,
+    max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
-    batch_size: Annotated[int, typer.Option(help="Images encoded at once.")] = 32,
+    batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
 ) -> None:
@@ -65,18 +63,19 @@ def serve(
     """
     from importlib.util import find_spec
 
+    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError, MissingExtraError
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
             raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
     from acclimate.encoders import load_encoder
+    from acclimate.prompts import parse_template_option, read_labels
     from acclimate.serve import server
     from acclimate.serve.auth import read_tokens
-    from acclimate.serve.guard import GuardRules
     from acclimate.serve.limits import Limits
     from acclimate.serve.security import LOOPBACK_NAMES
-    from acclimate.serve.streams import Streams
+    from acclimate.serve.streams import Streams, check_setup
 
     limits = Limits(
         body_bytes=max_body,
@@ -96,42 +95,26 @@ def serve(
     local = server.is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
-    guard = None if (guard_share, guard_burst) == (None, None) else GuardRules(guard_share, guard_burst, guard_window)
-    defaults = _defaults(labels, method, setting, template, thumbnails, guard, limits)
+    guarded = guard_share is not None or guard_burst is not None
+    if labels is None and (setting or template or thumbnails or guarded or views != 1 or method != DEFAULT_METHOD):
+        raise InputError("options for new streams need --labels.")
+    options = {
+        "templates": parse_template_option(template or []),
+        "method": method,
+        "settings": parse_settings(method, setting or [], [method]),
+        "views": views,
+        "thumbnails": thumbnails,
+        "guard": {"share": guard_share, "burst": guard_burst, "window_s": guard_window} if guarded else None,
+    }
+    defaults = None
+    if labels is not None:
+        names, setup = check_setup(read_labels(labels), options, limits)
+        defaults = {"labels": names, **setup.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with server.bind(host, port) as listening:
-        streams = Streams(data, load_encoder(model, device), limits, defaults=defaults)
+        streams = Streams(data, load_encoder(model, device), limits, defaults)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
         server.serve(listening, streams, tokens, hosts)
-
-
-def _defaults(
-    labels: str | None,
-    method: str,
-    setting: list[str] | None,
-    template: list[str] | None,
-    thumbnails: bool,
-    guard: "GuardRules | None",
-    limits: "Limits",
-) -> dict[str, Any] | None:
-    """The arguments for streams that are created by their first images; None if they are not."""
-    from acclimate.cli.settings import parse_settings
-    from acclimate.errors import InputError
-    from acclimate.prompts import parse_template_option, read_labels
-
-    if labels is None:
-        if setting or template or thumbnails or guard or method != "tda":
-            raise InputError("options for new streams need --labels.")
-        return None
-    templates = parse_template_option(template or [])
-    return {
-        "labels": limits.check_labels(read_labels(labels), templates),
-        "templates": templates,
-        "method": method,
-        "settings": parse_settings(method, setting or [], [method]),
-        "thumbnails": thumbnails,
-        "guard": guard,
-    }

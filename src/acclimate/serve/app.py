@@ -97,7 +97,7 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def metrics(streams: AllStreams) -> Response:
     """Get the metrics in Prometheus' text format."""
-    return Response(streams.metrics.text(), media_type=METRICS_TYPE)
+    return Response(streams.metrics.text(streams.entries()), media_type=METRICS_TYPE)
 
 
 @router.get("/", include_in_schema=False)

@@ -101,4 +101,4 @@ def validation_message(problems: Any) -> str:
     first, *others = problems
     where = ".".join(map(str, first["loc"]))
     more = f" ({len(others)} more problems)" if others else ""
-    return f"{where}: {first['msg']}{more}. See /docs."
+    return f"{where}: {first['msg']}{more}."

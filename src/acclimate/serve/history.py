@@ -18,20 +18,20 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray
-from acclimate.classify.run import next_id
+from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError, StorageError
-from acclimate.evidence import Evidence, observe
-from acclimate.methods import Adapter, load, save
-from acclimate.methods.persist import cached_entries, read_notes
+from acclimate.evidence import Evidence
+from acclimate.files import write_atomically, writing
+from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
+from acclimate.predict import Adapted
 from acclimate.serve.errors import NotFoundError
-from acclimate.serve.journal import Journal, read_journal
+from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
 
 SNAPSHOT, JOURNAL = ".safetensors", ".journal"
 
 
 class History:
-    """The adapter of a stream and the files in its folder; used by one thread at a time, except `sync`.
+    """The adapter of a stream and the files in its folder; used by one thread at a time, except `sync` and `entries`.
 
     Memory always equals the files: a sample is written to the journal before it is learnt, and a change takes effect
     only once its snapshot is written. Otherwise a StorageError is raised, and everything stays as it was.
@@ -44,7 +44,7 @@ class History:
     Attributes:
         adapter: what was learnt.
         senders: for each cache, the client that sent each entry, by id.
-        taught: number of cache entries per client.
+        taught: what each client has taught: its cache entries, or for methods without entries its samples.
         thumbnails: small JPEG files of cache entries, by id.
         samples: number of samples learnt since the last snapshot.
         problem: what was damaged when the files were read, and what was done about it; None if nothing.
@@ -64,7 +64,7 @@ class History:
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # per readable snapshot: reason, time, samples_seen
+        self._about: dict[int, dict[str, Any]] = {}  # per snapshot: reason, time, samples_seen
         if adapter is None:
             self._recover()
         else:
@@ -80,23 +80,18 @@ class History:
         """Whether the last write to the journal succeeded; the next snapshot starts a new journal."""
         return self._journal is not None and not self._journal.failed
 
-    def observe(self, features: HostArray) -> Evidence:
-        """Zero-shot evidence for features (n, d)."""
-        adapter = self.adapter
-        return observe(features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
-
     def learn(
-        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]
-    ) -> tuple[Array, int]:
-        """Write samples to the journal, then learn from them: adapted logits (n, K), and the first sample's id.
+        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
+    ) -> Adapted:
+        """Write samples to the journal, then learn from them.
 
         Args:
             evidence: of the features.
-            features: (n, d) float32.
+            features: (n, d), or (n, V, d) for V views per sample; float32.
             client: who sent them.
             thumbnails: n small JPEG files, or none.
         """
-        record: dict[str, Any] = {"first_id": self._next_id, "samples": len(features)}
+        record: dict[str, Any] = {"first_id": self._next_id, "shape": features.shape}
         if client:
             record["client"] = client
         if thumbnails:
@@ -104,12 +99,13 @@ class History:
         body = features.tobytes() + b"".join(thumbnails)
         size = self._append(record, body)
         try:
-            logits = self._learn(evidence, record, body)
+            step = self._learn(evidence, record, body)
         except BaseException:
             assert self._journal is not None
             self._journal.cut(size)
+            self._recover()  # the adapter may have learnt some of the samples
             raise
-        return logits, record["first_id"]
+        return Adapted(evidence, step, record["first_id"] + np.arange(len(features)))
 
     def set_frozen(self, frozen: bool) -> None:
         """Stop learning, or resume it."""
@@ -147,14 +143,18 @@ class History:
         return number
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """The readable snapshots, oldest first: id, time, reason, samples_seen."""
+        """The snapshots, oldest first: id, time, reason, samples_seen."""
         return [{"id": number, **about} for number, about in sorted(self._about.items())]
 
+    def entries(self) -> dict[str, int]:
+        """Number of entries in each cache; may be called from any thread."""
+        return {cache: len(senders) for cache, senders in self.senders.items()}
+
     def notes(self) -> dict[str, Any]:
-        """Senders and thumbnails of the entries, to be stored with the adapter."""
+        """Who taught what, and the thumbnails; to be stored with the adapter."""
         clients = {str(i): client for senders in self.senders.values() for i, client in senders.items() if client}
         thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
-        return {"clients": clients, "thumbnails": thumbnails}
+        return {"clients": clients, "thumbnails": thumbnails, "taught": {} if self.senders else self.taught}
 
     def sync(self) -> None:
         """Force the journal to the disk; may be called from any thread."""
@@ -164,39 +164,42 @@ class History:
 
     def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
         clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})
-        ids = {kind: [i for *_, i in listed] for kind, listed in cached_entries(adapter).items()}
+        ids = {cache: [entry.id for entry in entries] for cache, entries in adapter.entries().items()}
         self.adapter = adapter
-        self.senders = {kind: {i: clients.get(str(i), "") for i in each} for kind, each in ids.items()}
+        self.senders = {cache: {i: clients.get(str(i), "") for i in each} for cache, each in ids.items()}
         self.taught = Counter(client for senders in self.senders.values() for client in senders.values())
+        if not self.senders:
+            self.taught.update(notes.get("taught", {}))
+            self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
         self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in chain(*ids.values()) if str(i) in thumbnails}
-        self._next_id = next_id(adapter)
+        self._next_id = adapter.next_id
 
     def _append(self, record: Mapping[str, Any], body: bytes = b"") -> int:
         if self._journal is None:
             raise StorageError("the stream's state could not be written; free some disk space.")
         return self._journal.append(record, body)
 
-    def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Array:
+    def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
-        first, count, client = record["first_id"], record["samples"], record.get("client", "")
-        logits = self.adapter.adapt(evidence, np.arange(first, first + count))
+        first, count, client = record["first_id"], record["shape"][0], record.get("client", "")
+        step = self.adapter.adapt(evidence, first + np.arange(count))
         self._next_id = first + count
         self.samples += count
         lengths = record.get("thumbnails", ())
         ends = list(accumulate(lengths, initial=len(body) - sum(lengths)))  # the thumbnails follow the features
-        for kind, change in self.adapter.changes.items():
+        for cache, change in step.changes.items():
             for position in change.admitted:
-                self.senders[kind][first + position] = client
-                self.taught[client] += 1
+                self.senders[cache][first + position] = client
                 if lengths:
                     self.thumbnails[first + position] = body[ends[position] : ends[position + 1]]
-        for kind, change in self.adapter.changes.items():
+        self.taught[client] += sum(len(change.admitted) for change in step.changes.values()) if self.senders else count
+        for cache, change in step.changes.items():
             for entry_id in change.dropped:
-                self._forget(kind, entry_id)
-        return logits
+                self._forget(cache, entry_id)
+        return step
 
-    def _forget(self, kind: str, entry_id: int) -> None:
-        sender = self.senders[kind].pop(entry_id, None)
+    def _forget(self, cache: str, entry_id: int) -> None:
+        sender = self.senders[cache].pop(entry_id, None)
         if sender is None:  # entries of merged states may share an id
             return
         self.taught[sender] -= 1
@@ -211,15 +214,16 @@ class History:
             try:
                 self._set(*self._load(number))
             except StateError as error:
-                problems.append(self._without_folder(error))
+                problems.append(str(error))
                 continue
             start = number
             break
         if start is None:
             raise StateError(" ".join(problems) or "its folder has no snapshot.")
         for number in numbers[: numbers.index(start) + 1]:
-            with suppress(StateError):  # a damaged one cannot be rolled back to
-                self._about[number] = dict(read_notes(self._path(number, SNAPSHOT)).get("about", {}))
+            if about := read_journal(self._path(number, JOURNAL), ABOUT_BYTES).about:
+                self._about[number] = about
+        self.samples = 0
         size = self._replay(start, problems)
         if size is not None:
             self._journal = Journal(self._path(start, JOURNAL), size)
@@ -242,20 +246,17 @@ class History:
                 problems.append(f"snapshot {number} cannot be read, and what was learnt after it depends on it")
                 return None
             for record, body in contents.records:
-                self._replay_record(record, body)
+                if "frozen" in record:
+                    self.adapter.frozen = record["frozen"]
+                else:
+                    shape = record["shape"]
+                    features = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
+                    self._learn(self.adapter.head.observe(features), record, body)
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
             last, size = number, contents.size
         return size if last == start else None
-
-    def _replay_record(self, record: Mapping[str, Any], body: bytes) -> None:
-        if "frozen" in record:
-            self.adapter.frozen = record["frozen"]
-            return
-        shape = record["samples"], self.adapter.dim
-        features = np.frombuffer(body, np.float32, shape[0] * shape[1]).reshape(shape)
-        self._learn(self.observe(features), record, body)
 
     def _last_different(self) -> int:
         latest = max(self._about)
@@ -266,10 +267,6 @@ class History:
         if not older:
             raise InputError("there is no older snapshot to go back to.")
         return max(older)
-
-    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
-        path = self._path(number, SNAPSHOT)
-        return load(path), read_notes(path)
 
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
         """Write a snapshot and start its journal; returns its number.
@@ -285,18 +282,19 @@ class History:
             StorageError: it could not be written; the state on disk is unchanged.
         """
         number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
-        about = {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen, **about}
-        try:  # the journal first: a snapshot without one would hide what is appended to an older journal
-            continues = continues and self._journal is not None
-            journal = Journal.create(self._path(number, JOURNAL), {"continues": continues})
-        except OSError as error:
-            raise StorageError(f"cannot write {number:08}{JOURNAL}: {error.strerror or error}.") from error
+        about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen}
+        about["continues"] = continues and self._journal is not None
+        content = state_to_bytes(adapter, notes)
+        snapshot, path = self._path(number, SNAPSHOT), self._path(number, JOURNAL)
+        with writing(path.name, StorageError):  # the journal first: a snapshot without one would hide an older journal
+            journal = Journal.create(path, about)
         try:
-            save(adapter, self._path(number, SNAPSHOT), {**notes, "about": about})
-        except StateError as error:
+            with writing(snapshot.name, StorageError):
+                write_atomically(snapshot, content)
+        except StorageError:
             with suppress(OSError):
-                journal.path.unlink()
-            raise StorageError(self._without_folder(error)) from error
+                path.unlink()
+            raise
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
@@ -313,9 +311,11 @@ class History:
                     with suppress(OSError):
                         self._path(number, ending).unlink()
 
-    def _without_folder(self, error: StateError) -> str:
-        """The message without the folder, which clients need not know."""
-        return str(error).replace(f"{self.folder}{os.sep}", "")
+    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
+        try:
+            return load_with_notes(self._path(number, SNAPSHOT))
+        except StateError as error:  # clients need not know the folder
+            raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
 
     def _numbers(self, ending: str) -> list[int]:
         return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]

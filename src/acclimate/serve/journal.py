@@ -15,11 +15,12 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from acclimate.errors import StorageError
+from acclimate.errors import StorageError, reason
 from acclimate.files import write_atomically
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
+ABOUT_BYTES = 4096
 HEAD = Struct("<I")  # length of the JSON at the start of the payload
 _sync = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not on every platform
 
@@ -83,9 +84,7 @@ class Journal:
         except OSError as error:
             with suppress(OSError):
                 self.cut(before)
-            raise StorageError(
-                f"cannot write {self.path.name}: {error.strerror or error}; free some disk space."
-            ) from error
+            raise StorageError(f"cannot write {self.path.name}: {reason(error)}; free some disk space.") from error
         self.size, self.failed = before + len(record), False
         return before
 
@@ -103,12 +102,18 @@ class Journal:
             self._synced = size
 
 
-def read_journal(path: Path) -> Contents:
-    """The complete records of a journal file, and what is wrong with the rest."""
+def read_journal(path: Path, size: int = -1) -> Contents:
+    """The complete records of a journal file, and what is wrong with the rest.
+
+    Args:
+        path: the file.
+        size: how many bytes to read; all by default. `ABOUT_BYTES` are enough for `about`.
+    """
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(size)
     except OSError as error:
-        return Contents(damage=f"{path.name} cannot be read: {error.strerror or error}")
+        return Contents(damage=f"{path.name} cannot be read: {reason(error)}")
     if not content.startswith(MAGIC):
         return Contents(damage=f"{path.name} is not a journal")
     found = Contents(size=len(MAGIC))

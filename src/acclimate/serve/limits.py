@@ -10,47 +10,27 @@ from acclimate.prompts import clean_labels, prompts_for
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits on requests, streams, queues and files.
+    """Limits on requests, streams, queues and files."""
 
-    Attributes:
-        body_bytes: size of a request body.
-        pixels: pixels per image, taken from its header before it is decoded.
-        images: images per request.
-        labels: labels per stream.
-        label_chars: characters per label.
-        capacity: cache entries per label that a setting may ask for.
-        prompts: prompts that the labels and templates of a stream make together.
-        streams: number of streams.
-        queue: images waiting for the encoder; more are refused as busy.
-        timeout_s: seconds per request.
-        batch: images encoded at once.
-        wait_s: seconds that an image waits for others to share its batch.
-        workers: threads that open and prepare images; 0 for one more than there are cores.
-        snapshot_samples: samples learnt between two snapshots.
-        snapshot_s: seconds between two snapshots, if anything was learnt.
-        sync_s: seconds between two syncs of the journals to disk.
-        history: snapshots kept per stream.
-        thumbnail: longest side of a thumbnail in pixels.
-    """
-
-    body_bytes: int = 32 * 2**20
-    pixels: int = 40_000_000
-    images: int = 64
-    labels: int = 2000
-    label_chars: int = 200
-    capacity: int = 64
-    prompts: int = 200_000
+    body_bytes: int = 32 * 2**20  # of a request
+    pixels: int = 40_000_000  # per image, taken from its header before it is decoded
+    images: int = 64  # per request
+    labels: int = 2000  # per stream
+    label_chars: int = 200  # per label
+    prompts: int = 200_000  # that the labels and templates of a stream make together
+    capacity: int = 64  # samples per label that a method may keep
+    views: int = 64  # per image
     streams: int = 1000
-    queue: int = 512
-    timeout_s: float = 30.0
-    batch: int = 32
-    wait_s: float = 0.005
-    workers: int = 0
-    snapshot_samples: int = 1000
-    snapshot_s: float = 300.0
-    sync_s: float = 1.0
-    history: int = 24
-    thumbnail: int = 96
+    queue: int = 512  # images, counting views, that wait for the encoder; more are refused as busy
+    timeout_s: float = 30.0  # per request
+    batch: int = 32  # images, counting views, encoded at once
+    wait_s: float = 0.005  # that an image waits for others to share its batch
+    workers: int = 0  # threads that open and prepare images; 0 for one more than there are cores
+    snapshot_samples: int = 1000  # learnt between two snapshots, counting views
+    snapshot_s: float = 300.0  # between two snapshots, if anything was learnt
+    sync_s: float = 1.0  # between two syncs of the journals to disk
+    history: int = 24  # snapshots kept per stream
+    thumbnail: int = 96  # longest side in pixels
 
     def __post_init__(self) -> None:
         for name, least in {"wait_s": 0, "workers": 0, "labels": 2, "history": 2}.items():

@@ -11,11 +11,11 @@ from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Reques
 from starlette.responses import JSONResponse
 
 from acclimate.errors import InputError
+from acclimate.predict import Prediction
 from acclimate.serve import schemas
 from acclimate.serve.auth import Action, Caller
 from acclimate.serve.errors import NotFoundError
-from acclimate.serve.guard import GuardRules
-from acclimate.serve.stream import Answered, Stream
+from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import read_upload
 
@@ -72,8 +72,7 @@ Managed = Annotated[Stream, stream_to("manage")]
 def create_stream(body: schemas.StreamRequest, streams: AllStreams, caller: Sender) -> dict[str, Any]:
     """Create a stream."""
     authorize(caller, "manage", body.name)
-    guard = None if body.guard is None else GuardRules(**body.guard.model_dump())
-    return streams.create(**body.model_dump(exclude={"guard"}), guard=guard).describe()
+    return streams.create(**body.model_dump()).describe()
 
 
 @router.get("", response_model=schemas.Summaries)
@@ -204,18 +203,21 @@ def list_entries(
     return {"entries": entries}
 
 
-def _result(answered: Answered) -> dict[str, Any]:
-    prediction = answered.prediction
+@router.get("/{name}/learnt", response_model=schemas.Learnt)
+def describe_learnt(stream: Managed) -> dict[str, Any]:
+    """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
+    return stream.learnt()
+
+
+def _result(prediction: Prediction) -> dict[str, Any]:
     if not isfinite(prediction.score):
-        raise InputError(
-            "the settings of this stream give scores that are not numbers; create one with other settings."
-        )
+        raise InputError("this stream's settings give scores that are not numbers; create one with other settings.")
     return {
-        "id": answered.id,
+        "id": prediction.id,
         "predictions": [asdict(answer) for answer in prediction.top],
         "zero_shot": asdict(prediction.zero_shot),
         "entropy": prediction.entropy,
         "changed": prediction.changed,
-        "admitted": list(answered.admitted),
-        "refused": answered.refused,
+        "admitted": list(prediction.admitted),
+        "refused": prediction.refused,
     }

@@ -1,8 +1,11 @@
 """The JSON of requests and responses."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from acclimate.methods import DEFAULT_METHOD
+from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 LARGEST = 1_000_000  # of a number in the settings
@@ -11,6 +14,10 @@ Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
 Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 Label = Annotated[str, Field(examples=["cat"])]
 Name = Annotated[str, Field(examples=["shop-1"])]
+SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
+Frozen = Annotated[bool, Field(description="Whether it answers without learning.")]
+Degraded = Annotated[str | None, Field(description="What cannot be written to the disk at the moment.")]
+Broken = Annotated[str | None, Field(description="Which files were damaged, and what was done about it.")]
 
 
 class Request(BaseModel):
@@ -19,26 +26,24 @@ class Request(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class GuardRequest(Request):
-    """Rules against poisoning: what one client may teach a stream."""
+class Setup(Request):
+    """What a stream is created with. Its labels are not part of it: they can change."""
 
-    share: float | None = Field(None, gt=0, le=1, description="Largest share of the cache entries from one client.")
-    burst: int | None = Field(None, ge=1, description="Samples of one client that may be learnt within the window.")
-    window_s: float = Field(60.0, gt=0, description="Length of the window in seconds.")
+    templates: str | list[str] | dict[str, list[str]] = Field(
+        "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
+    )
+    method: str = Field(DEFAULT_METHOD, description="Name of the adaptation method.")
+    settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
+    views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
+    thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
+    guard: GuardRules | None = None
 
 
-class StreamRequest(Request):
+class StreamRequest(Setup):
     """A new stream."""
 
     name: Name = Field(pattern=NAME_PATTERN)
     labels: list[Label] = Field(min_length=2, examples=[["cat", "dog", "bird"]])
-    templates: str | list[str] | dict[str, list[str]] = Field(
-        "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
-    )
-    method: str = Field("tda", description="Name of the adaptation method.")
-    settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
-    thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
-    guard: GuardRequest | None = None
 
 
 class ImagesRequest(Request):
@@ -98,7 +103,7 @@ class Result(BaseModel):
 class Classified(BaseModel):
     """Predictions in the order of the images."""
 
-    stream: str
+    stream: Name
     results: list[Result]
 
 
@@ -106,11 +111,11 @@ class Summary(BaseModel):
     """A stream in a list; a stream that cannot be used has only a name and `broken`."""
 
     name: Name
-    method: str | None = Field(description="Name of the adaptation method.")
-    samples_seen: int | None = Field(description="Number of images it has learnt from.")
-    frozen: bool | None = Field(description="Whether it answers without learning.")
-    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
-    broken: str | None = Field(description="Which files were damaged, and what was done about it.")
+    method: str | None
+    samples_seen: SamplesSeen | None
+    frozen: Frozen | None
+    degraded: Degraded
+    broken: Broken
 
 
 class Summaries(BaseModel):
@@ -119,26 +124,22 @@ class Summaries(BaseModel):
     streams: list[Summary]
 
 
-class Description(BaseModel):
+class Description(Setup):
     """A stream."""
 
     name: Name
     labels: list[Label]
-    templates: Any = Field(description="Prompts of the labels.")
-    method: str = Field(description="Name of the adaptation method.", examples=["tda"])
-    settings: dict[str, Any] = Field(description="Settings of the method.")
-    thumbnails: bool = Field(description="Whether thumbnails of the images in the caches are kept.")
-    guard: GuardRequest | None
     refusals: int = Field(description="Images that the guard has refused since the service started.")
-    samples_seen: int = Field(description="Number of images it has learnt from.")
-    frozen: bool = Field(description="Whether it answers without learning.")
+    samples_seen: SamplesSeen
+    frozen: Frozen
     entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
+    capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
     snapshots: int = Field(description="Number of snapshots to roll back to.")
     answered: int = Field(description="Images classified since the service started.")
     changed: int = Field(description="Predictions that adaptation has changed since the service started.")
     changed_share: float
-    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
-    broken: str | None = Field(description="Which files were damaged, and what was done about it.")
+    degraded: Degraded
+    broken: Broken
 
 
 class Snapshot(BaseModel):
@@ -177,6 +178,14 @@ class Entries(BaseModel):
     """All cache entries."""
 
     entries: list[Entry]
+
+
+class Learnt(BaseModel):
+    """What was learnt about each label."""
+
+    labels: list[Label]
+    columns: dict[str, list[float]] = Field(description="What the method has learnt, with one value per label.")
+    clients: dict[str, int] = Field(description="Cache entries, or for methods without caches samples, per client.")
 
 
 class Failure(BaseModel):

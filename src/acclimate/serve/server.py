@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 import uvicorn
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, reason
 from acclimate.serve.app import create_app
 from acclimate.serve.auth import Tokens
 from acclimate.serve.logs import log_to_stderr, logger
@@ -35,14 +35,13 @@ def bind(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         reserved = socket.socket(family, kind, protocol)
     except OSError as error:
-        raise InputError(f"{host} is not an address of this machine: {error.strerror or error}.") from error
+        raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(address)
     except OSError as error:
         reserved.close()
-        reason = error.strerror or error
-        raise InputError(f"cannot listen on {host}, port {port}: {reason}; choose another host or port.") from error
+        raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}; choose another.") from error
     return reserved
 
 

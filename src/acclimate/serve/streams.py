@@ -7,25 +7,27 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock, Thread
 from typing import Any
 
-from acclimate.classifier import Prediction, predictions_from
+import numpy as np
+from pydantic import ValidationError
+
 from acclimate.encoders import Encoder
-from acclimate.errors import InputError, StateError, StorageError
-from acclimate.evidence import observe
-from acclimate.methods import create
-from acclimate.methods.base import configure, find
+from acclimate.errors import InputError, StateError, StorageError, reason
+from acclimate.evidence import Head
+from acclimate.methods import Step, create, find_method, require
+from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
-from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError
+from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError, validation_message
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
-from acclimate.serve.stream import Setup, Stream
+from acclimate.serve.schemas import NAME_PATTERN, Setup
+from acclimate.serve.stream import Stream, create_files
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+NAME = re.compile(NAME_PATTERN)
 THREADS = 8  # streams that work at the same time
 
 
@@ -36,7 +38,6 @@ class Streams:
         folder: where streams are stored; created if it does not exist. Only one service at a time may use it.
         encoder: the model that all streams share.
         limits: limits on everything.
-        metrics: counts what happens.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
 
     Raises:
@@ -48,10 +49,9 @@ class Streams:
         folder: Path,
         encoder: Encoder,
         limits: Limits | None = None,
-        metrics: Metrics | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        self.limits, self.metrics, self.defaults = limits or Limits(), metrics or Metrics(), defaults
+        self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
         self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts")
@@ -67,7 +67,6 @@ class Streams:
                     self._unusable[path.name] = str(error)
             elif path.name.startswith("."):  # half created or half deleted
                 shutil.rmtree(path, ignore_errors=True)
-        self.metrics.count_entries(self.entries)
         self._closing = Event()
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
@@ -78,7 +77,7 @@ class Streams:
         Args:
             name: a-z, 0-9, and after the first character also `.`, `_` and `-`; at most 64 characters.
             labels: names of the classes, at least two.
-            **options: `templates`, `method`, `settings`, `thumbnails` and `guard`, as for `Setup`.
+            **options: `templates`, `method`, `settings`, `views`, `thumbnails` and `guard`, as for `Setup`.
 
         Raises:
             InputError: an argument cannot be used.
@@ -91,21 +90,19 @@ class Streams:
                 f"a stream's name consists of a-z, 0-9, and after the first also . _ -, got {name[:80]!r}."
             )
         self._check_new(name)
-        setup = Setup(self.batcher.encoder.fingerprint, **options)
-        labels = self.limits.check_labels(labels, setup.templates)
-        for key, value in asdict(configure(find(setup.method), setup.settings)).items():
-            if key.endswith("capacity") and value > self.limits.capacity:
-                raise InputError(f"{key} may be at most {self.limits.capacity} here, got {value}.")
+        labels, setup = check_setup(labels, options, self.limits)
+        self.batcher.preparer(setup.views)  # refuses a model that cannot make views
+        adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         unfinished = self._folder / f".new-{token_hex(8)}"
         try:
-            setup.create(unfinished, labels, self.batcher)
+            create_files(unfinished, setup, self.batcher.encoder.fingerprint, adapter, self.limits.history)
             with self._lock:
                 self._check_new(name)
                 os.replace(unfinished, self._folder / name)
                 stream = self._streams[name] = self._open(name)
                 return stream
         except OSError as error:
-            raise StorageError(f"the stream {name!r} could not be written: {error.strerror or error}.") from error
+            raise StorageError(f"the stream {name!r} could not be written: {reason(error)}.") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
@@ -144,7 +141,7 @@ class Streams:
         """Number of entries per cache, summed over all streams."""
         total: Counter[str] = Counter()
         for stream in list(self._streams.values()):
-            total.update(stream.entries())
+            total.update(stream.history.entries())
         return total
 
     def delete(self, name: str) -> None:
@@ -159,7 +156,7 @@ class Streams:
         try:
             os.replace(self._folder / name, gone)
         except OSError as error:
-            raise StorageError(f"the stream {name!r} could not be removed: {error.strerror or error}.") from error
+            raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
     def zero_shot(
@@ -171,15 +168,13 @@ class Streams:
             InputError, BusyError: as for `Stream.classify`; the future may raise ImageError.
         """
         names = self.limits.check_labels(labels, template)
-        encoder = self.batcher.encoder
 
         def answer(encoded: Encoded) -> list[Prediction]:
-            vectors = self.batcher.class_vectors(names, template, keep=False)
-            adapter = create("zero-shot", vectors, logit_scale=encoder.logit_scale, logit_bias=encoder.logit_bias)
-            evidence = observe(encoded.features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
-            predictions = predictions_from(names, evidence, evidence.logits, top_k, range(len(images)))
-            self.metrics.answered(predictions, len(names))
-            return predictions
+            head = self.batcher.head_for_request(names, template)
+            evidence = head.observe(encoded.features)
+            found = predictions(head, Adapted(evidence, Step(evidence.logits), None), top_k, range(len(images)))
+            self.metrics.answered(found, len(head))
+            return found
 
         return WorkQueue(self._pool).put(answer, self.batcher.submit(images))
 
@@ -207,6 +202,23 @@ class Streams:
                 stream.tick()
 
 
+def check_setup(labels: Sequence[str], options: Mapping[str, Any], limits: Limits) -> tuple[tuple[str, ...], Setup]:
+    """The labels and the setup of a new stream; InputError if they cannot be used, before anything is encoded."""
+    try:
+        setup = Setup(**options)
+    except ValidationError as error:
+        raise InputError(validation_message(error.errors(include_url=False))) from None
+    names = limits.check_labels(labels, setup.templates)
+    most = min(limits.views, limits.queue)
+    if setup.views > most:
+        raise InputError(f"views must be from 1 to {most}, got {setup.views}.")
+    require(find_method(setup.method), views=setup.views > 1)
+    kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
+    if kept > limits.capacity:
+        raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed.")
+    return names, setup
+
+
 def _claim(folder: Path, streams: Path) -> Any:
     """Create the folders and lock them for this process, where the platform supports it."""
     try:
@@ -214,7 +226,7 @@ def _claim(folder: Path, streams: Path) -> Any:
         streams.mkdir(exist_ok=True)
         file = open(folder / "lock", "w")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
-        raise InputError(f"cannot store streams in {folder}: {error.strerror or error}.") from error
+        raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error
     with suppress(ImportError):
         import fcntl
 
