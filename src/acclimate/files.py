@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as serialise
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import AcclimateError, InputError, RunError, StateError
 
 FORMAT = "acclimate-state"
 VERSION = 1
@@ -49,6 +49,21 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+@contextmanager
+def writing(what: object, error: type[AcclimateError] = RunError, hint: str = "") -> Iterator[None]:
+    """Turn an OSError of the block into an error that says what cannot be written, and why.
+
+    Args:
+        what: the file, as the message names it.
+        error: the error to raise.
+        hint: a sentence about what to do next.
+    """
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"cannot write {what}: {cause.strerror or cause}. {hint}".rstrip()) from cause
 
 
 def check_writable(path: Path) -> None:

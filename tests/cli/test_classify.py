@@ -136,7 +136,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--out": "no/such/folder/r.csv"}, "cannot write"),
         ({"--out": "r.xlsx"}, "results end in .csv"),
         ({"--out": "there.csv"}, "there.csv exists; pass --overwrite to replace it"),
-        ({"--resume": None}, "--resume goes on with a file"),
+        ({"--resume": None}, "--resume continues a file"),
         ({"--order": "random"}, "random"),
         ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
         ({"--set": "alpa=1"}, "has no setting 'alpa'"),
@@ -255,7 +255,7 @@ def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, m
     _, said = child.communicate()
     done = len(rows_of(out.read_text()))
     assert child.returncode == 130
-    assert said == f"stopped after {done} of 500 images; go on with --resume.\n"
+    assert said == f"stopped after {done} of 500 images; run the command again with --resume to continue.\n"
     assert 0 < done < 500
 
 

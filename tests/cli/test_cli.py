@@ -7,8 +7,6 @@ import pytest
 
 import acclimate
 from acclimate import TDA, load, read_stream, save
-from acclimate.cli.settings import parse_settings
-from acclimate.errors import InputError
 
 
 def rows(output):
@@ -47,20 +45,6 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
     assert table["shifted", "tda"][2] == "+0.00"
-
-
-def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
-
-    @acclimate.register
-    class Plain(acclimate.ZeroShot):
-        name = "plain"
-
-    both = ["tda", "plain"]
-    assert parse_settings("tda", ["positive-alpha=3"], both) == {"positive_alpha": 3}
-    assert parse_settings("plain", ["positive-alpha=3"], both) == {}
-    with pytest.raises(InputError, match="'plain' has no setting 'positive_alpha'"):
-        parse_settings("plain", ["plain.positive_alpha=3"], both)
 
 
 def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):

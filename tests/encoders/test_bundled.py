@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate.cli.classify import DEFAULT_MODEL
+from acclimate.cli.options import DEFAULT_MODEL
 from acclimate.cli.pictures import LOOKS, SCENES, draw, draw_folder
 from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES

@@ -1,9 +1,9 @@
-"""A job's report: one HTML file that needs nothing else."""
+"""The report of a run: one HTML file that needs nothing else."""
 
 import os
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from importlib.resources import files
 from io import BytesIO
@@ -11,43 +11,44 @@ from string import Template
 from typing import TYPE_CHECKING, Any
 
 from acclimate.classify.summary import BINS, Summary
-from acclimate.errors import InputError
-from acclimate.files import write_atomically
+from acclimate.errors import ImageError, InputError
+from acclimate.files import write_atomically, writing
+from acclimate.images import open_image
 from acclimate.methods.base import Adapter
+from acclimate.sources.base import Sample
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-BARS = 20  # labels with bars of their own
+BARS = 20  # labels with bars; the others are counted together
 CLASSES = 40  # labels whose caches are shown; with the limits below, the file stays under about 3 MB
-ENTRIES = {"positive": 3, "negative": 2}  # images shown of a label's caches
+ENTRIES = {"positive": 3, "negative": 2}  # images shown of the caches of a label
 PIXELS = 112  # longer side of a thumbnail
 LENGTH = 200  # characters shown of a name
 
 
 def write_report(
     path: str | os.PathLike[str],
+    *,
+    title: str,
     summary: Summary,
     adapter: Adapter,
-    image: Callable[[int], "Image | None"],
+    samples: Sequence[Sample],
     settings: Mapping[str, str],
-    title: str,
-    name: Callable[[int], str | None] = lambda index: None,
     first_id: int = 0,
 ) -> None:
     """Write a self-contained HTML page; equal input gives equal bytes.
 
     Args:
         path: the file to create or replace.
-        summary: of all rows of the job.
-        adapter: the one that answered; its caches are shown.
-        image: the picture of a row's index, or None if it cannot be read any more or was never part of this job.
-        settings: what to list at the end, such as options and versions, in this order.
         title: what was classified.
-        name: the file name of a row's index, for cached images; None where it is not known.
-        first_id: id in the caches of the row of index 0; smaller ids are of earlier jobs.
+        summary: of all rows of the run.
+        adapter: the one that answered; what it has learnt is shown.
+        samples: the images of the run; those that are shown are read again.
+        settings: what to list at the end, such as options and versions, in this order.
+        first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
     """
-    pictures = _Pictures(image, name)
+    pictures = _Pictures(samples)
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
         lead=_lead(summary),
@@ -64,34 +65,37 @@ def write_report(
         unreadable=_unreadable(summary),
         settings=_table("", ("Setting", "Value"), [(escape(key), escape(value)) for key, value in settings.items()]),
     )
-    try:
+    with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
-    except OSError as error:
-        raise InputError(f"cannot write the report {path}: {error.strerror or error}; choose another place.") from error
 
 
 class _Pictures:
-    """Thumbnails by index, each made once."""
+    """Thumbnails of the samples, each made once."""
 
-    def __init__(self, image: Callable[[int], "Image | None"], name: Callable[[int], str | None]) -> None:
-        self._image, self._name = image, name
+    def __init__(self, samples: Sequence[Sample]) -> None:
+        self._samples = samples
         self._sources: dict[int, str] = {}
 
-    def show(self, index: int, file: str | None = None) -> str:
-        """A thumbnail, or a grey box with the file's name where the picture is gone."""
-        if index not in self._sources:
-            picture = self._image(index)
-            self._sources[index] = "" if picture is None else _data_uri(picture)
-        file = file or self._name(index) or (f"image {index + 1}" if index >= 0 else "of an earlier run")
-        full, short = _text(file), _text(file.replace("\\", "/").rsplit("/")[-1])
-        if self._sources[index]:
-            return f'<img class="thumb" src="{self._sources[index]}" alt="{full}" title="{full}">'
-        return (
-            f'<div class="thumb gone" role="img" aria-label="{full}, no longer readable" title="{full}">{short}</div>'
-        )
+    def show(self, index: int) -> str:
+        """A thumbnail, or a box with the name of the file if it cannot be read any more or is not of this run."""
+        here = 0 <= index < len(self._samples)
+        name = self._samples[index].name if here else "from an earlier run"
+        if here and index not in self._sources:
+            self._sources[index] = self._read(self._samples[index])
+        full, short = _text(name), _text(name.replace("\\", "/").rsplit("/")[-1])
+        if source := self._sources.get(index):
+            return f'<img class="thumb" src="{source}" alt="{full}" title="{full}">'
+        gone = f"{full}, no longer readable" if here else full
+        return f'<div class="thumb gone" role="img" aria-label="{gone}" title="{full}">{short}</div>'
+
+    def _read(self, sample: Sample) -> str:
+        try:
+            return "data:image/jpeg;base64," + b64encode(_thumbnail(open_image(sample.read()))).decode()
+        except (ImageError, OSError):
+            return ""
 
 
-def _data_uri(picture: "Image") -> str:
+def _thumbnail(picture: "Image") -> bytes:
     from PIL import Image
 
     small = picture.convert("RGBA")
@@ -100,54 +104,67 @@ def _data_uri(picture: "Image") -> str:
     flat.paste(small, mask=small)
     buffer = BytesIO()
     flat.save(buffer, "JPEG", quality=80, optimize=True)
-    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
+    return buffer.getvalue()
 
 
 def _lead(summary: Summary) -> str:
     if not summary.answered:
         return "No image was classified."
-    sorted_into = f"{_count(summary.answered, 'image')} sorted into {_count(len(summary.labels), 'label')}."
+    sorted_into = f"{_count(summary.answered, 'image')} sorted into {_count(len(summary.after), 'label')}."
     return f"{sorted_into} Adapting changed {_count(summary.changed, 'answer')}."
 
 
 def _answers(summary: Summary) -> str:
-    counts = sorted(zip(summary.before, summary.after, summary.labels, strict=True), key=lambda row: -row[0] - row[1])
-    most = max([1, *(count for row in counts[:BARS] for count in row[:2])])
-    rows = []
-    for old, new, label in counts[:BARS]:
-        bars = f'<rect class="before" width="{100 * old / most:.2f}" height="6"/>'
-        bars += f'<rect class="after" y="7" width="{100 * new / most:.2f}" height="6"/>'
-        svg = f'<svg viewBox="0 0 100 13" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
-        rows.append((_text(label), svg, f"{old:,}", f"{new:,}", _signed(new - old)))
-    rest = counts[BARS:]
-    if rest:
-        old, new = sum(row[0] for row in rest), sum(row[1] for row in rest)
-        rows.append((_count(len(rest), "other label"), "", f"{old:,}", f"{new:,}", _signed(new - old)))
+    counts = [(label, old, summary.after[label]) for label, old in summary.before.items()]
+    counts.sort(key=lambda row: -row[1] - row[2])
+    most = max([1, *(max(old, new) for _, old, new in counts)])
+    rows = [(_text(label), _bars(old / most, new / most), *_numbers(old, new)) for label, old, new in counts[:BARS]]
+    if rest := counts[BARS:]:
+        old, new = sum(row[1] for row in rest), sum(row[2] for row in rest)
+        rows.append((_count(len(rest), "other label"), "", *_numbers(old, new)))
     return _table("Answers by label", ("Label", "", "#Zero-shot", "#Adapted", "#Change"), rows)
+
+
+def _numbers(old: int, new: int) -> tuple[str, str, str]:
+    change = f"{new - old:+,}".replace("-", "\u2212") if new != old else "0"
+    return f"{old:,}", f"{new:,}", change
+
+
+def _bars(*shares: float) -> str:
+    """Horizontal bars, each a share of the full width: grey for zero-shot, green for adapted."""
+    kinds = ("before", "after")[-len(shares) :]
+    bars = "".join(
+        f'<rect class="{kind}" y="{7 * i}" width="{100 * share:.2f}" height="6"/>'
+        for i, (kind, share) in enumerate(zip(kinds, shares, strict=True))
+    )
+    height = 7 * len(shares) - 1
+    return f'<svg viewBox="0 0 100 {height}" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
 
 
 def _transitions(summary: Summary) -> str:
     rows = [(_text(old), _text(new), f"{count:,}") for old, new, count in summary.transitions()]
     if not rows:
         return '<p class="soft">No answer changed.</p>'
-    note = "Rare changes were forgotten on the way, so these numbers are lower bounds." if summary.pairs_dropped else ""
+    note = "Rare changes were not all counted: these numbers are lower bounds." if summary.pairs_dropped else ""
     head = ("Zero-shot answer", "Adapted answer", "#Images")
-    return _table("Commonest changes", head, rows) + f'<p class="note">{note}</p>'
+    return _table("Most frequent changes", head, rows) + f'<p class="note">{note}</p>'
 
 
 def _most_changed(summary: Summary, pictures: _Pictures) -> str:
     answer = '<div class="answer {}"><span class="name">{}</span><span>{:.2f}</span></div>'
     cards = []
     for row in summary.most_changed():
-        old = answer.format("old", _text(str(row.zero_shot_label)), row.zero_shot_score)
-        new = answer.format("new", _text(str(row.label)), row.score)
-        file = f'<div class="file name">{_text(row.file)}</div>'
-        cards.append(f'<li class="change">{pictures.show(row.index, row.file)}<div>{file}{old}{new}</div></li>')
+        old = answer.format("old", _text(row.zero_shot.label), row.zero_shot.score)
+        new = answer.format("new", _text(row.label), row.score)
+        file = f'<div class="file name">{_text(row.name)}</div>'
+        cards.append(f'<li class="change">{pictures.show(row.index)}<div>{file}{old}{new}</div></li>')
     if not cards:
         return "<p>No answer changed.</p>"
     many = "All" if len(cards) == summary.changed else f"{len(cards)} of the {summary.changed:,}"
-    text = f"{many} changed answers: those where the model was surest both before and after come first. Grey is the "
-    text += "zero-shot answer, bold the adapted one, each with its probability."
+    text = (
+        f"{many} changed answers, beginning with those where the model was most confident both before and after. The "
+    )
+    text += "zero-shot answer is grey, the adapted one bold, each with its probability."
     return f'<p>{text}</p><ul class="cards">{"".join(cards)}</ul>'
 
 
@@ -155,7 +172,7 @@ def _learnt(summary: Summary, adapter: Adapter, pictures: _Pictures, first_id: i
     caches = _caches(adapter, first_id)
     if not caches:
         return "<p>Nothing was learnt: no image is kept.</p>"
-    names, given = adapter.class_names, dict(zip(summary.labels, summary.after, strict=True))
+    names, given = adapter.class_names, summary.after
     shown = sorted(caches, key=lambda label: (-given.get(names[label], 0), label))[:CLASSES]
     cards = []
     for label in shown:
@@ -224,7 +241,7 @@ def _stream(summary: Summary) -> str:
     points = zip([0.0, *middles, 200.0], [shares[0], *shares, shares[-1]], strict=True)
     line = " ".join(f"{x:.2f},{100 - 100 * share / top:.2f}" for x, share in points)
     drawn = f'<polygon class="area" points="0,100 {line} 200,100"/><polyline class="line" points="{line}"/>'
-    caption = f"images classified, {bins[0][1]:,} a point; height: share of changed answers"
+    caption = f"images classified, {bins[0][1]:,} per point; height: share of changed answers"
     return _chart(drawn, top, ("0", f"{summary.answered:,}"), caption)
 
 
@@ -275,10 +292,6 @@ def _count(number: int, thing: str) -> str:
 def _percent(part: float, whole: float) -> str:
     percent = 100 * part / whole if whole else 0.0
     return f"{percent:.3g}\u202f%" if 0 < percent < 100 else f"{percent:.0f}\u202f%"
-
-
-def _signed(number: int) -> str:
-    return f"{number:+,}".replace("-", "\u2212") if number else "0"
 
 
 def _small(number: float) -> str:

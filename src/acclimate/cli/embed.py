@@ -7,43 +7,42 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, SOURCE_HELP, TEMPLATE_HELP
+from acclimate.cli import options
+from acclimate.cli.progress import progress_bar
+from acclimate.errors import RunError
 
 
 def embed(
-    source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
-    labels: Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one a line.")],
+    source: options.Source,
+    labels: options.Labels,
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
-    template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
-    order: Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")] = "path",
-    batch_size: Annotated[int, typer.Option(help="Images encoded at once.", min=1)] = 32,
-    workers: Annotated[int | None, typer.Option(help="Threads that read images.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    model: options.Model = options.DEFAULT_MODEL,
+    template: options.Templates = None,
+    order: options.Order = "path",
+    batch_size: options.BatchSize = 32,
+    workers: options.Workers = None,
+    device: options.Device = "auto",
 ) -> None:
-    """Encode images once and keep their features; every method then runs on them in seconds.
+    """Encode images once and store their features; every method then runs on them in seconds.
 
-    Where the source knows each image's class (folder names, a label column) and it is among the labels, the file holds
-    true labels for scoring.
+    Where the source knows the class of every image (folder names, a label column) and it is among the labels, the file
+    holds the true labels, and `acclimate run` prints accuracies.
     """
     import numpy as np
 
     from acclimate.arrays import unit_rows
     from acclimate.classifier import Classifier
-    from acclimate.cli.progress import progress_bar
-    from acclimate.errors import RunError
     from acclimate.files import check_writable
-    from acclimate.prompts import parse_template_option, read_labels
     from acclimate.sources.base import open_source, order_samples
     from acclimate.stream import FeatureStream, write_stream
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)
     classifier = Classifier(
-        read_labels(labels),
+        options.read_labels(labels),
         model,
         method="zero-shot",
-        templates=parse_template_option(template or []),
+        templates=options.read_templates(template),
         batch_size=batch_size,
         workers=workers,
         device=device,

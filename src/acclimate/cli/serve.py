@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, TEMPLATE_HELP
+from acclimate.cli.options import DEFAULT_MODEL, MODEL_HELP, TEMPLATE_HELP
 
 if TYPE_CHECKING:
     from acclimate.serve.guard import GuardRules
@@ -131,16 +131,15 @@ def _defaults(
     limits: "Limits",
 ) -> dict[str, Any] | None:
     """What streams are made with when their first images come; None if they are not made so."""
-    from acclimate.cli.settings import parse_settings
+    from acclimate.cli.options import parse_settings, read_labels, read_templates
     from acclimate.errors import InputError
-    from acclimate.prompts import parse_template_option, read_labels
     from acclimate.serve.setup import check_labels
 
     if labels is None:
         if setting or template or thumbnails or guard or method != "tda":
             raise InputError("settings of new streams were given, but no --labels to make them with.")
         return None
-    templates = parse_template_option(template or [])
+    templates = read_templates(template)
     return {
         "labels": check_labels(read_labels(labels), templates, limits),
         "templates": templates,
