@@ -1,4 +1,4 @@
-"""`acclimate demo`: watch a classifier adapt to real, shifted images, then to pictures with a report."""
+"""`acclimate demo`: adapt to the recorded features of real images, then to drawn pictures, with a report."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -33,10 +33,12 @@ def demo(
         with as_file(files("acclimate.bench") / "data" / recorded.name) as shipped:
             shutil.copyfile(shipped, recorded)
     except OSError as error:
-        raise InputError(f"cannot write to {out}: {error.strerror or error}; choose a place with --out.") from error
+        raise InputError(
+            f"cannot write to {out}: {error.strerror or error}; choose another place with --out."
+        ) from error
     _adapt_live(read_stream(recorded), console)
-    console.print(f"More of it: acclimate run {recorded} --orders 20\n", highlight=False, soft_wrap=True)
-    console.print("Now pictures that acclimate has drawn: plain, in pencil, by night, through static.", highlight=False)
+    console.print(f"To run it in 20 orders: acclimate run {recorded} --orders 20\n", highlight=False, soft_wrap=True)
+    console.print("Now pictures drawn by acclimate: plain, in pencil, blurred, and in large pixels.", highlight=False)
     classify(
         str(pictures),
         ", ".join(SCENES),
@@ -49,7 +51,7 @@ def demo(
 
 
 def _adapt_live(stream: "FeatureStream", console: "Console") -> None:
-    """Show accuracy along the stream, zero-shot and adapted side by side."""
+    """Show the accuracy along the stream, zero-shot and adapted."""
     import json
     from time import sleep
 
@@ -61,8 +63,8 @@ def _adapt_live(stream: "FeatureStream", console: "Console") -> None:
     assert stream.labels is not None
     domains = json.loads(stream.metadata["domains"])
     console.print(
-        f"{len(stream)} images of {', '.join(stream.class_names)}, as the bundled model has seen them. "
-        "First photos, then paintings, cartoons and sketches, and nobody tells the classifier.\n",
+        f"Features of {len(stream)} images of {', '.join(stream.class_names)}, recorded with the bundled model. "
+        "The style changes from photo to painting, cartoon and sketch; the classifier gets no labels.\n",
         highlight=False,
     )
     table = Table(box=None, pad_edge=False)
