@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Classifier, load
-from acclimate.classifier import Answer
-from acclimate.classify.outputs import Csv, FileOutput, JsonLines, Output, open_output
-from acclimate.classify.rows import Row
+from acclimate import Classifier, load_state
+from acclimate.classify.outputs import FileOutput, Output
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
+from acclimate.predict import Answer, Prediction
 from acclimate.sources.base import open_source
 
 LABELS = ["red circle", "green square", "blue stripes"]
@@ -36,7 +35,7 @@ def make(encoder, photos, tmp_path):
         defaults = {
             "classifier": Classifier(LABELS, encoder, batch_size=8, cache=tmp_path / "cache"),
             "samples": open_source(str(photos)),
-            "output": open_output(tmp_path / "work" / name, 2),
+            "output": FileOutput(tmp_path / "work" / name, top_k=2),
             "top_k": 2,
             "checkpoint_every": 0.0,
             "state": tmp_path / "work" / f"{name}.state",
@@ -46,15 +45,11 @@ def make(encoder, photos, tmp_path):
     return run
 
 
-def unreadable(index, name, error):
-    return Row(index, (), Answer("", 0.0), 0.0, error, name)
-
-
 def read_rows(path):
     if path.suffix == ".csv":
-        return list(csv.DictReader(io.StringIO(path.read_text())))
+        return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
     if path.suffix == ".jsonl":
-        return [json.loads(line) for line in path.read_text().splitlines()]
+        return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
 
 
@@ -79,7 +74,7 @@ def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, suffix):
         run = make(name, stop=lambda: next(calls) >= stops - 1)  # noqa: B023 (called before the loop goes on)
         assert run.run() is (stops == 5)
         if stops < 5:
-            assert run.done == 8 * stops
+            assert run.summary.images == 8 * stops
             again = make(name)
             assert again.output.checkpoint.is_file()
             assert again.run(resume=True)
@@ -116,7 +111,7 @@ def test_another_job_is_not_continued(make, photos, tmp_path):
     make("x.csv", stop=lambda: True).run()
     with pytest.raises(InputError, match="its list of images was different"):
         make("x.csv", samples=open_source(str(photos))[:-1]).run(resume=True)
-    with pytest.raises(InputError, match="its top-k was different"):
+    with pytest.raises(InputError, match="its number of labels per row was different"):
         make("x.csv", top_k=1).run(resume=True)
     other = make("x.csv")
     other.classifier.remove_labels([LABELS[0]])
@@ -156,11 +151,11 @@ def test_a_full_disk_loses_nothing(make, tmp_path, limit_file_size):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_write_that_fails_says_why(tmp_path):
-    output = open_output(tmp_path / "x.jsonl", 1)
+    output = FileOutput(tmp_path / "x.jsonl", 1)
     output.open()
     output.lines = Path("/dev/full")
     with pytest.raises(RunError, match=r"cannot write .*x\.jsonl: No space left on device\. The rows written so far"):
-        output.write([unreadable(1, "b", "x")])
+        output.write([Prediction(1, name="b", error="x")])
 
 
 def test_unreadable_images_are_named_or_stop_the_job(make, photos, tmp_path):
@@ -170,7 +165,7 @@ def test_unreadable_images_are_named_or_stop_the_job(make, photos, tmp_path):
     rows = read_rows(tmp_path / "work" / "skip.csv")
     assert (rows[10]["file"], rows[10]["label"], rows[10]["error"]) == ("broken.jpg", "", "the file is empty")
     assert len(rows) == 40
-    with pytest.raises(RunError, match=r"broken.jpg: image 10 cannot be read: the file is empty"):
+    with pytest.raises(RunError, match=r"^broken.jpg cannot be read: the file is empty\.$"):
         make("fail.csv", samples=samples, on_error="raise").run()
     assert len(read_rows(tmp_path / "work" / "fail.csv")) == 8
     assert make("fail.csv", samples=samples).run(resume=True)
@@ -181,7 +176,7 @@ def test_ids_go_on_above_those_of_a_loaded_state(make, tmp_path):
     make("one.csv").run()
     second = make("two.csv")
     second.classifier.load(tmp_path / "work" / "one.csv.state")
-    second = replace(second)
+    second = replace(second)  # the ids follow from the state
     assert second.first_id == 40
     second.run()
     assert second.classifier.adapter.samples_seen == 80
@@ -191,34 +186,57 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 
 @given(st.lists(st.tuples(texts, texts, st.floats(0, 1), st.booleans()), min_size=1, max_size=5))
-@pytest.mark.parametrize("format", [Csv(2), JsonLines()], ids=["csv", "jsonl"])
-def test_what_is_written_is_read_back(format, tmp_path_factory, drawn):
-    path = tmp_path_factory.mktemp("rows") / "rows"
-    rows = []
-    for i, (file, label, score, broken) in enumerate(drawn):
-        top = (Answer(label, round(score, 6)), Answer("b", 0.25))
-        rows.append(unreadable(i, file, label) if broken else Row(i, top, Answer("b", 0.5), 1.25, name=file))
-    output = FileOutput(path, format)
-    assert list(output.open()) == []
-    output.write(rows[:-1])
-    offset = output.sync()
-    output.write(rows[-1:])
-    assert list(FileOutput(path, format).open(output.sync())) == rows
-    assert list(FileOutput(path, format).open(offset)) == rows[:-1] or offset == 0
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
+    path = tmp_path_factory.mktemp("rows") / f"rows{suffix}"
+    predictions = []
+    for i, (name, label, score, broken) in enumerate(drawn):
+        top = (Answer(label, score), Answer("b", 0.25))
+        answered = Prediction(i, top, Answer("b", 0.5), 1.25, name=name)
+        predictions.append(Prediction(i, name=name, error=label) if broken else answered)
+    output = FileOutput(path, top_k=2)
+    output.open()
+    output.write(predictions)
+    output.finish()
+    assert list(path.parent.iterdir()) == [path]
+    for row, prediction in zip(read_rows(path), predictions, strict=True):
+        assert (row["file"], int(row["index"])) == (prediction.name, prediction.index)
+        if prediction.error is not None:
+            assert row["error"] == prediction.error
+            assert not any(row[name] for name in ("label", "score", "zero_shot_label", "changed", "entropy"))
+            continue
+        assert not row["error"]
+        assert (row["label"], float(row["score"])) == (prediction.label, round(prediction.score, 6))
+        second = row["predictions"][1] if "predictions" in row else {"label": row["label_2"], "score": row["score_2"]}
+        assert (second["label"], float(second["score"])) == ("b", 0.25)
+        assert (row["zero_shot_label"], float(row["zero_shot_score"]), float(row["entropy"])) == ("b", 0.5, 1.25)
+        assert row["changed"] in ((True, "true") if prediction.changed else (False, "false"))
 
 
 def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"results end in .csv, .jsonl or .parquet"):
-        open_output(tmp_path / "x.xlsx", 1)
-    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", None)
+        FileOutput(tmp_path / "x.xlsx", 1)
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[parquet\]'"):
-        open_output(tmp_path / "x.parquet", 1)
+        FileOutput(tmp_path / "x.parquet", 1)
+
+
+def test_other_views_are_not_continued(make, encoder, tmp_path):
+    def classifier(views):
+        return Classifier(LABELS, encoder, views=views, batch_size=8, cache=tmp_path / "cache")
+
+    make("whole.csv", classifier=classifier(2)).run()
+    make("x.csv", classifier=classifier(2), stop=lambda: True).run()
+    with pytest.raises(InputError, match="its number of views was different"):
+        make("x.csv", classifier=classifier(4)).run(resume=True)
+    make("x.csv", classifier=classifier(2)).run(resume=True)
+    assert (tmp_path / "work" / "x.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
 def test_stopped_without_an_output_the_state_is_kept(make, tmp_path):
     run = make("x.csv", output=Output(), stop=lambda: True)
     assert run.run() is False
-    assert load(tmp_path / "work" / "x.csv.state").samples_seen == 8
+    assert load_state(tmp_path / "work" / "x.csv.state").samples_seen == 8
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["x.csv.state"]
 
 

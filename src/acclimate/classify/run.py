@@ -10,15 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from time import monotonic
-from typing import Literal
 
-from acclimate.classifier import Classifier
-from acclimate.classify.outputs import Output, as_row
-from acclimate.classify.rows import Row
+from acclimate.classifier import Classifier, OnError
+from acclimate.classify.outputs import Output
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.methods import Adapter, load, save
-from acclimate.methods.persist import read_notes
+from acclimate.methods import load_with_notes, save_state
+from acclimate.predict import Prediction
 from acclimate.sources.base import Sample, source_fingerprint
 
 
@@ -36,30 +34,29 @@ class Classification:
         state: where to write what was learnt, at the end; without an output also when stopped.
         checkpoint_every: seconds between two checkpoints.
         stop: called after every batch; True stops the run.
-        summary: of the rows so far.
-        done: number of rows so far.
+        summary: of the rows so far, including those before a stop.
         first_id: id of the first image in the adapter's state.
     """
 
     classifier: Classifier
     samples: Sequence[Sample]
     output: Output = field(default_factory=Output)
-    emit: Callable[[Sequence[Row]], None] = lambda rows: None
+    emit: Callable[[Sequence[Prediction]], None] = lambda rows: None
     top_k: int = 3
-    on_error: Literal["skip", "raise"] = "skip"
+    on_error: OnError = "skip"
     state: Path | None = None
     checkpoint_every: float = 10.0
     stop: Callable[[], bool] = lambda: False
 
     def __post_init__(self) -> None:
-        self.summary = Summary(self.classifier.labels)
-        self.done = 0
-        self.first_id = next_id(self.classifier.adapter)
+        self.summary = Summary()
+        self.first_id = self.classifier.adapter.next_id
         # What must be the same to resume; the method, its settings and the labels are checked with the state.
         self._identity = {
             "list of images": source_fingerprint(self.samples),
             "batch size": self.classifier.batch_size,
-            "top-k": self.top_k,
+            "number of views": self.classifier.views,
+            "number of labels per row": self.top_k,
             "model": self.classifier.encoder.fingerprint,
         }
 
@@ -75,27 +72,25 @@ class Classification:
             self._classify()
         except ImageError as error:
             self._save_checkpoint(self.output.sync())
-            raise RunError(f"{self.samples[error.index].name}: {error}.") from error
-        finished = self.done == len(self.samples)
+            raise RunError(f"{error}.") from error
+        finished = self.summary.images == len(self.samples)
         if not finished:
             self._save_checkpoint(self.output.sync())
         if self.state is not None and (finished or checkpoint is None):  # otherwise the checkpoint holds the state
-            save(self.classifier.adapter, self.state)
+            save_state(self.classifier.adapter, self.state)
         if finished:
             self.output.finish()
         return finished
 
     def _classify(self) -> None:
-        saved = monotonic()
-        rest = self.samples[self.done :]
-        with closing(self.classifier.batches(rest, self.top_k, self.on_error, self.done, self.first_id)) as batches:
+        saved, start = monotonic(), self.summary.images
+        rest, ids = self.samples[start:], self.first_id
+        with closing(self.classifier.batches(rest, self.top_k, self.on_error, start=start, first_id=ids)) as batches:
             for batch in batches:
-                rows = [as_row(prediction, self.samples[prediction.index].name) for prediction in batch]
-                self.output.write(rows)
-                self.done += len(rows)
-                for row in rows:
-                    self.summary.add(row)
-                self.emit(rows)
+                self.output.write(batch)
+                for prediction in batch:
+                    self.summary.add(prediction)
+                self.emit(batch)
                 if self.stop():
                     return
                 if monotonic() - saved >= self.checkpoint_every:
@@ -104,21 +99,16 @@ class Classification:
 
     def _save_checkpoint(self, offset: int) -> None:
         if self.output.checkpoint is not None:
-            notes = {"identity": self._identity, "done": self.done, "offset": offset, "first_id": self.first_id}
-            save(self.classifier.adapter, self.output.checkpoint, notes)
+            notes = {"identity": self._identity, "offset": offset, "first_id": self.first_id}
+            notes["summary"] = self.summary.to_json()
+            save_state(self.classifier.adapter, self.output.checkpoint, notes)
 
     def _resume(self, checkpoint: Path) -> None:
-        notes = read_notes(checkpoint)
+        adapter, notes = load_with_notes(checkpoint, like=self.classifier.adapter)
         for name, value in self._identity.items():
             if notes["identity"].get(name) != value:
                 raise InputError(f"cannot resume {checkpoint.stem}: its {name} was different; start again.")
-        self.classifier.adapter = load(checkpoint, like=self.classifier.adapter)
-        self.done, self.first_id = notes["done"], notes["first_id"]
-        for row in self.output.open(notes["offset"]):
-            self.summary.add(row)
-
-
-def next_id(adapter: Adapter) -> int:
-    """An id above all that the adapter has given out."""
-    ids = [int(values.max()) + 1 for name, values in adapter.dump().items() if name.endswith(".ids") and values.size]
-    return max([adapter.samples_seen, *ids])
+        self.classifier.adapter = adapter
+        self.first_id = notes["first_id"]
+        self.summary = Summary.from_json(notes["summary"])
+        self.output.open(notes["offset"])

@@ -33,7 +33,6 @@ class Group(TyperGroup):
 
 app = typer.Typer(
     cls=Group,
-    help="Zero-shot image classification that adapts to your images.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -60,20 +59,11 @@ def options(
     """Zero-shot image classification that adapts to your images."""
 
 
-app.command()(classify)
-app.command()(embed)
-app.command()(run)
-app.command()(bench)
-app.command()(reproduce)
-app.command()(tables)
+for command in (classify, embed, run, bench, reproduce, tables, convert, models, methods, doctor, demo):
+    app.command()(command)
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
-app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
-app.command()(convert)
-app.command()(models)
-app.command()(methods)
-app.command()(doctor)
-app.command()(demo)
 
 
 def main() -> None:

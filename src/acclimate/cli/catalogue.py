@@ -19,15 +19,17 @@ def models() -> None:
 
 
 def methods() -> None:
-    """List the methods and their settings."""
-    from dataclasses import fields
+    """List the methods with what they can do, what they need, and their settings."""
+    from inspect import signature
 
     from acclimate.methods import list_methods
 
     for name, method in list_methods().items():
-        typer.echo(f"{name:11} {method.summary}")
-        for field in fields(method.Config):
-            typer.echo(f"{'':11}   {field.name} = {field.default}")
+        merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
+        needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
+        typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
+        for setting in method.default_settings():
+            typer.echo(f"{'':13} {signature(method).parameters[setting]}")
 
 
 def doctor() -> None:

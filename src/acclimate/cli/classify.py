@@ -14,7 +14,8 @@ from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from acclimate.classify.rows import Row
+    from acclimate.classify.outputs import Csv
+    from acclimate.predict import Prediction
 
 
 def classify(
@@ -25,9 +26,13 @@ def classify(
     method: options.Method = "tda",
     setting: options.Settings = None,
     template: options.Templates = None,
+    views: options.Views = 1,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
     order: options.Order = "path",
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
+    origin: Annotated[
+        str | None, typer.Option(help="Name of this stream in merged states. [default: the stem of --state]")
+    ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
@@ -43,11 +48,10 @@ def classify(
     Prints a table on a terminal and csv in a pipe; rows are written as they come.
     """
     import platform
-    from dataclasses import asdict
 
     from acclimate import __version__
     from acclimate.classifier import Classifier
-    from acclimate.classify.outputs import Output, open_output
+    from acclimate.classify.outputs import Csv, FileOutput, Output
     from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
     from acclimate.files import check_writable
@@ -58,7 +62,7 @@ def classify(
         check_writable(path)
     if resume and out is None:
         raise InputError("--resume continues a file; name it with --out.")
-    output = Output() if out is None else open_output(out, top_k)
+    output = Output() if out is None else FileOutput(out, top_k)
     names, templates = options.read_labels(labels), options.read_templates(template)
     settings = options.parse_settings(method, setting)
     samples = order_samples(open_source(source, sys.stdin), order)
@@ -67,6 +71,8 @@ def classify(
         model,
         method=method,
         templates=templates,
+        views=views,
+        origin=state.stem if state is not None else "",
         batch_size=batch_size,
         workers=workers,
         device=device,
@@ -74,12 +80,14 @@ def classify(
     )
     if state is not None and state.exists():
         classifier.load(state)
+    if origin is not None:
+        classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
     if out is not None and not _may_write(out, output.checkpoint, resume, overwrite):
         return
-    _echo_if_terminal(f"{len(samples)} images, {len(names)} labels: {' · '.join(example_prompts(names, templates))}")
-    with _stop_requests() as stopped, _display(len(samples), top_k, to_file=out is not None) as show:
+    intro = f"{len(samples)} images, {len(names)} labels: {' · '.join(example_prompts(names, templates))}"
+    with _stop_requests() as stopped, _display(intro, len(samples), None if out else Csv(top_k)) as show:
         run = Classification(
             classifier=classifier,
             samples=samples,
@@ -94,7 +102,7 @@ def classify(
         finished = run.run(resume)
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
-        typer.echo(f"stopped after {run.done} of {len(samples)} images{how}.", err=True)
+        typer.echo(f"stopped after {run.summary.images} of {len(samples)} images{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
         write_report(
@@ -108,8 +116,9 @@ def classify(
                 "source": source,
                 "order": order,
                 "model": model,
+                "views per image": str(views),
                 "method": method,
-                **{key: str(value) for key, value in asdict(classifier.adapter.config).items()},
+                **{key: str(value) for key, value in classifier.adapter.settings.items()},
                 "acclimate": __version__,
                 "Python": platform.python_version(),
             },
@@ -135,40 +144,35 @@ def _may_write(out: Path, checkpoint: Path | None, resume: bool, overwrite: bool
     return True
 
 
-def _echo_if_terminal(text: str) -> None:
+@contextmanager
+def _display(intro: str, total: int, csv: "Csv | None") -> "Iterator[Callable[[Sequence[Prediction]], None]]":
+    """Show predictions as they come: on stdout, in a pipe as `csv`, unless it is None; and as progress on stderr."""
     from rich.console import Console
 
-    console = Console(stderr=True)
+    console, for_people, done, changed = Console(stderr=True), csv is not None and sys.stdout.isatty(), 0, 0
     if console.is_terminal:
-        console.print(text, style="dim", markup=False)
-
-
-@contextmanager
-def _display(total: int, top_k: int, to_file: bool) -> "Iterator[Callable[[Sequence[Row]], None]]":
-    """Show rows as they come: on stdout if they are not written to a file, and as progress on stderr."""
-    from acclimate.classify.outputs import Csv
-
-    csv, for_people, done, changed = Csv(top_k), sys.stdout.isatty(), 0, 0
-    if not (to_file or for_people):
+        console.print(intro, style="dim", markup=False)
+    if csv is not None and not for_people:
         typer.echo(csv.header, nl=False)
-    with progress_bar(total, "classifying", "images", shown=to_file or not for_people) as advance:
+    with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
 
-        def show(rows: "Sequence[Row]") -> None:
+        def show(predictions: "Sequence[Prediction]") -> None:
             nonlocal done, changed
-            if not to_file:
-                typer.echo("".join(map(_line, rows)) if for_people else csv.render(rows), nl=False)
-            changed += sum(row.changed for row in rows)
-            advance(rows[-1].index + 1 - done, f"{changed} answers changed")
-            done = rows[-1].index + 1
+            if csv is not None:
+                typer.echo("".join(map(_line, predictions)) if for_people else csv.render(predictions), nl=False)
+            changed += sum(each.changed for each in predictions)
+            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
+            done = predictions[-1].index + 1
 
         yield show
 
 
-def _line(row: "Row") -> str:
-    if row.error is not None:
-        return f"{row.name}  could not be read: {row.error}\n"
-    was = f"  (zero-shot: {row.zero_shot.label} {100 * row.zero_shot.score:.1f} %)" if row.changed else ""
-    return f"{row.name:40}  {row.label:24} {100 * row.score:5.1f} %{was}\n"
+def _line(prediction: "Prediction") -> str:
+    if prediction.error is not None:
+        return f"{prediction.name}  could not be read: {prediction.error}\n"
+    old = prediction.zero_shot
+    was = f"  (zero-shot: {old.label} {100 * old.score:.1f} %)" if prediction.changed else ""
+    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{was}\n"
 
 
 @contextmanager

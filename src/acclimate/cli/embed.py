@@ -1,9 +1,8 @@
 """`acclimate embed`: images to a feature file, for `acclimate run`."""
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -18,6 +17,7 @@ def embed(
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors.")],
     model: options.Model = options.DEFAULT_MODEL,
     template: options.Templates = None,
+    views: options.Views = 1,
     order: options.Order = "path",
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
@@ -28,55 +28,43 @@ def embed(
     Where the source knows the class of every image (folder names, a label column) and it is among the labels, the file
     holds the true labels, and `acclimate run` prints accuracies.
     """
+    from time import perf_counter
+
     import numpy as np
 
-    from acclimate.arrays import unit_rows
     from acclimate.classifier import Classifier
     from acclimate.files import check_writable
+    from acclimate.predict import encode_ahead
+    from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.sources.base import open_source, order_samples
     from acclimate.stream import FeatureStream, write_stream
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)
-    classifier = Classifier(
-        options.read_labels(labels),
-        model,
-        method="zero-shot",
-        templates=options.read_templates(template),
-        batch_size=batch_size,
-        workers=workers,
-        device=device,
-    )
-    parts: list[Any] = []
-    kept: list[int] = []
+    templates = options.read_templates(template)
+    classifier = Classifier(options.read_labels(labels), model, method="zero-shot", templates=templates, device=device)
+    parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
-        position = 0
-        for features, errors in classifier.features(samples):
-            parts.append(features)
-            for i, error in enumerate(errors, position):
-                if error is None:
-                    kept.append(i)
-                else:
-                    typer.echo(f"skipped {samples[i].name}: {error}", err=True)
-            position += len(errors)
-            advance(len(errors))
+        for batch in encode_ahead(samples, classifier.encoder, views=views, batch_size=batch_size, workers=workers):
+            parts.append(batch.features)
+            kept += batch.readable
+            for name, error in zip(batch.names, batch.errors, strict=True):
+                if error is not None:
+                    typer.echo(f"skipped {name}: {error}", err=True)
+            advance(len(batch.names))
     if not kept:
         raise RunError(f"none of the {len(samples)} images could be read.")
     known = {label: i for i, label in enumerate(classifier.labels)}
     truth = [known.get(samples[i].label or "") for i in kept]
-    adapter: Any = classifier.adapter
     stream = FeatureStream(
-        features=unit_rows(np.concatenate(parts).astype(np.float32), "features"),
-        class_vectors=adapter.class_vectors,
-        logit_scale=adapter.logit_scale,
-        class_names=classifier.labels,
+        features=classifier.head.unit_features(np.concatenate(parts)),
+        head=classifier.head,
         labels=None if None in truth else np.array(truth),
-        logit_bias=adapter.logit_bias,
-        metadata={
-            "encoder": model,
-            "files": json.dumps([samples[i].name for i in kept]),
-            "n_skipped": str(len(samples) - len(kept)),
-        },
+        files=tuple(samples[i].name for i in kept),
+        encoder=model,
+        prompts=", ".join(template or [DEFAULT_SET]),
+        skipped=len(samples) - len(kept),
+        encode_s=perf_counter() - began,
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"

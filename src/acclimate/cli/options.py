@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, reason
 
 DEFAULT_MODEL = "bundled"  # `encoders.BUNDLED`; to import that would make --help wait for NumPy
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
@@ -26,6 +26,9 @@ Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Method = Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
 Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP)]
+Views = Annotated[
+    int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
+]
 Order = Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")]
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
@@ -75,7 +78,7 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
         settings: KEY=VALUE or METHOD.KEY=VALUE, KEY with dashes or underscores.
         methods: all methods of the command; only this one by default.
     """
-    from acclimate.methods.base import configure, find
+    from acclimate.methods import check_settings, find_method
 
     methods = methods or [method]
     chosen = {}
@@ -87,11 +90,10 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
             raise InputError(f"--set takes KEY=VALUE, got {text!r}.")
         if target and target not in methods:
             raise InputError(f"--set {text}: {target!r} is not among the methods of this run.")
-        owners = [each for each in methods if key in find(each).Config.__dataclass_fields__]
+        owners = [each for each in methods if key in find_method(each).default_settings()]
         if target == method or (not target and (method in owners or not owners)):
             chosen[key] = _value(value.strip())
-    configure(find(method), chosen)
-    return chosen
+    return check_settings(find_method(method), chosen)
 
 
 def _value(text: str) -> Any:
@@ -126,7 +128,7 @@ def _read_text(path: Path, what: str) -> str:
     except UnicodeDecodeError:
         text = "\0"
     except OSError as error:
-        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}.") from error
+        raise InputError(f"the {what} {path} cannot be read: {reason(error)}.") from error
     if "\0" in text:
         raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
     return text
