@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli.classify import MODEL_HELP
+from acclimate.cli.options import MODEL_HELP
 
 
 def bench(

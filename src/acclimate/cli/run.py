@@ -43,8 +43,8 @@ def run(
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.results import summarise, write_json
+    from acclimate.cli.options import parse_settings
     from acclimate.cli.progress import progress_bar
-    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError
     from acclimate.files import check_writable
     from acclimate.methods import save

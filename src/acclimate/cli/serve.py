@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, TEMPLATE_HELP
+from acclimate.cli import options
 
 DEFAULT_METHOD = "tda"  # `acclimate.methods.DEFAULT_METHOD`; importing that would make --help wait for NumPy
 NEW = "For streams created by their first images"
@@ -13,7 +13,7 @@ NEW = "For streams created by their first images"
 
 def serve(
     data: Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
+    model: options.Model = options.DEFAULT_MODEL,
     labels: Annotated[
         str | None,
         typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images."),
@@ -30,7 +30,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
-    template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    template: options.Templates = None,
     views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
@@ -54,7 +54,7 @@ def serve(
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    device: options.Device = "auto",
 ) -> None:
     """Classify images over HTTP: each stream adapts on its own, and survives restarts.
 
@@ -63,14 +63,12 @@ def serve(
     """
     from importlib.util import find_spec
 
-    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError, MissingExtraError
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
             raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
     from acclimate.encoders import load_encoder
-    from acclimate.prompts import parse_template_option, read_labels
     from acclimate.serve import server
     from acclimate.serve.auth import read_tokens
     from acclimate.serve.limits import Limits
@@ -98,18 +96,18 @@ def serve(
     guarded = guard_share is not None or guard_burst is not None
     if labels is None and (setting or template or thumbnails or guarded or views != 1 or method != DEFAULT_METHOD):
         raise InputError("options for new streams need --labels.")
-    options = {
-        "templates": parse_template_option(template or []),
+    setup = {
+        "templates": options.read_templates(template),
         "method": method,
-        "settings": parse_settings(method, setting or [], [method]),
+        "settings": options.parse_settings(method, setting),
         "views": views,
         "thumbnails": thumbnails,
         "guard": {"share": guard_share, "burst": guard_burst, "window_s": guard_window} if guarded else None,
     }
     defaults = None
     if labels is not None:
-        names, setup = check_setup(read_labels(labels), options, limits)
-        defaults = {"labels": names, **setup.model_dump()}
+        names, checked = check_setup(options.read_labels(labels), setup, limits)
+        defaults = {"labels": names, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with server.bind(host, port) as listening:
         streams = Streams(data, load_encoder(model, device), limits, defaults)

@@ -5,13 +5,11 @@ prompts per class (as language models write them) come as a dict. Named sets, wi
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 from typing import Any
 
 from acclimate.errors import InputError
@@ -50,16 +48,6 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     return tuple(seen.values())
 
 
-def read_labels(text_or_path: str) -> tuple[str, ...]:
-    """Labels from a file (one a line; blank lines and lines starting with # are skipped) or a comma-separated list."""
-    text = text_or_path.strip()
-    if os.path.exists(text):  # noqa: PTH110 (unlike pathlib, no error when a long list is no file name)
-        return clean_labels(_lines(_text(Path(text), "label file")))
-    if "," not in text and ("/" in text or text.endswith(".txt")):
-        raise InputError(f"no label file at {text}.")
-    return clean_labels(text.split(",") if text else [])
-
-
 @cache
 def _sets() -> dict[str, tuple[str, ...]]:
     described = json.loads((files("acclimate.prompts") / "data" / "templates.json").read_text(encoding="utf-8"))
@@ -88,7 +76,7 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
     if isinstance(templates, Mapping):
         return _own_prompts(labels, templates)
     many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]
-    resolved = list(chain.from_iterable(map(_resolve, many)))
+    resolved = list(chain.from_iterable(map(resolve, many)))
     if not resolved:
         raise InputError("there are no templates; give at least one, like 'a photo of a {}.'.")
     return [[_fill(template, label) for template in resolved] for label in labels]
@@ -100,28 +88,7 @@ def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3)
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 
 
-def parse_template_option(values: Sequence[str]) -> list[str] | dict[str, list[str]]:
-    """What the command line's template values mean; none at all mean the set `single`.
-
-    Args:
-        values: each is a template, a set's name, or a file: .txt with one template a line, .json with a list of
-            templates or a dict from class to full prompts. Such a dict stands alone.
-    """
-    found: list[str] = []
-    for value in values or (DEFAULT_SET,):
-        is_file = value.lower().endswith((".json", ".txt")) and not _PLACEHOLDER.search(value)
-        content = _template_file(Path(value)) if is_file else [value]
-        if isinstance(content, dict):
-            if len(values) > 1:
-                raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
-            return content
-        for template in content:
-            _resolve(template)  # refuses what is no template
-        found += content
-    return found
-
-
-def _resolve(template: Any) -> Sequence[Template]:
+def resolve(template: Any) -> Sequence[Template]:
     """One template as it is, or those of a named set."""
     if callable(template):
         return (template,)
@@ -147,7 +114,7 @@ def _fill(template: Template, label: str) -> str:
 
 
 def _own_prompts(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    by_words = {spoken(name): own for name, own in _checked(per_class, "the dict of prompts").items()}
+    by_words = {spoken(name): own for name, own in check_prompts(per_class, "the dict of prompts").items()}
     missing = [label for label in labels if spoken(label) not in by_words]
     if missing:
         named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
@@ -155,7 +122,8 @@ def _own_prompts(labels: Sequence[str], per_class: Mapping[str, str | Sequence[s
     return [[_fill(prompt, label) for prompt in by_words[spoken(label)]] for label in labels]
 
 
-def _checked(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
+def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
+    """Full prompts per class with every value made a list; `what` names them in the error if they are not usable."""
     checked = {}
     for name, given in per_class.items():
         own = [given] if isinstance(given, str) else given
@@ -164,35 +132,3 @@ def _checked(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
             raise InputError(f"{what} must map each class to a list of prompts; {name!r} has {str(given)[:80]!r}.")
         checked[name] = list(own)
     return checked
-
-
-def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
-    text = _text(path, "template file")
-    try:
-        content: Any = json.loads(text) if path.suffix.lower() == ".json" else _lines(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"the template file {path} is not JSON: {error}.") from None
-    if not isinstance(content, list | dict) or not content:
-        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return _checked(content, str(path)) if isinstance(content, dict) else content
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"no {what} at {path}.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give a {what}.") from None
-    except UnicodeDecodeError:
-        text = "\0"
-    except OSError as error:
-        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}.") from error
-    if "\0" in text:
-        raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
-    return text
-
-
-def _lines(text: str) -> list[str]:
-    """The lines that say something: not blank, and not starting with #."""
-    return [line for each in text.split("\n") if (line := each.strip()) and not line.startswith("#")]
