@@ -8,6 +8,7 @@ from PIL import Image
 
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images import open_image
+from acclimate.predict import Preparer
 from acclimate.prompts import build_head
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import BusyError
@@ -201,6 +202,30 @@ def test_thumbnails_are_small_pictures(start, pictures):
     batcher = start(thumbnail=32)
     thumbnails = batcher.submit(pictures[:2], thumbnails=True).result(30).thumbnails
     assert [Image.open(io.BytesIO(each)).size for each in thumbnails] == [(32, 26), (32, 26)]
+
+
+def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watched, encoder, pictures):
+    batcher = start(batch=6, queue=20, images=20)
+    watched.gate.clear()
+    first = batcher.submit(pictures[:1])
+    while batcher.waiting:
+        pass
+    many = batcher.submit(pictures[:5], views=3, start=7)
+    plain = batcher.submit(pictures[:4])
+    with pytest.raises(BusyError, match="19 images are already waiting"):
+        batcher.submit(pictures[:1], views=2)
+    while len(batcher._ready) < 9:
+        pass
+    watched.gate.set()
+    prepare = Preparer(encoder, views=3)
+    expected = prepare.encode([prepare(7 + i, open_image(image)) for i, image in enumerate(pictures[:5])])
+    np.testing.assert_allclose(many.result(30).features, expected, atol=1e-4)
+    assert plain.result(30).features.shape == (4, watched.dim)
+    assert len(first.result(30).features) == 1
+    batcher.close()
+    assert sorted(size for size in watched.sizes if size > 4) == [6, 6]
+    assert sum(watched.sizes) == 20
+    assert max(watched.sizes) <= 6
 
 
 def test_labels_are_encoded_once(start, watched, tmp_path):

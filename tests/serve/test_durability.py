@@ -44,14 +44,20 @@ def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, 
     assert [each["reason"] for each in again.snapshots()] == ["created", "shutdown"]
 
 
-def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images):
-    streams = start(snapshot_samples=9)
-    stream = streams.create("shop", LABELS, thumbnails=True)
+@pytest.mark.parametrize(
+    ("method", "settings", "views"),
+    [("tda", {}, 1), ("tda", {}, 3), ("dota", {"refresh": 7}, 1), ("prior", {}, 1), ("zero", {}, 3)],
+)
+def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, method, settings, views):
+    streams = start(snapshot_samples=9 * views)
+    guard = GuardRules(share=1.0)
+    stream = streams.create("shop", LABELS, method=method, settings=settings, views=views, thumbnails=True, guard=guard)
 
     def assert_nothing_is_lost():
         copy = after_a_kill().get("shop")
         assert copy.state_bytes() == stream.state_bytes()
         assert copy.caches() == stream.caches()
+        assert copy.learnt() == stream.learnt()
         assert copy.describe()["broken"] is None
         return copy
 
@@ -253,6 +259,40 @@ def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images
     assert after_a_kill().get("shop").state_bytes() == stream.state_bytes() == state
     assert stream.classify(images[5:7]).result(60)[0].id == 5
     assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+def test_what_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
+    """A method that settles every few samples learns a request in pieces; if one fails, none counts."""
+    stream = start().create("shop", LABELS, method="dota", settings={"refresh": 4})
+    stream.classify(images[:6]).result(60)
+    state = stream.state_bytes()
+    adapter = stream.history.adapter
+    settle = adapter.settle
+
+    def settle_once():
+        settle()
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(adapter, "settle", settle_once)
+    with pytest.raises(MemoryError):
+        stream.classify(images[6:12]).result(60)
+    assert stream.state_bytes() == after_a_kill().get("shop").state_bytes() == state
+    assert stream.classify(images[6:12]).result(60)[0].id == 6
+    assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
+
+
+@pytest.mark.parametrize("method", ["tda", "prior"])
+def test_the_guard_remembers_after_a_kill(start, after_a_kill, images, method):
+    stream = start(snapshot_samples=3).create("shop", LABELS, method=method, guard=GuardRules(share=0.5))
+    stream.classify(images, client="mallory").result(60)
+    copy = after_a_kill().get("shop")
+    assert copy.learnt()["clients"] == stream.learnt()["clients"] == {"mallory": len(LABELS)}
+    (again,) = copy.classify(images[:1], client="mallory").result(60)
+    assert "this client has contributed 5 of 5" in again.refused
+    copy.load_state(copy.state_bytes())  # nobody knows who taught an uploaded state
+    assert copy.learnt()["clients"] == {"": len(LABELS)}
+    copy.reset()
+    assert copy.learnt()["clients"] == {}
 
 
 def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start, images, monkeypatch):

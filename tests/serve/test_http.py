@@ -84,6 +84,23 @@ def test_a_description_is_all_that_the_stream_says_of_itself(client):
     assert set(schemas.Description.model_fields) == set(client.streams.get("one").describe())
 
 
+def test_what_was_learnt_is_shown_for_every_method(client, pictures):
+    made = {"name": "shares", "labels": ["cat", "dog"], "method": "prior", "guard": {"share": 1.0}}
+    assert client.post("/v1/streams", json=made).json()["capacity"] == {}
+    classify(client, pictures, "shares")
+    found = client.get("/v1/streams/shares/learnt").json()
+    assert found["labels"] == ["cat", "dog"]
+    assert sum(found["columns"]["samples"]) == pytest.approx(12)
+    assert found["clients"] == {"127.0.0.1": 12}
+    assert client.get("/v1/streams/shares/caches").json() == {"entries": []}
+    assert client.get(ONE).json()["capacity"] == {"positive": 3, "negative": 2}
+    refused = client.post("/v1/streams", json=made | {"name": "views", "method": "mta"})
+    assert refused.status_code == 422
+    assert "needs several views per image" in refused.json()["error"]["message"]
+    assert client.post("/v1/streams", json=made | {"name": "views", "method": "mta", "views": 4}).status_code == 201
+    assert classify(client, pictures[:2], "views")[0]["id"] == 0
+
+
 def test_freeze_reset_and_roll_back(client, pictures):
     classify(client, pictures[:4])
     assert client.post(f"{ONE}/freeze").json()["frozen"] is True

@@ -47,14 +47,25 @@ def assert_same_answers(answers, predictions):
         np.testing.assert_allclose(mine, [getattr(each, name) for each in predictions], atol=2e-4)
 
 
-@pytest.mark.parametrize(("method", "settings"), [("tda", {}), ("tda", {"self_match": False}), ("zero-shot", {})])
-@pytest.mark.parametrize("seed", range(3))
-def test_answers_are_those_of_classify_whatever_the_batching(encoder, images, tmp_path, method, settings, seed):
+@pytest.mark.parametrize(
+    ("method", "settings", "views"),
+    [
+        ("tda", {}, 1),
+        ("tda", {"self_match": False}, 1),
+        ("tda", {}, 3),
+        ("dota", {"refresh": 7}, 1),
+        ("prior", {}, 1),
+        ("zero", {}, 3),
+        ("zero-shot", {}, 1),
+    ],
+)
+@pytest.mark.parametrize("seed", range(2))
+def test_answers_are_those_of_classify_whatever_the_batching(encoder, images, tmp_path, method, settings, views, seed):
     rng = random.Random(seed)
     streams = Streams(tmp_path / "state", encoder, Limits(batch=rng.choice([1, 3, 32]), wait_s=rng.choice([0.0, 0.02])))
     orders = {f"camera-{i}": rng.sample(images, len(images)) for i in range(4)}
     for name in orders:
-        streams.create(name, LABELS, method=method, settings=settings)
+        streams.create(name, LABELS, method=method, settings=settings, views=views)
     futures = {name: [] for name in orders}
     left = {name: list(order) for name, order in orders.items()}
     while any(left.values()):  # requests of all streams come mixed, of any size, and nobody waits for an answer
@@ -64,10 +75,12 @@ def test_answers_are_those_of_classify_whatever_the_batching(encoder, images, tm
         del left[name][:count]
     for name, order in orders.items():
         answers = [answer for future in futures[name] for answer in future.result(60)]
-        classifier = Classifier(LABELS, encoder, method=method, cache=tmp_path / "texts", **settings)
+        classifier = Classifier(LABELS, encoder, method=method, views=views, cache=tmp_path / "texts", **settings)
         assert_same_answers(answers, classifier.stream(order, top_k=3))
         assert [answer.id for answer in answers] == list(range(len(order)))
         assert ids(learnt(streams.get(name))) == ids(classifier.adapter)
+        for column, values in classifier.adapter.learnt().items():
+            np.testing.assert_allclose(streams.get(name).learnt()["columns"][column], values, rtol=1e-3)
     streams.close()
 
 
@@ -297,6 +310,52 @@ def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):
     answers = hasty.classify(images, client="mallory").result(60)
     assert sum(bool(each.admitted) for each in answers) == 2
     assert "2 samples of this client were learnt within 3600 s" in answers[-1].refused
+
+
+@pytest.mark.parametrize("method", ["tda", "dota", "prior"])
+def test_the_guard_counts_samples_where_there_are_no_entries(streams, images, method):
+    """One client in a hurry teaches every method as little: what the guard counts follows from the method."""
+    rules = {"share": 0.1, "burst": 1, "window_s": 3600.0}
+    guarded = streams.create("guarded", LABELS, method=method, guard=rules)
+    answers = guarded.classify(images[:30], client="mallory").result(60)
+    assert sum(each.id is not None for each in answers) == guarded.describe()["samples_seen"] == 1
+    assert guarded.describe()["refusals"] == 29
+    assert sum(guarded.learnt()["clients"].values()) == guarded.learnt()["clients"]["mallory"] in (1, 2)
+    shared = streams.create("shared", LABELS, method=method, guard={"share": 0.5})
+    for client in ("mallory", "alice", "mallory"):
+        shared.classify(images[:30], client=client).result(60)
+    clients = shared.learnt()["clients"]
+    assert max(len(LABELS), 0.5 * sum(clients.values())) >= clients["mallory"] > 0
+    assert clients["alice"] > 0
+
+
+def test_methods_without_state_need_no_guard(streams, images):
+    guarded = streams.create("guarded", LABELS, method="zero-shot", guard={"burst": 1})
+    assert {each.refused for each in guarded.classify(images[:5], client="mallory").result(60)} == {None}
+
+
+def test_what_was_learnt_is_told_per_label(streams, images):
+    for method, columns in (("tda", ["positive", "negative"]), ("prior", ["samples", "share"]), ("zero-shot", [])):
+        stream = streams.create(method, LABELS, method=method)
+        stream.classify(images, client="camera").result(60)
+        found = stream.learnt()
+        assert found["labels"] == LABELS
+        assert list(found["columns"]) == columns
+        assert all(len(values) == len(LABELS) for values in found["columns"].values())
+        taught = sum(stream.history.entries().values()) or 40
+        assert found["clients"] == {"camera": taught}
+
+
+def test_views_count_as_images(encoder, images, tmp_path):
+    streams = Streams(tmp_path / "views", encoder, Limits(queue=100, snapshot_samples=150))
+    stream = streams.create("views", LABELS, views=40)
+    with pytest.raises(InputError, match="1 to 2 images, got 3"):
+        stream.classify(images[:3])
+    assert [each.id for each in stream.classify(images[:2]).result(60)] == [0, 1]
+    assert stream.describe()["snapshots"] == 1
+    stream.classify(images[2:4]).result(60)
+    assert stream.describe()["snapshots"] == 2  # 160 views were learnt
+    streams.close()
 
 
 def test_a_guard_that_refuses_nobody_changes_no_answer(streams, stream, images):

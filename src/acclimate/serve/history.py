@@ -131,16 +131,13 @@ class History:
         self._write(adapter, notes, reason, continues=False, **about)
         self._set(adapter, notes)
 
-    def rollback(self, number: int | None = None) -> int:
-        """Go back to a snapshot, by default the last one that differs from the current state; returns its number."""
+    def load(self, number: int | None = None) -> tuple[int, Adapter, dict[str, Any]]:
+        """Number, adapter and notes of a snapshot, by default the last one that differs from the current state."""
         if number is None:
             number = self._last_different()
         if number not in self._about:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        adapter, notes = self._load(number)
-        adapter.frozen = self.adapter.frozen
-        self.replace(adapter, notes, "rollback", of=number)
-        return number
+        return number, *self._load(number)
 
     def snapshots(self) -> list[dict[str, Any]]:
         """The snapshots, oldest first: id, time, reason, samples_seen."""

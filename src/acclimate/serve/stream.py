@@ -1,7 +1,7 @@
 """A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import replace
 from functools import wraps
@@ -211,14 +211,17 @@ class Stream:
         By default it is the last snapshot, or if nothing was learnt since then, the one before; repeated calls go
         further and further back. NotFoundError if there is no such snapshot, InputError if there is no older one.
         """
-        return self.history.rollback(snapshot_id)
+        number, adapter, notes = self.history.load(snapshot_id)
+        adapter.frozen = self.history.adapter.frozen
+        self._replace(adapter, notes, "rollback", of=number)
+        return number
 
     @queued
     def reset(self) -> None:
         """Forget everything learnt; the snapshots remain."""
         adapter = duplicate(self.history.adapter)
         adapter.reset()
-        self.history.replace(adapter, {}, "reset")
+        self._replace(adapter, {}, "reset")
 
     @queued
     def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
@@ -229,20 +232,21 @@ class Stream:
         kept = adapter.head.class_names
         if new := self.limits.check_labels([*kept, *add], templates)[len(kept) :]:
             adapter.add_classes(self._batcher.head(new, templates).class_vectors, new)
-        self.history.replace(adapter, self.history.notes(), "labels")
+        self._replace(adapter, self.history.notes(), "labels")
 
     @queued
     def load_state(self, content: bytes) -> None:
         """Continue from a state file; one that does not fit is refused with a StateError, and nothing changes."""
         adapter = state_from_bytes(content, like=self.history.adapter)
+        vectors = adapter.head.class_vectors
+        probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
         with np.errstate(all="ignore"):
-            logits = adapter.adapt(adapter.head.observe(adapter.head.class_vectors), learn=False).logits
+            logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
         ids = [entry.id for entries in adapter.entries().values() for entry in entries]
         if not np.isfinite(logits).all() or adapter.next_id > LARGEST_ID or min([0, *ids]) < 0:
             raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
-        adapter.origin = self.name
-        adapter.frozen = self.history.adapter.frozen
-        self.history.replace(adapter, {}, "uploaded")
+        adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
+        self._replace(adapter, {}, "uploaded")
 
     def tick(self) -> None:
         """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
@@ -271,6 +275,11 @@ class Stream:
         """Raise NotFoundError if the stream was deleted."""
         if self._closed:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+
+    def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
+        """Continue with another adapter."""
+        self.history.replace(adapter, notes, reason, **about)
+        self._received = adapter.next_id
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, client: str) -> list[Prediction]:
         self.check_open()
