@@ -10,9 +10,9 @@ import httpx
 import pytest
 
 from acclimate.encoders import load_encoder
+from acclimate.serve.app import bind, create_app, make_server
 from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES
-from acclimate.serve.server import bind, make_server
 from acclimate.serve.streams import Streams
 from drawn_images import draw
 
@@ -41,7 +41,7 @@ def serve(encoder, tmp_path_factory):
         for name in {"one", "two"}.difference(streams.names()):
             streams.create(name, LABELS)
         with bind("127.0.0.1", 0) as listening:
-            server = make_server(streams, tokens, LOOPBACK_NAMES)
+            server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],))
             thread.start()
             while not server.started:

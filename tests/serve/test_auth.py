@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from acclimate.errors import InputError
-from acclimate.serve.auth import Caller, read_tokens
+from acclimate.serve.security import Caller, read_tokens
 
 CAMERA, LAB, KEEPER = "camera-token-0123456789", "lab-token-0123456789", "keeper-token-0123456789"
 NEIGHBOUR, SCRAPER = "neighbour-token-0123456789", "scraper-token-0123456789"

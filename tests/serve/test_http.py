@@ -14,7 +14,7 @@ from huggingface_hub import InferenceClient
 import acclimate
 from acclimate import Classifier
 from acclimate.serve import schemas
-from acclimate.serve.security import HEADERS
+from acclimate.serve.logs import HEADERS
 
 LABELS = ["red circle", "green square", "blue stripes"]
 ONE = "/v1/streams/one"

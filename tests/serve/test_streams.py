@@ -1,5 +1,7 @@
 """Many streams: made, found, listed, deleted."""
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -103,14 +105,16 @@ def test_a_stream_of_another_model_is_refused(start, after_a_kill, encoder, monk
 def test_zero_shot_is_the_models_own_answer(start, images, encoder, tmp_path):
     streams = start()
     classifier = Classifier(["cat", "dog"], encoder, method="zero-shot", templates="the {}", cache=tmp_path)
-    answers = streams.zero_shot(images[:5], ["cat", "dog"], "the {}").result(60)
-    for mine, other in zip(answers, classifier.stream(images[:5]), strict=True):
+    for image, other in zip(images[:5], classifier.stream(images[:5]), strict=True):
+        mine = asyncio.run(streams.zero_shot(image, ["cat", "dog"], "the {}"))
         assert mine.label == other.label
         np.testing.assert_allclose(mine.score, other.score, atol=1e-4)
+        assert len(mine.top) == 2
     with pytest.raises(ImageError):
-        streams.zero_shot([b"no"], ["cat", "dog"], "{}").result(60)
+        asyncio.run(streams.zero_shot(b"no", ["cat", "dog"], "{}"))
     with pytest.raises(InputError):
-        streams.zero_shot(images[:1], ["cat"], "{}")
+        asyncio.run(streams.zero_shot(images[0], ["cat"], "{}"))
     assert list((tmp_path / "state").glob("texts/*")) == []
+    streams.batcher.close()
     with pytest.raises(BusyError):
-        streams.zero_shot(images * 13, ["cat", "dog"], "{}")
+        asyncio.run(streams.zero_shot(images[0], ["cat", "dog"], "{}"))

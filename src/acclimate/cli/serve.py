@@ -69,10 +69,10 @@ def serve(
         if find_spec(package) is None:
             raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
     from acclimate.encoders import load_encoder
-    from acclimate.serve import server
-    from acclimate.serve.auth import read_tokens
+    from acclimate.serve.app import bind, create_app, is_loopback
+    from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
-    from acclimate.serve.security import LOOPBACK_NAMES
+    from acclimate.serve.security import LOOPBACK_NAMES, read_tokens
     from acclimate.serve.streams import Streams, check_setup
 
     limits = Limits(
@@ -90,7 +90,7 @@ def serve(
         history=history,
     )
     tokens = None if token_file is None else read_tokens(token_file)
-    local = server.is_loopback(host)
+    local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
@@ -109,10 +109,10 @@ def serve(
         names, checked = check_setup(options.read_labels(labels), setup, limits)
         defaults = {"labels": names, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
-    with server.bind(host, port) as listening:
+    with bind(host, port) as listening:
         streams = Streams(data, load_encoder(model, device), limits, defaults)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
-        server.serve(listening, streams, tokens, hosts)
+        serve_app(create_app(streams, tokens, hosts), listening)

@@ -1,25 +1,29 @@
-"""The service as an ASGI application: middleware, errors, and the routes that belong to no stream."""
+"""The service as an ASGI application with its HTTP server, and the routes that belong to no stream."""
 
 import asyncio
+import signal
+import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import anyio
+import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from starlette.responses import FileResponse
 
 from acclimate import __version__
+from acclimate.errors import InputError, reason
 from acclimate.serve import routes, schemas
-from acclimate.serve.auth import Tokens
 from acclimate.serve.errors import CODES, handle_errors
-from acclimate.serve.logs import RequestLog
+from acclimate.serve.logs import RequestLog, log_to_stderr, logger
 from acclimate.serve.routes import AllStreams
-from acclimate.serve.security import Gate, SecurityHeaders
+from acclimate.serve.security import Gate, Tokens
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import decode_image
 
@@ -28,6 +32,7 @@ PAGE = Path(__file__).parent / "page"
 SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the files of Swagger UI
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
 router = APIRouter()
 
@@ -65,7 +70,6 @@ def create_app(streams: Streams, tokens: Tokens | None = None, hosts: Collection
     # The middleware that is added last sees a request first.
     app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits)
     app.add_middleware(RequestLog, finished=streams.metrics.requested)
-    app.add_middleware(SecurityHeaders)
     return app
 
 
@@ -75,8 +79,7 @@ async def run_task(body: schemas.TaskRequest, streams: AllStreams) -> list[dict[
     labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
     image = decode_image(body.inputs, 0)
     with anyio.fail_after(streams.limits.timeout_s):
-        asking = await asyncio.to_thread(streams.zero_shot, [image], labels, template or TEMPLATE, len(labels))
-        (prediction,) = await asyncio.wrap_future(asking)
+        prediction = await streams.zero_shot(image, labels, template or TEMPLATE)
     return [asdict(answer) for answer in prediction.top]
 
 
@@ -110,3 +113,54 @@ async def page() -> FileResponse:
 async def documentation() -> FileResponse:
     """The API documentation: Swagger UI."""
     return FileResponse(PAGE / "docs.html")
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address can only be reached from this machine."""
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        reserved = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
+    try:
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.bind(address)
+    except OSError as error:
+        reserved.close()
+        raise InputError(f"cannot listen on {host}, port {port}: {reason(error)}; choose another.") from error
+    return reserved
+
+
+def make_server(app: FastAPI) -> uvicorn.Server:
+    """A server that has not started yet."""
+    config = uvicorn.Config(
+        app,
+        access_log=False,
+        limit_concurrency=CONNECTIONS,
+        log_config=None,
+        proxy_headers=False,  # a client could claim another address and evade a guard
+        server_header=False,
+        timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
+        ws="none",
+    )
+    return uvicorn.Server(config)
+
+
+def serve(app: FastAPI, listening: socket.socket) -> None:
+    """Serve until SIGINT or SIGTERM; then finish the running requests and write the state of every stream."""
+    log_to_stderr()
+    for each in app.state.streams.describe():
+        if each["broken"]:
+            logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
+    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
+        signal.signal(number, lambda *_: None)
+    make_server(app).run([listening])
+    logger.info("stopped; all states are saved")

@@ -83,14 +83,8 @@ class Batcher:
     ) -> Future[Encoded]:
         """Queue image files for encoding; cancelling the future removes them from the queue.
 
-        Args:
-            images: contents of image files.
-            thumbnails: whether to make thumbnails, too.
-            views: per image.
-            start: position of the first image in its stream, on which its views depend.
-
-        Raises:
-            BusyError: too many images are waiting. The future raises ImageError if an image cannot be read.
+        `start` is the position of the first image in its stream, on which its views depend. BusyError is raised if too
+        many images are waiting; the future raises ImageError if an image cannot be read.
         """
         with self._change:
             if self._closed or self.waiting + len(images) * views > self.limits.queue:
@@ -187,31 +181,20 @@ class Batcher:
 
 
 class WorkQueue:
-    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads.
-
-    Args:
-        pool: executes the work.
-
-    Attributes:
-        lock: held while work is done.
-    """
+    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads."""
 
     def __init__(self, pool: Executor) -> None:
-        self.lock = Lock()
+        self.lock = Lock()  # held while work is done
         self._pool = pool
         self._change = Lock()
         self._queue: deque[tuple[Callable[[Any], Any], Future[Any], Future[Any]]] = deque()
         self._running = False
 
     def put(self, work: Callable[[Any], Result], needs: Future[Any] | None = None) -> Future[Result]:
-        """Queue work behind everything that was queued before.
+        """Queue work behind everything that was queued before; returns a future of its result.
 
-        Args:
-            work: called with the result of `needs`. If `needs` fails, so does the returned future.
-            needs: awaited without occupying a thread.
-
-        Returns:
-            A future of the result. Cancelling it before the work starts removes the work and cancels `needs`.
+        The work is called with the result of `needs`, which is awaited without occupying a thread. If `needs` fails, so
+        does the returned future; cancelling that before the work starts removes the work and cancels `needs`.
         """
         if needs is None:
             needs = Future()

@@ -26,15 +26,7 @@ class GuardRules(BaseModel):
 
 
 class Guard:
-    """Decides for each sample whether a stream may learn from its client.
-
-    Args:
-        rules: what to refuse.
-        clock: monotonic seconds.
-
-    Attributes:
-        refusals: number of samples refused so far.
-    """
+    """Decides for each sample whether a stream may learn from its client, and counts the `refusals`."""
 
     def __init__(self, rules: GuardRules, clock: Callable[[], float] = monotonic) -> None:
         self.rules, self.refusals = rules, 0
@@ -44,11 +36,7 @@ class Guard:
     def refusal(self, client: str, taught: int, total: int, labels: int) -> str | None:
         """Why the stream must not learn from this client now; None if it may.
 
-        Args:
-            client: who sent the sample.
-            taught: entries, or samples, that came from this client.
-            total: all entries, or samples.
-            labels: number of labels of the stream.
+        This client has `taught` of a `total` of entries or samples, in a stream with so many labels.
         """
         share = self.rules.share
         reason = None

@@ -85,11 +85,8 @@ class History:
     ) -> Adapted:
         """Write samples to the journal, then learn from them.
 
-        Args:
-            evidence: of the features.
-            features: (n, d), or (n, V, d) for V views per sample; float32.
-            client: who sent them.
-            thumbnails: n small JPEG files, or none.
+        `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
+        JPEG files, or none.
         """
         record: dict[str, Any] = {"first_id": self._next_id, "shape": features.shape}
         if client:
@@ -118,13 +115,9 @@ class History:
         return self._write(self.adapter, self.notes(), reason, continues=True)
 
     def replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
-        """Continue with another adapter; the current state is kept as a snapshot.
+        """Continue with another adapter and its `notes`; the current state is kept as a snapshot.
 
-        Args:
-            adapter: the new state.
-            notes: from `notes`; those of entries that the adapter does not have are dropped.
-            reason: why, for `snapshots`.
-            **about: stored with the snapshot.
+        `reason` and `about` are stored with the snapshots.
         """
         if self.samples:
             self.snapshot(f"before {reason}")
@@ -268,15 +261,8 @@ class History:
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
         """Write a snapshot and start its journal; returns its number.
 
-        Args:
-            adapter: what to write.
-            notes: to be stored with it.
-            reason: why it was taken, for `snapshots`.
-            continues: whether it equals the snapshot before it plus that one's journal.
-            **about: stored with it.
-
-        Raises:
-            StorageError: it could not be written; the state on disk is unchanged.
+        `continues` says whether it equals the snapshot before it plus that one's journal. If it cannot be written, a
+        StorageError is raised and the state on disk is unchanged.
         """
         number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
         about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen}

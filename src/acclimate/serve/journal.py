@@ -20,26 +20,19 @@ from acclimate.files import write_atomically
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
-ABOUT_BYTES = 4096
+ABOUT_BYTES = 4096  # at the start of a file, with its description
 HEAD = Struct("<I")  # length of the JSON at the start of the payload
 _sync = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not on every platform
 
 
 @dataclass
 class Contents:
-    """The content of a journal file.
+    """The content of a journal file."""
 
-    Attributes:
-        about: the description it was created with.
-        records: head and body of each complete record.
-        size: length of the file up to the last complete record; what follows was cut off by a crash.
-        damage: what is wrong in the middle of the file; records after it are not used. None if nothing is.
-    """
-
-    about: dict[str, Any] = field(default_factory=dict)
-    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
-    size: int = 0
-    damage: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)  # the description it was created with
+    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)  # head and body of the complete records
+    size: int = 0  # length of the file up to the last complete record; what follows was cut off by a crash
+    damage: str | None = None  # what is wrong in the middle of the file; records after that are not used
 
 
 class Journal:
@@ -69,8 +62,7 @@ class Journal:
     def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
         """Write a record with one system call; returns the journal's length before it, for `cut`.
 
-        Raises:
-            StorageError: it could not be written; the journal is unchanged.
+        If it cannot be written, a StorageError is raised and the journal is unchanged.
         """
         record, before = _record(head, body), self.size
         self.failed = True
@@ -103,12 +95,7 @@ class Journal:
 
 
 def read_journal(path: Path, size: int = -1) -> Contents:
-    """The complete records of a journal file, and what is wrong with the rest.
-
-    Args:
-        path: the file.
-        size: how many bytes to read; all by default. `ABOUT_BYTES` are enough for `about`.
-    """
+    """The complete records in the first `size` bytes of a journal file, and what is wrong with the rest."""
     try:
         with open(path, "rb") as file:
             content = file.read(size)
@@ -143,12 +130,9 @@ def _record(head: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _next_record(content: bytes, at: int, written: int) -> tuple[dict[str, Any], bytes, int]:
-    """Head, body and end of a record; EOFError if it is incomplete, ValueError if it is damaged.
+    """Head, body and end of the record at a position; EOFError if it is incomplete, ValueError if it is damaged.
 
-    Args:
-        content: the whole file.
-        at: where the record starts.
-        written: length of the file without zeros at its end.
+    `written` is the length of the file without zeros at its end.
     """
     begin = at + PREFIX.size
     if len(content) < begin:

@@ -1,4 +1,7 @@
-"""Structured logs: one line of JSON per request. Images, tokens and predictions are never logged."""
+"""What every request and response gets: an id, a line of JSON in the log, and security headers.
+
+Images, tokens and predictions are never logged.
+"""
 
 import json
 import logging
@@ -15,6 +18,16 @@ from acclimate.serve.errors import failure
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 
 
 class JsonLines(logging.Formatter):
@@ -43,9 +56,8 @@ def log_to_stderr() -> None:
 class RequestLog:
     """Middleware: gives each request an id, logs and times it, and answers an unexpected error with a plain 500.
 
-    Args:
-        app: the application that handles the request.
-        finished: called after each request with method, path template, status and seconds.
+    Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. `finished` is called
+    after each request with method, path template, status and seconds.
     """
 
     def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
@@ -59,23 +71,26 @@ class RequestLog:
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if SAFE_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
+        added = HEADERS | {"x-request-id": request_id, "cache-control": caching}
         status = 0
 
-        async def send_with_id(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                headers = [(name.encode(), value.encode()) for name, value in added.items()]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         began = perf_counter()
         try:
-            await self.app(scope, receive, send_with_id)
+            await self.app(scope, receive, send_with_headers)
         except Exception:
             logger.exception("request failed", extra={"fields": {"request_id": request_id}})
             if not status:
                 answer = failure(scope, 500, "internal error; the service's log has details under this request id.")
-                await answer(scope, receive, send_with_id)
+                await answer(scope, receive, send_with_headers)
         # The path template and a known method only: the path itself is the client's text.
         route = getattr(scope.get("route"), "path", "unmatched")
         method = scope["method"] if scope["method"] in METHODS else "other"

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.auth import Action, Caller
 from acclimate.serve.errors import NotFoundError
+from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import read_upload

@@ -107,22 +107,12 @@ class Stream:
     def classify(
         self, images: Sequence[bytes], *, adapt: bool = True, top_k: int = 5, client: str = ""
     ) -> "Future[list[Prediction]]":
-        """Classify images in order, after everything that was requested from this stream before.
+        """Classify image files in order, after everything that was requested from this stream before.
 
-        Args:
-            images: contents of image files.
-            adapt: learn from them, unless the stream is frozen.
-            top_k: number of labels to return per image.
-            client: who sends them, for the guard.
-
-        Returns:
-            A future with a prediction per image, set once what was learnt is written to the journal. If an image cannot
-            be read, it raises ImageError, and nothing of the request is learnt. If `cancel` returns True, nothing of
-            the request was or will be learnt.
-
-        Raises:
-            InputError: there are too many images or none.
-            BusyError: too many images are waiting.
+        The images are learnt if `adapt`, unless the stream is frozen or its guard refuses the client. The future has a
+        prediction per image once what was learnt is written to the journal. If an image cannot be read, it raises
+        ImageError, and nothing of the request is learnt. If `cancel` returns True, nothing of the request was or will
+        be learnt.
         """
         views = self.setup.views
         most = min(self.limits.images, self.limits.queue // views)

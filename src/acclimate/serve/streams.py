@@ -1,11 +1,12 @@
 """All streams of a service: created, found by name, listed, deleted, and loaded from disk at the start."""
 
+import asyncio
 import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -20,7 +21,7 @@ from acclimate.errors import InputError, StateError, StorageError, reason
 from acclimate.evidence import Head
 from acclimate.methods import Step, create, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
-from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
+from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError, validation_message
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
@@ -72,12 +73,7 @@ class Streams:
         self._ticker.start()
 
     def create(self, name: str, labels: Sequence[str], **options: Any) -> Stream:
-        """Create a stream; it is on disk when this returns.
-
-        Args:
-            name: a-z, 0-9, and after the first character also `.`, `_` and `-`; at most 64 characters.
-            labels: names of the classes, at least two.
-            **options: `templates`, `method`, `settings`, `views`, `thumbnails` and `guard`, as for `Setup`.
+        """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
 
         Raises:
             InputError: an argument cannot be used.
@@ -107,12 +103,7 @@ class Streams:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def get(self, name: str) -> Stream:
-        """The stream with this name.
-
-        Raises:
-            NotFoundError: there is none.
-            UnusableError: there is one, but its files cannot be used.
-        """
+        """The stream with this name; NotFoundError if there is none, UnusableError if its files cannot be used."""
         stream = self._streams.get(name)
         if stream is not None:
             return stream
@@ -159,24 +150,15 @@ class Streams:
             raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
-    def zero_shot(
-        self, images: Sequence[bytes], labels: Sequence[str], template: str, top_k: int = 5
-    ) -> "Future[list[Prediction]]":
-        """Zero-shot predictions for images and any labels, without a stream; nothing is learnt.
-
-        Raises:
-            InputError, BusyError: as for `Stream.classify`; the future may raise ImageError.
-        """
-        names = self.limits.check_labels(labels, template)
-
-        def answer(encoded: Encoded) -> list[Prediction]:
-            head = self.batcher.head_for_request(names, template)
-            evidence = head.observe(encoded.features)
-            found = predictions(head, Adapted(evidence, Step(evidence.logits), None), top_k, range(len(images)))
-            self.metrics.answered(found, len(head))
-            return found
-
-        return WorkQueue(self._pool).put(answer, self.batcher.submit(images))
+    async def zero_shot(self, image: bytes, labels: Sequence[str], template: str) -> Prediction:
+        """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
+        names = await asyncio.to_thread(self.limits.check_labels, labels, template)
+        encoded = await asyncio.wrap_future(self.batcher.submit([image]))
+        head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
+        evidence = head.observe(encoded.features)
+        found = predictions(head, Adapted(evidence, Step(evidence.logits), None), len(names), [0])
+        self.metrics.answered(found, len(head))
+        return found[0]
 
     def close(self) -> None:
         """Finish all queued work, write the state of every stream, and release the folder."""

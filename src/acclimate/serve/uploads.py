@@ -1,7 +1,7 @@
 """Images from the body of a request."""
 
 from base64 import b64decode
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
@@ -17,15 +17,8 @@ from acclimate.serve.schemas import ImagesRequest
 HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
 
 
-@dataclass(frozen=True)
-class Upload:
-    """The images to classify.
-
-    Attributes:
-        images: contents of image files.
-        adapt: whether to learn from them; None if the body does not say.
-        top_k: number of labels to return per image; None if the body does not say.
-    """
+class Upload(NamedTuple):
+    """The image files to classify, and what a JSON body says about them; None if it says nothing."""
 
     images: list[bytes]
     adapt: bool | None = None
