@@ -14,7 +14,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, move, softmax_and_entropy, to_host
 from acclimate.encoders import Encoder
-from acclimate.errors import ImageError, InputError, MissingExtraError, reason
+from acclimate.errors import ImageError, InputError, reason
 from acclimate.evidence import Evidence, Head
 from acclimate.images import open_image
 from acclimate.methods import Adapter, Step
@@ -146,11 +146,6 @@ class Preparer:
         self.encoder, self.views, self.seed = encoder, views, seed
         self.device = device or gpu_of(encoder)
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
-        if self._target is not None and self.device is not None:
-            try:
-                import torch  # noqa: F401
-            except ImportError as error:
-                raise MissingExtraError("views on a device need PyTorch: pip install 'acclimate[torch]'.") from error
 
     def __call__(self, index: int, image: Image.Image) -> list[Any]:
         """What the encoder takes for the views of an upright RGB image, the first of which is the image itself."""
