@@ -1,6 +1,5 @@
 """Encoding images with their views: the same features whatever the workers, batches and restarts."""
 
-import sys
 import threading
 
 import numpy as np
@@ -8,7 +7,7 @@ import pytest
 
 from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError
 from acclimate.images import open_image
 from acclimate.predict import encode_ahead
 from tiny_models import MEANS, STDS
@@ -118,9 +117,6 @@ def test_an_encoder_that_prepares_tensors_gets_tensors(paths):
     np.testing.assert_allclose(encode(paths, encoder, device="cpu")[0], pillow, atol=0.02)
 
 
-def test_what_cannot_be_asked(paths, encoder, monkeypatch):
+def test_what_cannot_be_asked(paths, encoder):
     with pytest.raises(InputError, match="views must be at least 1"):
         encode(paths, encoder, views=0)
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[torch\]'"):
-        encode(paths, encoder, device="cpu")

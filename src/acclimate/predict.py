@@ -14,7 +14,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, move, softmax_and_entropy, to_host
 from acclimate.encoders import Encoder
-from acclimate.errors import ImageError, InputError, MissingExtraError, reason
+from acclimate.errors import ImageError, InputError, reason
 from acclimate.evidence import Evidence, Head
 from acclimate.images import open_image
 from acclimate.methods import Adapter, Step
@@ -146,11 +146,6 @@ class Preparer:
         self.encoder, self.views, self.seed = encoder, views, seed
         self.device = device or gpu_of(encoder)
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
-        if self._target is not None and self.device is not None:
-            try:
-                import torch  # noqa: F401
-            except ImportError as error:
-                raise MissingExtraError("views on a device need PyTorch: pip install 'acclimate[torch]'.") from error
 
     def __call__(self, index: int, image: Image.Image) -> list[Any]:
         """What the encoder takes for the views of an upright RGB image, the first of which is the image itself."""
@@ -254,10 +249,8 @@ def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, lea
     readable = batch.readable
     if not readable:
         return None
-    if first_id is None:
-        ids = adapter.samples_seen + np.arange(len(readable))
-    else:
-        ids = first_id + np.array(readable)
+    counted = adapter.samples_seen + np.arange(len(readable))
+    ids = counted if first_id is None else first_id + np.array(readable)
     evidence = adapter.head.observe(batch.features)
     step = adapter.adapt(evidence, ids, learn)
     return Adapted(evidence, step, ids if learn and not adapter.frozen else None)

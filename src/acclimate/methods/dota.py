@@ -25,8 +25,6 @@ class DOTA(Adapter):
     that answers do not depend on batches.
 
     Args:
-        head: the zero-shot classifier.
-        origin: name of the stream.
         rate: weight of the discriminant per sample and class.
         limit: largest weight of the discriminant.
         variance: of every feature before anything was seen.

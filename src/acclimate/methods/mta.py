@@ -24,8 +24,6 @@ class MTA(Adapter):
     The answer is the zero-shot answer for m.
 
     Args:
-        head: the zero-shot classifier.
-        origin: name of the stream.
         neighbours: share of the views that set the bandwidth of a view.
         agreement: weight of the agreement of views (the paper's lambda_q).
         sharpness: temperature of the inlier scores (the paper's lambda_y).

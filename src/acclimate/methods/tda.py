@@ -29,8 +29,6 @@ class TDA(Adapter):
     paper's, one set for all datasets.
 
     Args:
-        head: the zero-shot classifier.
-        origin: name of the stream.
         positive: use the positive cache.
         positive_capacity: entries per class (the paper's shot capacity).
         positive_alpha: weight of the positive votes.

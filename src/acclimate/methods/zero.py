@@ -17,8 +17,6 @@ class Zero(Adapter):
     on the model's own scale.
 
     Args:
-        head: the zero-shot classifier.
-        origin: name of the stream.
         voters: share of the views that vote; at least one does.
 
     Examples:
