@@ -145,7 +145,7 @@ def main() -> None:
     setting = f"{options.clients} clients, {options.streams} streams, {options.labels} labels"
     print(f"{setting}: {len(times)} requests without errors, in {ROUNDS} rounds that alternate with the encoder alone")
     print(
-        f"service {np.median(rates):.1f} images/s, encoder alone {np.median(floors):.1f} at the mean batch of {batch} (medians)"
+        f"service {np.median(rates):.1f} images/s, encoder alone {np.median(floors):.1f} at its mean batch of {batch}"
     )
     print(f"ratio {np.median(rates / floors):.2f}, target at least 0.70")
     middle, high, most = np.percentile(times, [50, 99, 100]) * 1e3

@@ -31,7 +31,7 @@ SNAPSHOT, JOURNAL = ".safetensors", ".journal"
 
 
 class History:
-    """The adapter of a stream and the files in its folder; used by one thread at a time, except `sync` and `entries`.
+    """The adapter of a stream and the files in its folder; used by one thread at a time, with few exceptions.
 
     Memory always equals the files: a sample is written to the journal before it is learnt, and a change takes effect
     only once its snapshot is written. Otherwise a StorageError is raised, and everything stays as it was.
@@ -69,16 +69,6 @@ class History:
             self._recover()
         else:
             self.replace(adapter, {}, "created")
-
-    @property
-    def age(self) -> float:
-        """Seconds since the last snapshot."""
-        return monotonic() - self._taken
-
-    @property
-    def writable(self) -> bool:
-        """Whether the last write to the journal succeeded; the next snapshot starts a new journal."""
-        return self._journal is not None and not self._journal.failed
 
     def learn(
         self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
@@ -151,6 +141,16 @@ class History:
         journal = self._journal
         if journal is not None:
             journal.sync()
+
+    def snapshot_due(self, after_s: float) -> bool:
+        """Sync the journal; whether that fails, it cannot be written, or the last snapshot is old. For any thread."""
+        try:
+            self.sync()
+        except OSError:
+            return True
+        if self._journal is None or self._journal.failed:
+            return True
+        return self.samples > 0 and monotonic() - self._taken > after_s
 
     def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
         clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})

@@ -52,8 +52,6 @@ class ImagesRequest(Request):
     """Images to classify."""
 
     images: list[Base64] = Field(min_length=1)
-    adapt: bool | None = Field(None, description="Learn from these images; overrides the query parameter.")
-    top_k: int | None = Field(None, ge=1, description="Labels to return per image; overrides the query parameter.")
 
 
 class LabelsRequest(Request):
