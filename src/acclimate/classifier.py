@@ -60,7 +60,7 @@ class Classifier:
     ) -> None:
         if batch_size < 1 or views < 1:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
-        require(find_method(method), views=views > 1)
+        require(find_method(method), views=views > 1, text=True)
         self.encoder: Encoder = _encoder(encoder, device)
         self.templates, self.cache, self.views = templates, cache, views
         self.batch_size, self.workers = batch_size, workers or default_workers()
@@ -69,7 +69,7 @@ class Classifier:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
-        self.adapter: Adapter = create(method, head, **settings)
+        self.adapter: Adapter = create(method, head, text=self.encoder, **settings)
 
     @property
     def head(self) -> Head:

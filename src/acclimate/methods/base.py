@@ -61,6 +61,7 @@ class Adapter(ABC):
     Args:
         head: the zero-shot classifier to start from.
         origin: name of the stream this adapter sees. When adapters are merged, samples of different origins add up.
+        text: the encoder, for methods that need its text tower.
 
     Attributes:
         name: of the method, for `create` and the command line.
@@ -99,11 +100,14 @@ class Adapter(ABC):
     head: Head
     _: KW_ONLY
     origin: str = ""
+    text: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             kind = type(self.head).__name__
             raise InputError(f"an adapter needs a Head, got {kind}; write Head(class_vectors, logit_scale=...).")
+        if "text" in self.needs and self.text is None:
+            require(type(self), views=True, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)
         self.seen: dict[str, int] = {}
@@ -150,7 +154,7 @@ class Adapter(ABC):
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
         """The method's settings with their defaults."""
-        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin")}
+        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
 
     @property
     def samples_seen(self) -> int:
@@ -329,7 +333,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     Args:
         name: of the method; see `list_methods`.
         head: the zero-shot classifier to start from.
-        **settings: of the method, and `origin`.
+        **settings: of the method, and `origin` and `text` as for `Adapter`.
 
     Examples:
         >>> import numpy as np
@@ -338,7 +342,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
         5
     """
     method = find_method(name)
-    check_settings(method, {key: value for key, value in settings.items() if key != "origin"})
+    check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
     return method(head, **settings)
 
 

@@ -108,7 +108,7 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    adapter = method(head, origin=description["origin"], **settings)
+    adapter = method(head, origin=description["origin"], text=like and like.text, **settings)
     if like is not None and (differences := compare_states(adapter, like)):
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
@@ -164,7 +164,7 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
 
 def duplicate(adapter: Adapter) -> Adapter:
     """An adapter that knows the same and goes its own way."""
-    return copy.deepcopy(adapter, {id(adapter.head): adapter.head})
+    return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
 
 
 def compare_states(one: Adapter, other: Adapter) -> list[str]:
