@@ -54,6 +54,7 @@ def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Se
         >>> import tempfile
         >>> from pathlib import Path
         >>> from PIL import Image
+        >>> from acclimate.sources import open_source
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     for name in ("img10.png", "img2.png"):
         ...         Image.new("RGB", (8, 8)).save(Path(folder, name))
@@ -79,6 +80,7 @@ def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
     """Return the samples in the order "path" (as listed) or "seed:N" (shuffled, always the same for the same N).
 
     Examples:
+        >>> from acclimate.sources import Sample, order_samples
         >>> samples = [Sample(name, bytes) for name in ("a.png", "b.png", "c.png")]
         >>> [sample.name for sample in order_samples(samples, "seed:0")]
         ['c.png', 'a.png', 'b.png']
