@@ -1,7 +1,7 @@
-"""Views: many looks at one image, and how they become one piece of evidence."""
+"""Views: augmented versions of one image, made with AugMix as in the paper."""
 
 from acclimate.views.reduce import REDUCERS
 
 __all__ = ["REDUCERS", "VERSION"]
 
-VERSION = 1  # of the views: counts up whenever the same seed would give other views
+VERSION = 1  # increases whenever the same seed gives different views
