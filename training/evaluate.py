@@ -1,8 +1,8 @@
-"""Measure the bundled model on a pack of labelled test images: zero-shot and TDA, for each dataset and PACS domain.
+"""Evaluate the bundled model on a pack of labelled test images: zero-shot and TDA, for each dataset and PACS domain.
 
 python training/evaluate.py ../shared/eval                        # print the tables
-python training/evaluate.py ../shared/eval --card CARD.md         # and put them into the model card
-python training/evaluate.py ../shared/eval --record demo.safetensors    # and keep the PACS features as a stream
+python training/evaluate.py ../shared/eval --card CARD.md         # and write them into the model card
+python training/evaluate.py ../shared/eval --record demo.safetensors    # and save the PACS features as a stream
 """
 
 import argparse
@@ -26,17 +26,17 @@ DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 
 
 class Pack:
-    """The images of a pack, and what the bundled model says of them.
+    """The images of a pack and their features.
 
     Args:
-        folder: with `index.csv` and `images.tar`.
-        every: take one image in so many.
+        folder: contains `index.csv` and `images.tar`.
+        every: use every n-th image.
 
     Attributes:
         datasets: (n,) the dataset of each image.
-        domains: (n,) its domain, where the dataset has some.
+        domains: (n,) its domain, or "" for datasets without domains.
         names: (n,) its class name.
-        features: (n, d) what the bundled model says of it.
+        features: (n, d) its feature.
     """
 
     def __init__(self, folder: Path, every: int = 1) -> None:
@@ -52,7 +52,7 @@ class Pack:
         self.features = np.concatenate(parts)
 
     def stream(self, dataset: str, domain: str = "") -> FeatureStream:
-        """The images of a dataset, or of one domain of it, with the dataset's classes."""
+        """The images of a dataset, or of one of its domains, with all classes of the dataset."""
         classes = sorted(set(self.names[self.datasets == dataset]))
         adapter = Classifier([name.replace("_", " ") for name in classes], self.classifier.encoder).adapter
         rows = (self.datasets == dataset) & (self.domains == domain if domain else True)
@@ -66,7 +66,7 @@ class Pack:
 
 
 def accuracies(stream: FeatureStream) -> tuple[float, float]:
-    """Zero-shot accuracy, and TDA's in the mean over ten orders, in percent."""
+    """Accuracy of zero-shot and of TDA in percent, averaged over ten orders."""
     outcomes = compare(stream, {"tda": {}}, ORDERS)
     return tuple(
         100 * float(np.mean([run.correct.mean() for run in outcomes[name].runs.values()]))
@@ -75,7 +75,7 @@ def accuracies(stream: FeatureStream) -> tuple[float, float]:
 
 
 def accuracy_table(pack: Pack) -> str:
-    """A markdown table of accuracies."""
+    """The accuracies as a Markdown table."""
     lines = ["| stream | images | classes | zero-shot | TDA | gain |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     rows = []
     for dataset in np.unique(pack.datasets):
@@ -92,7 +92,7 @@ def accuracy_table(pack: Pack) -> str:
 
 
 def name_table(pack: Pack, names: Sequence[str] = NEW_NAMES) -> str:
-    """A markdown table of the images that are nearest to names the model was never trained on."""
+    """The nearest images to names the model was not trained on, as a Markdown table."""
     lines = ["| label | the five nearest of all test images are labelled |", "| --- | --- |"]
     vectors = Classifier([*names, "another"], pack.classifier.encoder).adapter.class_vectors
     for name, vector in zip(names, vectors, strict=False):
@@ -102,11 +102,11 @@ def name_table(pack: Pack, names: Sequence[str] = NEW_NAMES) -> str:
 
 
 def main() -> None:
-    """Print the tables; write them where asked."""
+    """Print the tables, and write the files that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("pack", type=Path, help="folder with index.csv and images.tar")
-    parser.add_argument("--card", type=Path, help="model card to put the tables into")
-    parser.add_argument("--record", type=Path, help="where to keep the features of PACS, .safetensors")
+    parser.add_argument("pack", type=Path, help="folder that contains index.csv and images.tar")
+    parser.add_argument("--card", type=Path, help="model card to write the tables into")
+    parser.add_argument("--record", type=Path, help=".safetensors file for the features of PACS")
     options = parser.parse_args()
     pack = Pack(options.pack)
     tables = {"accuracy": accuracy_table(pack), "names": name_table(pack)}
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _demo_stream(pack: Pack) -> FeatureStream:
-    """PACS, domain after domain, each in random order; half precision, as features need no more."""
+    """PACS, domain by domain, each in random order; half precision is enough for features."""
     stream = pack.stream("pacs")
     domains = pack.domains[pack.datasets == "pacs"]
     shuffled = np.random.default_rng(0).permutation(len(stream))
