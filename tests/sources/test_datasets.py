@@ -154,7 +154,6 @@ def saved(here):
     datasets.DatasetDict({"extra": rows.rename_columns({"kind": "label"})}).save_to_disk("sole")
     datasets.Dataset.from_dict({"image": [path], "label": ["a fox"], "n": [3]}).save_to_disk("paths")
     datasets.Dataset.from_dict({"text": ["x"]}).save_to_disk("texts")
-    rows.select([]).save_to_disk("empty")
     return here
 
 
@@ -198,7 +197,6 @@ def test_hf_imagefolder(here, monkeypatch):
         ("one?split", "write options as"),
         ("one?image=kind", "the column 'kind' does not contain images"),
         ("texts", "texts has no image column among text"),
-        ("empty", "hfds:empty cannot be loaded|the split has no rows"),  # datasets 5.2 raises an error for it
         ("./nowhere", r"no dataset at hfds:\./nowhere"),
         ("", "no dataset at"),
     ],
@@ -206,6 +204,17 @@ def test_hf_imagefolder(here, monkeypatch):
 def test_bad_hf_datasets(saved, spec, message):
     with pytest.raises(InputError, match=message):
         open_source(f"hfds:{spec}")
+
+
+def test_an_empty_hf_dataset(here):
+    datasets = pytest.importorskip("datasets")
+    rows = datasets.Dataset.from_dict({"image": []}, features=datasets.Features({"image": datasets.Image()}))
+    try:
+        rows.save_to_disk("empty")
+    except ZeroDivisionError:
+        pytest.skip("this version of datasets cannot save an empty dataset")
+    with pytest.raises(InputError, match="no images in hfds:empty: the split has no rows|hfds:empty cannot be loaded"):
+        open_source("hfds:empty")
 
 
 def test_without_the_package(here, monkeypatch):
