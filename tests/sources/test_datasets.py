@@ -213,7 +213,7 @@ def test_an_empty_hf_dataset(here):
         rows.save_to_disk("empty")
     except ZeroDivisionError:
         pytest.skip("this version of datasets cannot save an empty dataset")
-    with pytest.raises(InputError, match="no images in hfds:empty: the split has no rows|hfds:empty cannot be loaded"):
+    with pytest.raises(InputError, match=r"no images in hfds:empty: the split has no rows|hfds:empty cannot be loaded"):
         open_source("hfds:empty")
 
 
