@@ -109,7 +109,6 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
         >>> prompts_for(["cat", "sea_lion"], ["a photo of a {}.", "a drawing of a {}."])
         [['a photo of a cat.', 'a drawing of a cat.'], ['a photo of a sea lion.', 'a drawing of a sea lion.']]
     """
-    labels = clean_labels(labels)
     if isinstance(templates, Mapping):
         return _prompts_per_class(labels, templates)
     many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]
