@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, reason
 from acclimate.sources.base import Sample, file_sample
 
 # The formats among those Pillow opens that people store photographs in.
@@ -115,7 +115,7 @@ def _walk(root: str) -> Iterator[str]:
             with os.scandir(here) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            raise InputError(f"cannot list the folder {here}: {error.strerror or error}.") from error
+            raise InputError(f"cannot list the folder {here}: {reason(error)}.") from error
         for entry in entries:
             if entry.name.startswith("."):
                 continue
