@@ -112,7 +112,7 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
     if isinstance(templates, Mapping):
         return _prompts_per_class(labels, templates)
     many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]
-    resolved = list(chain.from_iterable(map(_resolve, many)))
+    resolved = list(chain.from_iterable(map(resolve, many)))
     if not resolved:
         raise InputError("there are no templates; pass at least one, such as 'a photo of a {}.'.")
     return [[_fill(template, label) for template in resolved] for label in labels]
@@ -140,12 +140,12 @@ def parse_template_option(values: Sequence[str]) -> list[str] | dict[str, list[s
                 raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
             return content
         for template in content:
-            _resolve(template)  # refuses what is no template
+            resolve(template)  # refuses what is no template
         found += content
     return found
 
 
-def _resolve(template: Any) -> Sequence[Template]:
+def resolve(template: Any) -> Sequence[Template]:
     """The templates that one value stands for: itself, or those of a named set."""
     if callable(template):
         return (template,)
@@ -171,7 +171,7 @@ def _fill(template: Template, label: str) -> str:
 
 
 def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    by_words = {spoken(name): prompts for name, prompts in _checked(per_class, "the dict of prompts").items()}
+    by_words = {spoken(name): prompts for name, prompts in check_prompts(per_class, "the dict of prompts").items()}
     missing = [label for label in labels if spoken(label) not in by_words]
     if missing:
         named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
@@ -179,7 +179,8 @@ def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequ
     return [[_fill(prompt, label) for prompt in by_words[spoken(label)]] for label in labels]
 
 
-def _checked(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
+def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
+    """Complete prompts per class with every value as a list; `what` names them in the error if they cannot be used."""
     checked = {}
     for name, given in per_class.items():
         prompts = [given] if isinstance(given, str) else given
@@ -198,7 +199,7 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
         raise InputError(f"the template file {path} is not JSON: {error}.") from None
     if not isinstance(content, list | dict) or not content:
         raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return _checked(content, str(path)) if isinstance(content, dict) else content
+    return check_prompts(content, str(path)) if isinstance(content, dict) else content
 
 
 def _text(path: Path, what: str) -> str:
