@@ -119,7 +119,13 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
 
 
 def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3) -> list[str]:
-    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
+    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads.
+
+    Examples:
+        >>> from acclimate.prompts import example_prompts
+        >>> example_prompts(["cat", "dog"], "openai-7", count=2)
+        ['itap of a cat.', 'itap of a dog.']
+    """
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 

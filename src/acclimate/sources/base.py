@@ -31,6 +31,11 @@ class Sample:
         name: identifies the image in results.
         read: returns the encoded image; may raise OSError.
         label: the true class, if the source provides it.
+
+    Examples:
+        >>> from acclimate.sources import Sample
+        >>> Sample("cat.jpg", lambda: b"...", label="cat").label
+        'cat'
     """
 
     name: str
@@ -106,7 +111,13 @@ def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
 
 
 def source_fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images."""
+    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images.
+
+    Examples:
+        >>> from acclimate.sources import Sample, source_fingerprint
+        >>> source_fingerprint([Sample("a.png", bytes)])[:8]
+        'c4ca9824'
+    """
     digest = hashlib.sha256()
     for sample in samples:
         name = sample.name.encode("utf-8", "surrogatepass")
