@@ -11,10 +11,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 def test_the_table_of_methods_is_up_to_date():
     lines = ["| method | class | what it does | kind | merge | needs |", "| --- | --- | --- | --- | --- | --- |"]
     for name, method in acclimate.list_methods().items():
-        needs = ", ".join(sorted(method.needs)) or "–"
-        lines.append(
-            f"| `{name}` | `{method.__name__}` | {method.summary} | {method.kind} | {method.merges or '–'} | {needs} |"
-        )
+        merge, needs = method.merges or "none", ", ".join(sorted(method.needs)) or "none"
+        lines.append(f"| `{name}` | `{method.__name__}` | {method.summary} | {method.kind} | {merge} | {needs} |")
     table = "\n".join(lines)
     text = (DOCS / "methods.md").read_text(encoding="utf-8")
     assert f"<!-- methods -->\n{table}\n<!-- /methods -->" in text, f"docs/methods.md must contain:\n{table}"
