@@ -98,7 +98,7 @@ def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
         ("local:no-such-folder", "there is no such folder; save one there"),
     ],
 )
-def test_names_that_are_no_model(name, message):
+def test_unknown_models_are_refused(name, message):
     with pytest.raises(ModelError, match=message):
         load_encoder(name)
 
@@ -125,7 +125,7 @@ def test_damaged_onnx_folders(tiny_onnx, tmp_path, spoil, message):
         load_encoder(f"onnx:{tmp_path / 'model'}")
 
 
-def test_cuda_that_is_not_there(tiny_onnx):
+def test_cuda_that_is_not_available(tiny_onnx):
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -154,7 +154,7 @@ def test_a_model_without_images_is_refused(tiny_clip, tmp_path):
         load_encoder(f"local:{tmp_path / 'bert'}")
 
 
-def test_a_hub_model_that_cannot_be_had_says_how(monkeypatch):
+def test_an_unavailable_hub_model_says_how_to_get_it(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)

@@ -14,7 +14,7 @@ from tiny_models import MEANS, STDS
 CLIP = Preprocess(32, 32, 32, "bicubic", tuple(MEANS["clip"]), tuple(STDS["clip"]))
 
 
-def test_the_model_input_is_read_off_its_preparation():
+def test_the_model_input_is_measured():
     for preprocess in (CLIP, Preprocess(24, 40, None, "bilinear", CLIP.mean, CLIP.std)):
         target = ModelInput.of(preprocess)
         assert (target.height, target.width) == (preprocess.height, preprocess.width)
@@ -28,7 +28,7 @@ def test_a_frame_or_a_margin_of_the_preparation_does_not_matter(short_side):
     np.testing.assert_allclose(target.gain, 1 / (255 * np.array(CLIP.std)), rtol=1e-5)
 
 
-def test_an_encoder_of_its_own_kind_has_no_views():
+def test_views_need_an_encoder_that_takes_pixels():
     with pytest.raises(ModelError, match=r"prepares pixels \(3, h, w\), got \(64, 64, 3\); use one view"):
         ModelInput.of(np.asarray)
 
