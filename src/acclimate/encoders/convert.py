@@ -78,7 +78,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
     ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")[
         "input_ids"
     ]
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", max=2**16)
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
