@@ -1,11 +1,34 @@
 """The documents agree with the code."""
 
+import doctest
 import re
+from importlib import import_module
 from pathlib import Path
+
+import pytest
 
 import acclimate
 
 DOCS = Path(__file__).parents[1] / "docs"
+PACKAGE = Path(acclimate.__file__).parent
+WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_the_examples_in_docstrings_run(path, tmp_path, monkeypatch):
+    """In an empty folder, without the user's cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("acclimate"):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted
+    assert not result.failed
 
 
 def test_the_table_of_methods_is_up_to_date():
