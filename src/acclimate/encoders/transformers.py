@@ -24,7 +24,7 @@ def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder"
     """Load a model saved with `save_pretrained`, without network access."""
     path = Path(folder)
     if not (path / "config.json").is_file():
-        what = "it contains no config.json" if path.is_dir() else "there is no such folder"
+        what = "it holds no config.json" if path.is_dir() else "there is no such folder"
         raise ModelError(f"no transformers model in {folder}: {what}; save one there with `save_pretrained`.")
     return TransformersEncoder(folder, device, local=True)
 
