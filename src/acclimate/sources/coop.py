@@ -1,7 +1,7 @@
 """CoOp's split files, `split_zhou_*.json`, which list the images next to or below them."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,16 +53,12 @@ def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
 
 
 def _image_folder(path: Path, files: Sequence[str]) -> Path:
-    for folder in _candidates(path.parent):
+    root = path.parent
+    subfolders = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: natural_key(each.name))
+    for folder in (root, *(root / name for name in IMAGE_FOLDERS), *subfolders):
         if any((folder / file).is_file() for file in files):
             return folder
     raise InputError(
-        f"the images of {path} are missing: {files[0]} is neither in {path.parent} nor in one of its folders; "
+        f"the images of {path} are missing: {files[0]} is neither in {root} nor in one of its folders; "
         "unpack the dataset next to the split file."
     )
-
-
-def _candidates(root: Path) -> Iterator[Path]:
-    yield root
-    yield from (root / name for name in IMAGE_FOLDERS)
-    yield from sorted((path for path in root.iterdir() if path.is_dir()), key=lambda path: natural_key(path.name))
