@@ -41,6 +41,11 @@ def test_the_table_of_methods_is_up_to_date():
     assert f"<!-- methods -->\n{table}\n<!-- /methods -->" in text, f"docs/methods.md must contain:\n{table}"
 
 
+def test_every_public_name_has_an_example():
+    public = {name: getattr(acclimate, name) for name in acclimate.__all__}
+    assert not [name for name, value in public.items() if callable(value) and ">>>" not in (value.__doc__ or "")]
+
+
 def test_every_public_name_is_in_the_reference():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
     documented = set(re.findall(r"^::: acclimate\.(\w+)$", pages, re.MULTILINE))

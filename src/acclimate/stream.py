@@ -118,7 +118,18 @@ def read_stream(
 
 
 def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream as .safetensors, atomically; `read_stream` reads it back."""
+    """Write a stream as .safetensors, atomically; `read_stream` reads it back.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from acclimate import FeatureStream, Head, read_stream, write_stream
+        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_stream(stream, f"{folder}/stream.safetensors")
+        ...     read_stream(f"{folder}/stream.safetensors").labels
+        array([0, 1, 2])
+    """
     if Path(path).suffix != ".safetensors":
         raise InputError(f"cannot write {path}: feature files are written as .safetensors; choose such a name.")
     arrays = {"features": stream.features, "class_vectors": to_host(stream.head.class_vectors)}

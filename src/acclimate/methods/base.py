@@ -45,6 +45,14 @@ class Step:
     Attributes:
         logits: (B, K) adapted.
         changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head
+        >>> head = Head(np.eye(3), logit_scale=10.0)
+        >>> step = TDA(head).adapt(head.observe(np.eye(3)))
+        >>> step.logits.shape, step.changes["positive"].admitted
+        ((3, 3), [0, 1, 2])
     """
 
     logits: Array

@@ -73,6 +73,16 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Ada
 
     Raises:
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, load_state, save_state
+        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_state(adapter, f"{folder}/site.safetensors")
+        ...     load_state(f"{folder}/site.safetensors", like=adapter).name
+        'tda'
     """
     return load_with_notes(path, like)[0]
 
@@ -83,7 +93,16 @@ def load_with_notes(path: str | os.PathLike[str], like: Adapter | None = None) -
 
 
 def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
-    """`load_state` of the content of a file."""
+    """`load_state` of the content of a file.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, state_from_bytes, state_to_bytes
+        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+        >>> _ = adapter.step(np.eye(3))
+        >>> state_from_bytes(state_to_bytes(adapter), like=adapter).samples_seen
+        3
+    """
     return _build(*parse_snapshot(content), "the state", like)[0]
 
 
