@@ -83,7 +83,7 @@ class Prediction:
 
 
 class Batch(NamedTuple):
-    """Images on their way.
+    """A batch of encoded images.
 
     Attributes:
         start: position of the first image in the stream.
@@ -120,7 +120,7 @@ def read_ahead(
 
 
 def default_workers() -> int:
-    """Threads that read images where nobody says how many."""
+    """The number of reading threads where none is given."""
     return min(8, (os.cpu_count() or 1) + 1)
 
 
@@ -259,7 +259,7 @@ def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, lea
 def predictions(
     head: Head, adapted: Adapted, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
 ) -> list[Prediction]:
-    """Adapted logits in words.
+    """Predictions from adapted logits.
 
     Args:
         head: that made the evidence.

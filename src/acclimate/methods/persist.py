@@ -164,12 +164,14 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
         if differences := compare_states(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
     if first.merges is None:
-        raise InputError(f"states of {first.name!r} cannot be merged: what it learns depends on the order of samples.")
+        raise InputError(
+            f"states of {first.name!r} cannot be merged: what it learns depends on the order of the samples."
+        )
     origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
     if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
         raise InputError(
             f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
-            f"{shared[0]!r}, which would count twice; merge each origin once, and name every stream's `origin`."
+            f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own `origin`."
         )
     merged = duplicate(first)
     dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
