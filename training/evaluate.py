@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from acclimate.bench.compare import compare
+from acclimate.bench.prequential import Variant, compare
 from acclimate.classifier import Classifier
 from acclimate.stream import FeatureStream, write_stream
 
@@ -67,11 +67,11 @@ class Pack:
 
 def accuracies(stream: FeatureStream) -> tuple[float, float]:
     """Zero-shot accuracy, and TDA's in the mean over ten orders, in percent."""
-    outcomes = compare(stream, {"tda": {}}, ORDERS)
-    return tuple(
-        100 * float(np.mean([run.correct.mean() for run in outcomes[name].runs.values()]))
-        for name in ("zero-shot", "tda")
+    zero_shot, tda = (
+        100 * float(np.mean([run.correct.mean() for run in outcome.runs.values()]))
+        for outcome in compare(stream, [Variant("tda")], ORDERS)
     )
+    return zero_shot, tda
 
 
 def accuracy_table(pack: Pack) -> str:

@@ -1,4 +1,4 @@
-"""Scores of a run. All are fractions, not percent."""
+"""Scores of a run. All are fractions, not percentages."""
 
 from collections.abc import Mapping
 
@@ -6,11 +6,11 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 
-EARLY = 0.01  # the share of a stream that is its early phase
+EARLY = 0.01  # fraction of a stream that counts as its early phase
 
 
 def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
-    """Accuracy of each class that occurs, averaged over those classes; both (n,)."""
+    """Accuracy per class, averaged over the classes that occur; both arguments (n,)."""
     totals = np.bincount(labels)
     hits = np.bincount(labels, weights=predictions == labels)
     return float(np.mean(hits[totals > 0] / totals[totals > 0]))
@@ -24,13 +24,13 @@ def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: 
 
 
 def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
-    """Brier's score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), between 0 and 2."""
-    of_truth = probs[np.arange(len(labels)), labels]
-    return np.asarray((probs * probs).sum(axis=1) - 2 * of_truth + 1)
+    """Brier score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), from 0 to 2."""
+    true_class = probs[np.arange(len(labels)), labels]
+    return np.asarray((probs * probs).sum(axis=1) - 2 * true_class + 1)
 
 
 def running_accuracy(correct: HostArray, window: int) -> HostArray:
-    """Accuracy over the last `window` samples at every moment (fewer at the start); (n,) -> (n,)."""
+    """Accuracy over the last `window` samples at every position (fewer at the start); (n,) -> (n,)."""
     total = np.concatenate([[0], np.cumsum(correct)])
     ends = np.arange(1, len(correct) + 1)
     starts = np.maximum(ends - window, 0)
@@ -38,19 +38,19 @@ def running_accuracy(correct: HostArray, window: int) -> HostArray:
 
 
 def accuracy_over_time(correct: HostArray, parts: int = 20) -> HostArray:
-    """Accuracy in each of `parts` equal parts of the stream, one after another (fewer parts if it is shorter)."""
+    """Accuracy in each of `parts` equal consecutive parts of the stream (fewer parts if it is shorter)."""
     return np.array([np.mean(part) for part in np.array_split(correct, min(parts, len(correct)))])
 
 
 def early_phase(samples: int) -> int:
-    """How many samples are the early phase of a stream: the first hundredth, at least one."""
+    """Number of samples in the early phase of a stream: the first 1 %, at least one."""
     return max(1, round(EARLY * samples))
 
 
 def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
-    """Shares of the answers that adapting changed, made right (helpful) and made wrong (harmful); all (n,).
+    """Fractions of the answers that adapting changed, corrected (helpful) and broke (harmful); all arguments (n,).
 
-    Without labels nobody can say which changes helped: both are None.
+    Without labels, helpful and harmful are None.
     """
     shares: dict[str, float | None] = {
         "changed": float(np.mean(adapted != unadapted)),

@@ -1,11 +1,13 @@
-"""The protocol: each sample is answered once, in order, and may be learnt from; no second pass.
+"""The protocol: each sample is answered once, in order, and may then be learnt from; there is no second pass.
 
-Many adapters can watch the same pass: what the zero-shot model says of a batch is computed once and shown to all.
+Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from time import perf_counter
+from typing import Any
 
 import numpy as np
 
@@ -17,24 +19,46 @@ from acclimate.bench.metrics import (
     mean_per_class_recall,
     squared_errors,
 )
-from acclimate.errors import InputError
+from acclimate.bench.orders import take_order
+from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Evidence, observe_unit
-from acclimate.methods.base import Adapter
+from acclimate.methods.base import Adapter, configure, create, find
 from acclimate.stream import FeatureStream
 from acclimate.views import REDUCERS
 
 
 @dataclass(frozen=True)
+class Variant:
+    """A method with its settings.
+
+    Attributes:
+        method: its name.
+        settings: those that differ from the method's defaults.
+        settings_name: what results call the settings, such as "authors-per-dataset"; if empty, "paper" for the
+            defaults and "custom" for others.
+    """
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings_name: str = ""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All settings with their values."""
+        return asdict(configure(find(self.method), self.settings))
+
+
+@dataclass(frozen=True)
 class Run:
-    """Answers of one adapter to one stream, in the order taken.
+    """The answers of one adapter to one stream, in the order taken.
 
     Attributes:
         order: (n,) positions of the samples in the stream.
-        labels: (n,) their true classes; None where unknown.
-        top: (n, up to 5) classes by falling logit.
-        confidence: (n,) softmax probability of the first.
-        errors: (n,) Brier's score of each answer; None without labels.
-        wall_s: seconds that zero-shot and adapter together took.
+        labels: (n,) true classes; None if unknown.
+        top: (n, up to 5) classes by decreasing logit.
+        confidence: (n,) softmax probability of the first class.
+        errors: (n,) Brier score of each answer; None without labels.
+        wall_s: seconds taken by zero-shot and adapter together.
     """
 
     order: HostArray
@@ -51,11 +75,11 @@ class Run:
 
     @property
     def correct(self) -> HostArray:
-        """(n,) whether each answer was right."""
+        """(n,) whether each answer is right."""
         return np.asarray(self.predictions == self.labels)
 
     def scores(self) -> dict[str, float]:
-        """Scores as fractions, by name; none without labels."""
+        """Scores by name, as fractions; empty without labels."""
         if self.labels is None or self.errors is None:
             return {}
         return {
@@ -67,37 +91,82 @@ class Run:
             "early": float(self.correct[: early_phase(len(self.order))].mean()),
         }
 
-    def retaken(self, order: HostArray) -> "Run":
-        """The same answers in another order; for methods whose answers do not depend on it."""
-        places = np.argsort(self.order)[order]
-        labels, errors = (None if each is None else each[places] for each in (self.labels, self.errors))
-        return Run(order, labels, self.top[places], self.confidence[places], errors, self.wall_s)
-
     def over_time(self) -> HostArray:
-        """Accuracy in equal parts of the stream."""
+        """Accuracy in equal consecutive parts of the stream."""
         return accuracy_over_time(self.correct)
 
 
-def run(
+@dataclass(frozen=True)
+class Outcome:
+    """One variant on one stream.
+
+    Attributes:
+        variant: the method and its settings.
+        adapter: in its state after the last order.
+        runs: order -> run.
+        batch_size: rows per step.
+        device: where the adapter ran.
+    """
+
+    variant: Variant
+    adapter: Adapter
+    runs: dict[str, Run]
+    batch_size: int
+    device: str
+
+
+def compare(
+    stream: FeatureStream,
+    variants: Sequence[Variant],
+    orders: Sequence[str] = ("stored",),
+    batch_size: int = 256,
+    device: str = "numpy",
+    progress: Callable[[int], None] = lambda samples: None,
+) -> list[Outcome]:
+    """Run variants over a stream, all in one pass per order and each from scratch in every order.
+
+    Args:
+        stream: the samples; features (n, d), or (n, V, d) with V views per sample.
+        variants: methods with their settings.
+        orders: as `take_order` names them.
+        batch_size: rows per step, where each view is a row; the answers do not depend on it.
+        device: "numpy", or a PyTorch device such as "cpu" or "cuda".
+        progress: called after each step with the number of samples done, for each adapter.
+
+    Returns:
+        The outcome of zero-shot, then the outcomes of the variants.
+    """
+    vectors = _on_device(stream.class_vectors, device)
+    every = [Variant("zero-shot"), *variants]
+    runs: list[dict[str, Run]] = [{} for _ in every]
+    adapters: list[Adapter] = []
+    for order in orders:
+        adapters = [
+            create(
+                variant.method,
+                vectors,
+                logit_scale=stream.logit_scale,
+                logit_bias=stream.logit_bias,
+                class_names=stream.class_names,
+                **variant.settings,
+            )
+            for variant in every
+        ]
+        domains = json.loads(stream.metadata.get("domains", "[]"))
+        positions = take_order(order, len(stream), stream.labels, domains, stream.order)
+        for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
+            known[order] = run
+    return [Outcome(*each, batch_size, device) for each in zip(every, adapters, runs, strict=True)]
+
+
+def _run_pass(
     adapters: Sequence[Adapter],
     stream: FeatureStream,
     order: HostArray,
-    batch_size: int = 256,
-    reducer: str = "confident-mean",
-    progress: Callable[[int], None] = lambda samples: None,
+    batch_size: int,
+    progress: Callable[[int], None],
 ) -> list[Run]:
-    """Show a stream once to adapters that share its class vectors.
-
-    Args:
-        adapters: each learns as it goes, unless frozen; the first one's class vectors say where the work is done.
-        stream: the samples; features (n, d), or (n, V, d) for V views a sample.
-        order: (n,) the order to take them in.
-        batch_size: rows a step, views counted; the answers do not depend on it.
-        reducer: how views become one piece of evidence, by its name in `acclimate.views.REDUCERS`.
-        progress: called with the number of samples done after each step, for each adapter.
-    """
-    if reducer not in REDUCERS:
-        raise InputError(f"unknown reducer {reducer!r}; there are: {', '.join(REDUCERS)}.")
+    """One pass over a stream, shared by adapters."""
     views = stream.features.shape[1] if stream.features.ndim == 3 else 1
     size = max(1, batch_size // views)
     answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
@@ -106,7 +175,7 @@ def run(
         batch = order[start : start + size]
         truth = None if stream.labels is None else stream.labels[batch]
         began = perf_counter()
-        evidence = _observe(stream.features[batch], adapters[0], reducer)
+        evidence = _observe(stream.features[batch], adapters[0])
         seconds += perf_counter() - began
         for i, adapter in enumerate(adapters):
             began = perf_counter()
@@ -122,12 +191,12 @@ def run(
     return runs
 
 
-def _observe(features: HostArray, adapter: Adapter, reducer: str) -> Evidence:
-    """What the zero-shot model says of a batch, where the adapter lives."""
+def _observe(features: HostArray, adapter: Adapter) -> Evidence:
+    """The zero-shot evidence of a batch, on the adapter's device."""
     vectors = adapter.class_vectors
     unit: Array = unit_rows(move(as_floats(features, "features"), vectors), "features")
-    look = observe_unit if unit.ndim == 2 else REDUCERS[reducer]
-    return look(unit, vectors, adapter.logit_scale, adapter.logit_bias)
+    observe = observe_unit if unit.ndim == 2 else REDUCERS["confident-mean"]
+    return observe(unit, vectors, adapter.logit_scale, adapter.logit_bias)
 
 
 def _top(logits: HostArray, count: int) -> HostArray:
@@ -141,8 +210,22 @@ def _top(logits: HostArray, count: int) -> HostArray:
 
 
 def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
-    """A batch's top five classes, confidences and, where the truth is known, squared errors."""
+    """Top five classes and confidences of a batch, and squared errors if the true classes are known."""
     top = _top(logits, 5)
     probs = softmax_and_entropy(logits)[0]
     known = top, probs.max(axis=1)
     return known if truth is None else (*known, squared_errors(probs, truth))
+
+
+def _on_device(array: HostArray, device: str) -> Array:
+    if device == "numpy":
+        return array
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError(f"device {device!r} needs PyTorch: pip install torch, or use numpy.") from None
+    try:
+        return torch.asarray(array, device=device)
+    except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot use device {device!r}: {reason}. Use numpy or cpu.") from error

@@ -1,4 +1,4 @@
-"""The feature store: a dataset is encoded once for a model, and every method then runs on its features in seconds.
+"""The feature store: a dataset is encoded once per model, and every method then runs on its features in seconds.
 
 One folder holds `features.npy` (n, views, d), unit rows in float16, and `manifest.json`, which says what they are
 features of and how many are done. The folder's name ends in a fingerprint of the model with its preprocessing, the
@@ -95,7 +95,7 @@ def stored_stream(
             "encoder": model or encoder.fingerprint,
             "class_vectors": templates,
             "encode_s": repr(encode_s),
-            **listing.metadata,
+            **({} if listing.domains is None else {"domains": json.dumps(listing.domains)}),
         },
     )
 

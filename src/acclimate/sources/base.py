@@ -62,15 +62,27 @@ def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Se
     return _open_local(spec, prefix[1] if prefix else None)
 
 
+def parse_order(order: str) -> tuple[str, int | None]:
+    """Split the name of an order into its shape and its seed.
+
+    Examples:
+        >>> parse_order("seed:1"), parse_order("path")
+        (('seed', 1), ('path', None))
+    """
+    match = re.fullmatch(r"(.*):([0-9]+)", order)
+    return (match[1], int(match[2])) if match else (order, None)
+
+
 def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
     """Put samples into an order: "path" (as listed) or "seed:N" (a random order, the same for the same N)."""
     if order == "path":
         return samples
-    if not re.fullmatch(r"seed:[0-9]+", order):
+    shape, seed = parse_order(order)
+    if shape != "seed" or seed is None:
         raise InputError(f"unknown order {order!r}; choose 'path' (as listed) or 'seed:N' with a whole number N.")
     import numpy as np
 
-    places = np.random.default_rng(int(order[5:])).permutation(len(samples))
+    places = np.random.default_rng(seed).permutation(len(samples))
     return [samples[place] for place in places.tolist()]
 
 
