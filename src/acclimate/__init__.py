@@ -6,30 +6,62 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from acclimate.classifier import Classifier, Prediction
+    from acclimate.classifier import Classifier
+    from acclimate.encoders import load_encoder
     from acclimate.errors import AcclimateError
-    from acclimate.evidence import Evidence, observe, observe_views
-    from acclimate.methods import TDA, Adapter, ZeroShot, create, list_methods, load, merge, register, save
+    from acclimate.evidence import Evidence, Head
+    from acclimate.methods import (
+        DEFAULT_METHOD,
+        DOTA,
+        MTA,
+        TDA,
+        Adapter,
+        Prior,
+        Step,
+        Sums,
+        Zero,
+        ZeroShot,
+        create,
+        list_methods,
+        load_state,
+        merge_states,
+        register,
+        save_state,
+        state_from_bytes,
+        state_to_bytes,
+    )
+    from acclimate.predict import Prediction
+    from acclimate.prompts import build_head
     from acclimate.stream import FeatureStream, read_stream, write_stream
 
 __all__ = [
+    "DEFAULT_METHOD",
+    "DOTA",
+    "MTA",
     "TDA",
     "AcclimateError",
     "Adapter",
     "Classifier",
     "Evidence",
     "FeatureStream",
+    "Head",
     "Prediction",
+    "Prior",
+    "Step",
+    "Sums",
+    "Zero",
     "ZeroShot",
+    "build_head",
     "create",
     "list_methods",
-    "load",
-    "merge",
-    "observe",
-    "observe_views",
+    "load_encoder",
+    "load_state",
+    "merge_states",
     "read_stream",
     "register",
-    "save",
+    "save_state",
+    "state_from_bytes",
+    "state_to_bytes",
     "write_stream",
 ]
 
@@ -39,9 +71,10 @@ _HOMES = {
     "Classifier": "classifier",
     "Evidence": "evidence",
     "FeatureStream": "stream",
-    "Prediction": "classifier",
-    "observe": "evidence",
-    "observe_views": "evidence",
+    "Head": "evidence",
+    "Prediction": "predict",
+    "build_head": "prompts",
+    "load_encoder": "encoders",
     "read_stream": "stream",
     "write_stream": "stream",
 }

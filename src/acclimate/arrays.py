@@ -29,6 +29,7 @@ __all__ = [
 
 Array = Any  # an array of any namespace that array-api-compat knows
 HostArray = npt.NDArray[Any]
+ROUNDING = 32  # a squared length of 1 to this many units in the last place is 1
 namespace = array_namespace
 
 
@@ -74,19 +75,23 @@ def index(positions: HostArray, like: Array) -> Array:
 
 
 def unit_rows(x: Array, what: str) -> Array:
-    """Scale the last axis of `x` (..., d) to unit length, refusing rows that have no direction."""
+    """Scale the last axis of `x` (..., d) to unit length, refusing rows that have no direction.
+
+    Rows that have unit length up to rounding stay as they are, so scaling twice is scaling once, bit for bit.
+    """
     xp = namespace(x)
     with np.errstate(over="ignore", invalid="ignore"):
         squares = xp.vecdot(x, x)
         host_squares = to_host(squares)
         ordinary = (host_squares > 1e-30) & (host_squares < 1e30)
     if not ordinary.all():
-        # Bad rows, or entries so large or small that their squares lose their digits.
+        # Bad rows, or values so large or small that their squares lose their digits.
         peak = xp.max(xp.abs(x), axis=-1)
         _refuse_directionless(to_host(peak), what)
         x = x / peak[..., None]
         squares = xp.vecdot(x, x)
-    return x / xp.sqrt(squares)[..., None]
+    unit = xp.abs(squares - 1.0) <= ROUNDING * xp.finfo(x.dtype).eps
+    return x / xp.where(unit, xp.ones_like(squares), xp.sqrt(squares))[..., None]
 
 
 def _refuse_directionless(peak: HostArray, what: str) -> None:
@@ -94,14 +99,16 @@ def _refuse_directionless(peak: HostArray, what: str) -> None:
     if len(bad):
         where = ", ".join(str(int(i)) for i in bad[0])
         kind = "is all zeros" if peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
-        raise InputError(f"{what}: row {where} {kind} ({len(bad)} such of {peak.size}); drop such rows and run again.")
+        raise InputError(
+            f"{what}: row {where} {kind} ({len(bad)} of {peak.size} rows); remove such rows and run again."
+        )
 
 
 def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     """Softmax (n, K) and its entropy in nats (n,), accurate where one probability is nearly 1.
 
     The caches rank samples of entropy 1e-6 and below, where `1 - p` has no digits left in float32. So the largest
-    probability is kept apart and everything is said in terms of the rest.
+    probability is kept apart and everything is expressed in terms of the rest.
     """
     xp = namespace(logits)
     rows, top = xp.arange(logits.shape[0], device=device(logits)), xp.argmax(logits, axis=-1)

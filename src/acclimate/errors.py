@@ -1,5 +1,8 @@
 """The errors acclimate raises. Every message says what to do."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class AcclimateError(Exception):
     """Base of all errors that a caller or a file can cause."""
@@ -10,11 +13,11 @@ class InputError(AcclimateError, ValueError):
 
 
 class StateError(AcclimateError):
-    """A snapshot that cannot be written, read, or used here."""
+    """A state that cannot be written, read, or used here."""
 
 
 class StorageError(StateError):
-    """What was to be kept could not be written; everything is as it was before."""
+    """A state that could not be written; everything is as it was before."""
 
 
 class MissingExtraError(AcclimateError, ImportError):
@@ -22,9 +25,7 @@ class MissingExtraError(AcclimateError, ImportError):
 
 
 class ImageError(AcclimateError):
-    """An image that cannot be read; `index` is its position in a stream, where it is of one."""
-
-    index: int = 0
+    """An image that cannot be read."""
 
 
 class RunError(AcclimateError):
@@ -53,3 +54,17 @@ class BusyError(AcclimateError):
 
 class UnusableError(AcclimateError):
     """Something that is there but cannot be used as it is; the message says why."""
+
+
+def reason(error: OSError) -> str:
+    """Why the operating system refused, in its own words: "No space left on device"."""
+    return error.strerror or str(error)
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The end of an error message: the known words that are nearest to an unknown one."""
+    known = list(known)
+    near = get_close_matches(word, known, n=3)
+    if near:
+        return "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    return f"there are: {', '.join(known[:20]) or 'none'}."

@@ -1,9 +1,32 @@
-"""Evidence: what a zero-shot classifier says of a batch. The seam between encoders and adapters."""
+"""Head and Evidence: a zero-shot classifier as one value, and what it says of a batch.
 
-from dataclasses import dataclass
+Evidence is the seam of the library: encoders and views know nothing of methods, methods nothing of images.
+"""
 
-from acclimate.arrays import Array, as_floats, device, entropy_of, move, namespace, softmax_and_entropy, unit_rows
-from acclimate.errors import InputError
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import isfinite
+
+import numpy as np
+
+from acclimate.arrays import (
+    Array,
+    HostArray,
+    as_floats,
+    device,
+    entropy_of,
+    index,
+    move,
+    namespace,
+    softmax_and_entropy,
+    to_host,
+    unit_rows,
+)
+from acclimate.errors import InputError, nearest
+
+KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (section 4.1 of the TDA paper)
 
 
 @dataclass(frozen=True)
@@ -13,76 +36,200 @@ class Evidence:
     Attributes:
         features: (B, d) image features; unit length for one view, the mean of unit vectors for many.
         logits: (B, K) `s f W^T + bias`.
-        probs: (B, K) the softmax of the logits; for many views the mean of the kept views' softmaxes.
+        probs: (B, K) softmax of the logits; for many views the mean of the softmaxes of the views that were kept.
         entropy: (B,) entropy of `probs` in nats.
+        views: (B, V, d) unit features of all V views; None for one view per sample.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head
+        >>> evidence = Head(np.eye(3), logit_scale=10.0).observe(np.array([[0.9, 0.1, 0.0], [0.1, 0.2, 0.9]]))
+        >>> evidence.logits.argmax(axis=1)
+        array([0, 2])
+        >>> evidence[1:].features.shape
+        (1, 3)
     """
 
     features: Array
     logits: Array
     probs: Array
     entropy: Array
+    views: Array | None = None
+
+    def __len__(self) -> int:
+        return int(self.logits.shape[0])
+
+    def __getitem__(self, part: slice) -> "Evidence":
+        views = None if self.views is None else self.views[part]
+        return Evidence(self.features[part], self.logits[part], self.probs[part], self.entropy[part], views)
+
+    @cached_property
+    def host_entropy(self) -> HostArray:
+        """The entropies as a NumPy array, brought there once."""
+        return to_host(self.entropy)
+
+    def require_finite(self) -> None:
+        """Refuse evidence that holds NaN or infinity."""
+        if not np.isfinite(self.host_entropy).all():
+            raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
 
 
-def observe(features: Array, class_vectors: Array, logit_scale: float, logit_bias: float = 0.0) -> Evidence:
-    """Zero-shot evidence for one view a sample.
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A zero-shot classifier: class vectors, logit scale, logit bias and class names as one immutable value.
 
-    Args:
-        features: (B, d), any length; scaled to unit rows here.
-        class_vectors: (K, d) unit rows.
-        logit_scale: the model's own, for instance 100 for OpenAI's CLIP.
-        logit_bias: the model's own; 0 for models without one.
-    """
-    features = _floats_like(features, class_vectors)
-    return observe_unit(unit_rows(features, "features"), class_vectors, logit_scale, logit_bias)
-
-
-def observe_unit(features: Array, class_vectors: Array, logit_scale: float, logit_bias: float = 0.0) -> Evidence:
-    """`observe` for features (B, d) that are already unit rows of the class vectors' kind."""
-    logits = (logit_scale * features) @ class_vectors.T
-    if logit_bias:
-        logits += logit_bias
-    return Evidence(features, logits, *softmax_and_entropy(logits))
-
-
-def observe_views(
-    features: Array, class_vectors: Array, logit_scale: float, logit_bias: float = 0.0, keep: float = 0.1
-) -> Evidence:
-    """Evidence for V views a sample: the mean of the most confident ones (the paper's section 4.1).
+    A head lives where its class vectors live (array library, device; float32 at least).
 
     Args:
-        features: (B, V, d), any length; scaled to unit rows here.
-        class_vectors: (K, d) unit rows.
-        logit_scale: the model's own.
-        logit_bias: the model's own.
-        keep: share of the views to keep, those of lowest entropy: int(keep * V), at least one.
+        class_vectors: (K, d) text features of the classes; scaled to unit rows here, once.
+        logit_scale: the model's factor on cosines, for instance 100 for OpenAI's CLIP.
+        logit_bias: the model's offset on logits; 0 for models without one.
+        class_names: K distinct names; "0", "1", ... when not given.
 
-    Note:
-        The mean feature is not scaled to unit length again, as in the authors' published results.
+    Examples:
+        >>> import numpy as np
+        >>> head = Head(np.eye(2), logit_scale=100.0, class_names=["cat", "dog"])
+        >>> head.observe(np.array([[0.8, 0.6]])).logits
+        array([[80., 60.]])
+        >>> head.add(np.array([[1.0, 1.0]]), ["fox"]).remove(["cat"]).class_names
+        ('dog', 'fox')
     """
-    features = _floats_like(features, class_vectors)
-    if features.ndim != 3:
-        raise InputError(f"views must be (samples, views, dim), got shape {tuple(features.shape)}.")
-    features = unit_rows(features, "views")
-    return observe_unit_views(features, class_vectors, logit_scale, logit_bias, keep)
 
+    class_vectors: Array
+    logit_scale: float
+    logit_bias: float = 0.0
+    class_names: tuple[str, ...] = ()
 
-def observe_unit_views(
-    features: Array, class_vectors: Array, logit_scale: float, logit_bias: float = 0.0, keep: float = 0.1
-) -> Evidence:
-    """`observe_views` for features (B, V, d) that are already unit rows of the class vectors' kind."""
-    xp = namespace(features)
-    samples, views, dim = features.shape
-    each = observe_unit(xp.reshape(features, (samples * views, dim)), class_vectors, logit_scale, logit_bias)
-    kept = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
-    kept = kept[:, : max(1, int(keep * views))]
-    flat = xp.reshape(kept + views * xp.arange(samples, device=device(features))[:, None], (-1,))
+    def __post_init__(self) -> None:
+        vectors = as_floats(self.class_vectors, "class vectors")
+        if vectors.ndim != 2 or 0 in vectors.shape:
+            raise InputError(
+                f"class vectors must be (classes, dim) with at least one class, got shape {tuple(vectors.shape)}."
+            )
+        scale, bias = float(self.logit_scale), float(self.logit_bias)
+        if not (isfinite(scale) and scale > 0 and isfinite(bias)):
+            raise InputError(
+                f"logit_scale must be a positive number and logit_bias a number, got {scale} and {bias}; "
+                "take both from the model (OpenAI's CLIP: 100 and 0)."
+            )
+        names = tuple(self.class_names) or tuple(str(i) for i in range(vectors.shape[0]))
+        if len(names) != vectors.shape[0]:
+            raise InputError(
+                f"{len(names)} class names for {vectors.shape[0]} class vectors; give one name per vector."
+            )
+        if not all(isinstance(name, str) for name in names):
+            raise InputError("class names must be strings.")
+        if len(set(names)) < len(names):
+            repeated = next(name for place, name in enumerate(names) if name in names[:place])
+            raise InputError(f"class names must differ; {repeated!r} is duplicated.")
+        object.__setattr__(self, "class_vectors", unit_rows(vectors, "class vectors"))
+        object.__setattr__(self, "logit_scale", scale)
+        object.__setattr__(self, "logit_bias", bias)
+        object.__setattr__(self, "class_names", names)
 
-    def mean_of_kept(values: Array) -> Array:
-        return xp.mean(xp.reshape(values[flat], (samples, kept.shape[1], -1)), axis=1)
+    def __len__(self) -> int:
+        """Number of classes."""
+        return len(self.class_names)
 
-    probs = mean_of_kept(each.probs)
-    return Evidence(mean_of_kept(each.features), mean_of_kept(each.logits), probs, entropy_of(probs))
+    @property
+    def dim(self) -> int:
+        """Length of a feature."""
+        return int(self.class_vectors.shape[1])
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Identifies the head: equal for equal class names, class vectors, scale and bias."""
+        digest = hashlib.sha256(repr((self.class_names, self.logit_scale, self.logit_bias)).encode())
+        digest.update(to_host(self.class_vectors).astype(np.float32).tobytes())
+        return digest.hexdigest()[:32]
 
-def _floats_like(features: Array, class_vectors: Array) -> Array:
-    return move(as_floats(features, "features"), class_vectors)
+    def observe(self, features: Array) -> Evidence:
+        """Zero-shot evidence.
+
+        Args:
+            features: (B, d), or (B, V, d) for V views per sample; of any length. Many views become the mean of the
+                tenth with the lowest entropy, at least one.
+
+        Note:
+            The mean feature of many views is not scaled to unit length again, as in the authors' published results.
+        """
+        return self.observe_unit(self.unit_features(features))
+
+    def unit_features(self, features: Array) -> Array:
+        """Features (B, d) or (B, V, d) as unit rows where the head lives; those that cannot be used are refused."""
+        floats = as_floats(features, "features")
+        shape = tuple(floats.shape)
+        if len(shape) not in (2, 3):
+            hint = " Put one sample in a batch of one: features[None]." if len(shape) == 1 else ""
+            raise InputError(f"features must be (samples, dim) or (samples, views, dim), got shape {shape}.{hint}")
+        if shape[-1] != self.dim:
+            hint = " Are they transposed?" if shape[0] == self.dim else " Were they made by another model?"
+            raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
+        if 0 in shape:
+            raise InputError(f"no samples: features have shape {shape}.")
+        return unit_rows(move(floats, self.class_vectors), "features")
+
+    def observe_unit(self, unit: Array) -> Evidence:
+        """`observe` for what `unit_features` gave."""
+        if unit.ndim == 3:
+            return self._observe_views(unit)
+        logits = (self.logit_scale * unit) @ self.class_vectors.T
+        if self.logit_bias:
+            logits += self.logit_bias
+        return Evidence(unit, logits, *softmax_and_entropy(logits))
+
+    def _observe_views(self, unit: Array) -> Evidence:
+        xp = namespace(unit)
+        samples, views, dim = unit.shape
+        each = self.observe_unit(xp.reshape(unit, (samples * views, dim)))
+        kept = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
+        kept = kept[:, : max(1, int(KEPT_VIEWS * views))]
+        flat = xp.reshape(kept + views * xp.arange(samples, device=device(unit))[:, None], (-1,))
+
+        def mean_of_kept(values: Array) -> Array:
+            return xp.mean(xp.reshape(values[flat], (samples, kept.shape[1], -1)), axis=1)
+
+        probs = mean_of_kept(each.probs)
+        return Evidence(mean_of_kept(each.features), mean_of_kept(each.logits), probs, entropy_of(probs), unit)
+
+    def add(self, class_vectors: Array, class_names: Sequence[str]) -> "Head":
+        """A head with N more classes: vectors (N, d) and names that the head does not have yet."""
+        new = Head(class_vectors, self.logit_scale, self.logit_bias, tuple(class_names)).to(self.class_vectors)
+        if new.dim != self.dim:
+            raise InputError(f"the new class vectors have dim {new.dim}, the head {self.dim}.")
+        vectors = namespace(new.class_vectors).concat([self.class_vectors, new.class_vectors])
+        return replace(self, class_vectors=vectors, class_names=(*self.class_names, *new.class_names))
+
+    def remove(self, class_names: Iterable[str]) -> "Head":
+        """A head without these classes."""
+        gone = set(class_names)
+        unknown = sorted(gone.difference(self.class_names))
+        if unknown:
+            raise InputError(f"no class named {unknown[0]!r} to remove; {nearest(unknown[0], self.class_names)}")
+        kept = [place for place, name in enumerate(self.class_names) if name not in gone]
+        if not kept:
+            raise InputError("removing every class would leave nothing to choose from; keep at least one.")
+        vectors = self.class_vectors[index(np.array(kept), self.class_vectors)]
+        return replace(self, class_vectors=vectors, class_names=tuple(self.class_names[place] for place in kept))
+
+    def to(self, like: Array) -> "Head":
+        """The same head where `like` lives: array library, device and dtype (float32 at least)."""
+        return replace(self, class_vectors=move(self.class_vectors, as_floats(like, "the array to follow")))
+
+    def differences(self, other: "Head") -> list[str]:
+        """What tells this head from another, in words; empty if nothing does."""
+        found = []
+        if len(self) != len(other):
+            found.append(f"{len(self)} classes against {len(other)}")
+        elif self.class_names != other.class_names:
+            pairs = enumerate(zip(self.class_names, other.class_names, strict=True))
+            place, (ours, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
+            found.append(f"class {place} is {ours!r} against {theirs!r}")
+        if self.dim != other.dim:
+            found.append(f"dim {self.dim} against {other.dim}")
+        if (self.logit_scale, self.logit_bias) != (other.logit_scale, other.logit_bias):
+            scales = [f"{head.logit_scale:g} (bias {head.logit_bias:g})" for head in (self, other)]
+            found.append(f"logit scale {scales[0]} against {scales[1]}")
+        if not found and not np.allclose(to_host(self.class_vectors), to_host(other.class_vectors), atol=1e-4):
+            found.append("the class vectors differ (another model or other prompts)")
+        return found

@@ -1,4 +1,4 @@
-"""Snapshots on disk: safetensors with JSON metadata, versioned, written whole or not at all."""
+"""Files written whole or not at all, and snapshots: safetensors with a JSON description and a checksum."""
 
 import json
 import os
@@ -10,20 +10,21 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.numpy import load as deserialise
 from safetensors.numpy import save as serialise
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import AcclimateError, InputError, RunError, StateError, reason
 
 FORMAT = "acclimate-state"
-VERSION = 1
+VERSION = 2
 
 
 def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> bytes:
-    """A safetensors file's content; the same tensors and metadata give the same bytes.
+    """The content of a safetensors file; the same tensors and metadata give the same bytes.
 
-    The library writes metadata in random order, so the header is written again with its keys sorted.
+    The safetensors library writes metadata in random order, so the header is written again with its keys sorted.
     """
     content = serialise({name: np.ascontiguousarray(values) for name, values in tensors.items()}, dict(metadata))
     length = int.from_bytes(content[:8], "little")
@@ -51,6 +52,15 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
         raise
 
 
+@contextmanager
+def writing(what: object, error: type[AcclimateError] = RunError, hint: str = "") -> Iterator[None]:
+    """Turn an OSError within the block into an error that says what could not be written, why, and what to do."""
+    try:
+        yield
+    except OSError as cause:
+        raise error(f"cannot write {what}: {reason(cause)}.{hint and ' ' + hint}") from cause
+
+
 def check_writable(path: Path) -> None:
     """Refuse an output path that cannot be written, before the work and not after it."""
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
@@ -58,65 +68,51 @@ def check_writable(path: Path) -> None:
 
 
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
-    """What `write_snapshot` writes; a checksum tells damage that leaves the file readable."""
+    """A snapshot: tensors and a description that JSON can hold, with a checksum that detects damage."""
     text = json.dumps(description, sort_keys=True)
     checksum = f"{_checksum(tensors, text):08x}"
     metadata = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": checksum}
     return to_bytes(tensors, metadata)
 
 
-def write_snapshot(
-    path: str | os.PathLike[str], tensors: Mapping[str, HostArray], description: Mapping[str, Any]
-) -> None:
-    """Write tensors and a JSON description as one snapshot, atomically.
+def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str, HostArray], dict[str, Any]]:
+    """The tensors and the description of a snapshot; anything else is refused with a reason.
 
     Args:
-        path: the file to create or replace.
-        tensors: named host arrays.
-        description: what the tensors mean; anything JSON can hold.
+        content: what `snapshot_bytes` made.
+        what: name of the file, for messages.
     """
     try:
-        write_atomically(path, snapshot_bytes(tensors, description))
-    except OSError as error:
-        reason = error.strerror or error
-        raise StateError(f"cannot write {path}: {reason}. What was there before is untouched.") from error
+        length = int.from_bytes(content[:8], "little")
+        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        if metadata.get("format") != FORMAT:
+            raise StateError(f"{what} is a safetensors file but not an acclimate state.")
+        if metadata.get("version") != str(VERSION):
+            raise StateError(
+                f"{what} has state version {metadata.get('version')}, this acclimate reads version {VERSION}; "
+                "use the acclimate that wrote it, or start a new state."
+            )
+        tensors = deserialise(content)
+        if metadata["checksum"] != f"{_checksum(tensors, metadata['description']):08x}":
+            raise StateError(f"{what} is damaged: its checksum does not match its content. Use another copy.")
+        description = json.loads(metadata["description"])
+    except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+        raise StateError(f"{what} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
+    if not isinstance(description, dict):
+        raise StateError(f"{what} cannot be read as a state: its description is not a JSON object.")
+    return tensors, description
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
-    """Read a snapshot's tensors and description; refuse anything else with a reason."""
-    with _opened(path) as (file, metadata):
-        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
-        checksum = metadata.get("checksum")  # files of acclimate 0.1 may have none
-        if checksum is not None and checksum != f"{_checksum(tensors, metadata['description']):08x}":
-            raise StateError(f"{path} is damaged: its checksum does not fit its content. Use another copy.")
-        return tensors, json.loads(metadata["description"])
-
-
-def read_description(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """A snapshot's description alone, without reading the tensors."""
-    with _opened(path) as (_, metadata):
-        return dict(json.loads(metadata["description"]))
-
-
-@contextmanager
-def _opened(path: str | os.PathLike[str]) -> Iterator[tuple[Any, dict[str, str]]]:
-    """An open snapshot and its metadata; whatever is wrong with it becomes a StateError."""
+    """`parse_snapshot` of a file."""
     path = Path(path)
     if not path.is_file():
         raise StateError(f"no state file at {path}.")
     try:
-        with safe_open(path, framework="numpy") as file:
-            metadata = file.metadata() or {}
-            if metadata.get("format") != FORMAT:
-                raise StateError(f"{path} is a safetensors file but not an acclimate state.")
-            if metadata.get("version") != str(VERSION):
-                raise StateError(
-                    f"{path} has state version {metadata.get('version')}, this acclimate reads version {VERSION}; "
-                    "use the acclimate that wrote it, or start a new state."
-                )
-            yield file, metadata
-    except (SafetensorError, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise StateError(f"{path} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
+        content = path.read_bytes()
+    except OSError as error:
+        raise StateError(f"{path} cannot be read: {reason(error)}.") from error
+    return parse_snapshot(content, path)
 
 
 def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
@@ -128,7 +124,7 @@ def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
 
 
 def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform lets a folder be opened."""
+    """Make a rename durable; not every platform can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

@@ -73,3 +73,14 @@ def _from_array(array: HostArray) -> Image.Image:
     if array.dtype != np.uint8:
         raise ImageError(f"an image array must hold bytes, or floats from 0 to 1, got {array.dtype}")
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array).convert("RGB")
+
+
+def thumbnail(image: Image.Image, pixels: int) -> bytes:
+    """A small JPEG of an image, its longer side at most `pixels`; without metadata, transparent parts white."""
+    small = image.convert("RGBA")
+    small.thumbnail((pixels, pixels))
+    flat = Image.new("RGB", small.size, "white")  # a new image: where and with what it was taken is not passed on
+    flat.paste(small, mask=small)
+    buffer = io.BytesIO()
+    flat.save(buffer, "JPEG", quality=80, optimize=True)
+    return buffer.getvalue()

@@ -1,9 +1,9 @@
-"""Feature files: image features with class vectors, and labels where they are known.
+"""Feature streams and their files: image features with a head, and labels where they are known.
 
-A `.safetensors` or `.npz` file holds the tensors `features` (n, d), `class_vectors` (K, d), and optionally `labels`
-(n,) and `order` (n,); `logit_scale`, `logit_bias` and `class_names` (a JSON list) are metadata in the first and arrays
-in the second. A `.pt` file holds a dict with the same names. A bare array (`.npy`, or a tensor in a `.pt`) is features
-alone, and the rest is passed beside it.
+A `.safetensors` or `.npz` file holds the tensors `features` (n, d) or (n, V, d), `class_vectors` (K, d), and optionally
+`labels` (n,) and `order` (n,); `logit_scale`, `logit_bias` and JSON lists (`class_names`, `domains`, `files`) are
+metadata in the first and arrays in the second. A `.pt` file holds a dict with the same names. A bare array (`.npy`, or
+a tensor in a `.pt`) is features alone, and the rest is passed with it.
 """
 
 import json
@@ -18,39 +18,61 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
-from acclimate.errors import InputError, MissingExtraError
-from acclimate.files import to_bytes, write_atomically
+from acclimate.errors import AcclimateError, InputError, MissingExtraError
+from acclimate.evidence import Head
+from acclimate.files import to_bytes, write_atomically, writing
 
 TENSORS = ("features", "class_vectors", "labels", "order")
+LISTS = ("class_names", "domains", "files")  # JSON lists in the metadata
+TEXTS = ("encoder", "prompts")
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
 class FeatureStream:
-    """A stream of image features and the classes to sort them into.
+    """A stream of image features, and the head that classifies them.
 
     Attributes:
-        features: (n, d) unit rows, float32 at least.
-        class_vectors: (K, d) unit rows, float32 at least.
-        logit_scale: the model's own.
-        class_names: K names.
+        features: (n, d), or (n, V, d) for V views per sample; of any length. Unit rows when read from a file.
+        head: class vectors, names, logit scale and bias.
         labels: (n,) true classes, for scoring only; None when unknown.
         order: (n,) the order in which to take the samples; None for the order of the file.
-        logit_bias: the model's own; 0 for models without one.
-        metadata: whatever else the file says, as strings.
+        domains: n names of the domain of each sample; None when unknown.
+        files: n names of the images; None when unknown.
+        encoder: the model that made the features.
+        prompts: the templates that made the class vectors.
+        skipped: images that could not be read and are missing here.
+        encode_s: seconds that encoding took; None when unknown.
+        notes: whatever else the file says.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, FeatureStream, Head
+        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
+        >>> logits = TDA(stream.head).step(stream.features)
+        >>> float(np.mean(logits.argmax(axis=1) == stream.labels))
+        1.0
     """
 
     features: HostArray
-    class_vectors: HostArray
-    logit_scale: float
-    class_names: tuple[str, ...]
+    head: Head
     labels: HostArray | None = None
     order: HostArray | None = None
-    logit_bias: float = 0.0
-    metadata: Mapping[str, str] = field(default_factory=dict)
+    domains: tuple[str, ...] | None = None
+    files: tuple[str, ...] | None = None
+    encoder: str = ""
+    prompts: str = ""
+    skipped: int = 0
+    encode_s: float | None = None
+    notes: Mapping[str, str] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.features)
+
+    @property
+    def views(self) -> int:
+        """Views per sample."""
+        return int(self.features.shape[1]) if self.features.ndim == 3 else 1
 
 
 def read_stream(
@@ -65,13 +87,23 @@ def read_stream(
 
     Args:
         path: the file.
-        labels: (n,) true classes, or a .npy or .pt file of them; replaces the file's own.
-        class_vectors: (K, d), or a .npy or .pt file of them; replaces the file's own.
-        class_names: K names; replaces the file's own.
-        logit_scale: the model's scale; replaces the file's own.
+        labels: (n,) true classes, or a .npy or .pt file of them; replaces those of the file.
+        class_vectors: (K, d), or a .npy or .pt file of them; replaces those of the file.
+        class_names: K names; replaces those of the file.
+        logit_scale: the model's scale; replaces that of the file.
 
     Raises:
-        InputError: the file is missing, truncated, foreign, or its parts do not fit together.
+        InputError: the file is missing, truncated, foreign, or its parts do not match.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from acclimate import FeatureStream, Head, read_stream, write_stream
+        >>> stream = FeatureStream(np.eye(3, dtype=np.float32), Head(np.eye(3), logit_scale=10.0))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_stream(stream, f"{folder}/photos.safetensors")
+        ...     len(read_stream(f"{folder}/photos.safetensors"))
+        3
     """
     path = Path(path)
     content = _read(path)
@@ -86,18 +118,24 @@ def read_stream(
 
 
 def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream as .safetensors, atomically."""
-    tensors = {name: values for name in TENSORS if (values := getattr(stream, name)) is not None}
+    """Write a stream as .safetensors, atomically; `read_stream` reads it back."""
+    if Path(path).suffix != ".safetensors":
+        raise InputError(f"cannot write {path}: feature files are written as .safetensors; choose such a name.")
+    arrays = {"features": stream.features, "class_vectors": to_host(stream.head.class_vectors)}
+    arrays |= {name: values for name in ("labels", "order") if (values := getattr(stream, name)) is not None}
+    lists = {"class_names": stream.head.class_names, "domains": stream.domains, "files": stream.files}
     metadata = {
-        **stream.metadata,
-        "class_names": json.dumps(list(stream.class_names)),
-        "logit_scale": repr(float(stream.logit_scale)),
-        "logit_bias": repr(float(stream.logit_bias)),
+        **stream.notes,
+        **{name: json.dumps(list(values)) for name, values in lists.items() if values is not None},
+        **{name: text for name in TEXTS if (text := getattr(stream, name))},
+        "logit_scale": repr(stream.head.logit_scale),
+        "logit_bias": repr(stream.head.logit_bias),
+        "skipped": str(stream.skipped),
     }
-    try:
-        write_atomically(path, to_bytes(tensors, metadata))
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}.") from error
+    if stream.encode_s is not None:
+        metadata["encode_s"] = repr(stream.encode_s)
+    with writing(path, InputError):
+        write_atomically(path, to_bytes(arrays, metadata))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -109,17 +147,16 @@ def _read(path: Path) -> dict[str, Any]:
         raise InputError(f"no feature file at {path}.")
     try:
         return readers[path.suffix](path)
+    except AcclimateError:
+        raise
     except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"{path} cannot be read: it is truncated, damaged or of another kind ({error}).") from error
 
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="numpy") as file:
         content: dict[str, Any] = {name: text for name, text in (file.metadata() or {}).items() if name not in TENSORS}
-        if "class_names" in content:
-            content["class_names"] = json.loads(content["class_names"])
+        content.update({name: json.loads(content[name]) for name in LISTS if name in content})
         content.update({name: file.get_tensor(name) for name in TENSORS if name in file.keys()})  # noqa: SIM118
     return content
 
@@ -168,33 +205,57 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
     for name in ("features", "class_vectors", "logit_scale"):
         if content.get(name) is None:
             known = " (100 for OpenAI's CLIP)" if name == "logit_scale" else ""
-            raise InputError(f"{path} holds no {name}; add it to the file, or pass {name}{known} beside it.")
-    features, vectors = _unit(path, content, "features"), _unit(path, content, "class_vectors")
-    if features.shape[1] != vectors.shape[1]:
-        raise InputError(f"{path}: features have dim {features.shape[1]}, class vectors {vectors.shape[1]}.")
-    count, classes = len(features), len(vectors)
-    names = content.get("class_names")
-    names = tuple(str(name) for name in (range(classes) if names is None else names))
-    if len(names) != classes:
-        raise InputError(f"{path}: {len(names)} class names for {classes} class vectors.")
-    labels, order = _integers(path, content, "labels", count, classes), _integers(path, content, "order", count, count)
+            raise InputError(f"{path} holds no {name}; add it to the file, or pass {name}{known} with it.")
+    features = as_floats(np.asarray(content["features"]), f"{path}: features")
+    if features.ndim not in (2, 3) or 0 in features.shape:
+        raise InputError(f"{path}: features must be (samples, dim) or (samples, views, dim), got {features.shape}.")
+    head = _head(path, content)
+    if features.shape[-1] != head.dim:
+        raise InputError(f"{path}: features have dim {features.shape[-1]}, class vectors {head.dim}.")
+    count = len(features)
+    order = _integers(path, content, "order", count, count)
     if order is not None and len(np.unique(order)) != count:
         raise InputError(f"{path}: order must hold every position from 0 to {count - 1} once.")
+    used = {*TENSORS, *LISTS, *TEXTS, "logit_scale", "logit_bias", "encode_s", "skipped"}
+    return FeatureStream(
+        features=unit_rows(features, f"{path}: features"),
+        head=head,
+        labels=_integers(path, content, "labels", count, len(head)),
+        order=order,
+        domains=_names(path, content, "domains", count),
+        files=_names(path, content, "files", count),
+        encoder=str(content.get("encoder", "")),
+        prompts=str(content.get("prompts", "")),
+        skipped=int(_number(path, content, "skipped", 0)),
+        encode_s=_number(path, content, "encode_s", None),
+        notes={name: value for name, value in content.items() if name not in used and isinstance(value, str)},
+    )
+
+
+def _head(path: Path, content: Mapping[str, Any]) -> Head:
+    names = content.get("class_names")
+    scale, bias = _number(path, content, "logit_scale", None), _number(path, content, "logit_bias", 0.0)
     try:
-        scale, bias = float(content["logit_scale"]), float(content.get("logit_bias", 0.0))
+        return Head(np.asarray(content["class_vectors"]), scale, bias, () if names is None else tuple(map(str, names)))
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _number(path: Path, content: Mapping[str, Any], name: str, default: float | None) -> Any:
+    value = content.get(name, default)
+    try:
+        return None if value is None else float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{path}: logit_scale and logit_bias must be numbers.") from None
-    used = {*TENSORS, "logit_scale", "logit_bias", "class_names"}
-    metadata = {name: value for name, value in content.items() if name not in used and isinstance(value, str)}
-    return FeatureStream(features, vectors, scale, names, labels, order, bias, metadata)
+        raise InputError(f"{path}: {name} must be a number, got {value!r}.") from None
 
 
-def _unit(path: Path, content: Mapping[str, Any], name: str) -> HostArray:
-    values = as_floats(np.asarray(content[name]), f"{path}: {name}")
-    if values.ndim != 2 or 0 in values.shape:
-        raise InputError(f"{path}: {name} must be a table with rows and columns, got shape {values.shape}.")
-    unit: HostArray = unit_rows(values, f"{path}: {name}")
-    return unit
+def _names(path: Path, content: Mapping[str, Any], name: str, count: int) -> tuple[str, ...] | None:
+    if content.get(name) is None:
+        return None
+    names = tuple(map(str, content[name]))
+    if len(names) != count:
+        raise InputError(f"{path}: {name} must name every sample: {len(names)} names for {count} samples.")
+    return names
 
 
 def _integers(path: Path, content: Mapping[str, Any], name: str, length: int, below: int) -> HostArray | None:

@@ -3,6 +3,7 @@
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.evidence import Head
 from acclimate.stream import FeatureStream
 
 
@@ -10,8 +11,8 @@ def shifted_stream(samples: int = 3000, classes: int = 20, dim: int = 64, seed: 
     """Draw a labelled stream with a shift in mid-stream; the same seed gives the same stream.
 
     Each class has a true direction. Its class vector is a noisy copy of it (text describes images imperfectly), its
-    samples scatter around it, and from a third of the stream on they scatter around another place, which the class
-    vectors know nothing of.
+    samples scatter around it, and after a third of the stream they scatter around another place, of which the class
+    vectors know nothing.
     """
     rng = np.random.default_rng(seed)
 
@@ -28,5 +29,6 @@ def shifted_stream(samples: int = 3000, classes: int = 20, dim: int = 64, seed: 
     displacement = noise(classes) + 0.5 * noise()
     features = unit(centres[labels] + shifted[:, None] * displacement[labels] + 0.6 * noise(samples))
     names = tuple(f"class {i}" for i in range(classes))
-    metadata = {"encoder": f"synthetic clusters, seed {seed}, shifted from sample {samples // 3} on"}
-    return FeatureStream(features, vectors, 10.0, names, labels, metadata=metadata)
+    head = Head(vectors, logit_scale=10.0, class_names=names)
+    encoder = f"synthetic clusters, seed {seed}, shifted from sample {samples // 3} on"
+    return FeatureStream(features, head, labels, encoder=encoder)

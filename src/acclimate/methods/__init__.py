@@ -1,8 +1,63 @@
-"""Adapters: one method a file. Importing this package makes every method known to the registry."""
+"""Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import Adapter, create, list_methods, register
-from acclimate.methods.persist import load, merge, save
-from acclimate.methods.tda import TDA, TDAConfig
+from acclimate.methods.base import (
+    DEFAULT_METHOD,
+    Adapter,
+    Change,
+    Step,
+    check_settings,
+    create,
+    find_method,
+    list_methods,
+    register,
+    require,
+)
+from acclimate.methods.dota import DOTA
+from acclimate.methods.mta import MTA
+from acclimate.methods.persist import (
+    compare_states,
+    duplicate,
+    load_state,
+    load_with_notes,
+    merge_states,
+    save_state,
+    state_from_bytes,
+    state_to_bytes,
+)
+from acclimate.methods.prior import Prior
+from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums
+from acclimate.methods.tda import TDA
+from acclimate.methods.zero import Zero
 from acclimate.methods.zero_shot import ZeroShot
 
-__all__ = ["TDA", "Adapter", "TDAConfig", "ZeroShot", "create", "list_methods", "load", "merge", "register", "save"]
+__all__ = [
+    "CLASSES",
+    "DEFAULT_METHOD",
+    "DIM",
+    "DOTA",
+    "MTA",
+    "TDA",
+    "Adapter",
+    "Change",
+    "Entry",
+    "Prior",
+    "State",
+    "Step",
+    "Sums",
+    "Zero",
+    "ZeroShot",
+    "check_settings",
+    "compare_states",
+    "create",
+    "duplicate",
+    "find_method",
+    "list_methods",
+    "load_state",
+    "load_with_notes",
+    "merge_states",
+    "register",
+    "require",
+    "save_state",
+    "state_from_bytes",
+    "state_to_bytes",
+]

@@ -1,38 +1,38 @@
-"""What an adapter is: the protocol every method fills in, and the registry that finds a method by name.
+"""What an adapter is: the frame that every method fills in, and the registry that finds a method by name.
 
-A method is one file: a frozen dataclass of settings and a subclass of `Adapter` that implements `respond`, and, where
-it keeps state, `clear`, `dump`, `restore`, `reindex` and `absorb`. `acclimate.checks.check_adapter` says whether it
-keeps the library's laws.
+A method is one file: a dataclass whose fields are its settings. It declares the parts of its state in `setup` and
+answers evidence in `respond`; saving, loading, merging, class changes, moves between devices and resets follow from the
+declared parts. `acclimate.checks.check_adapter` says whether a method keeps the library's laws.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from difflib import get_close_matches
+from dataclasses import KW_ONLY, dataclass, field, fields
 from math import isfinite
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from numbers import Integral, Real
+from types import UnionType
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, index, is_array_api_obj, move, namespace, unit_rows
-from acclimate.errors import InputError
-from acclimate.evidence import Evidence, observe_unit, observe_unit_views
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
+from acclimate.errors import InputError, nearest
+from acclimate.evidence import Evidence, Head
+from acclimate.methods.state import Dump, Entry, MergeRule, State
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-
-
-@dataclass(frozen=True)
-class NoSettings:
-    """Settings of a method that has none."""
+DEFAULT_METHOD = "tda"
+Ids = Sequence[int] | HostArray
+AnyState = TypeVar("AnyState", bound=State)
 
 
 class Change(NamedTuple):
-    """What the last batch did to a cache.
+    """What a batch did to the entries of a part.
 
     Attributes:
-        admitted: places in the batch of the samples that entered, also of those that a later one pushed out again.
+        admitted: positions in the batch of the samples that entered, including those that a later one pushed out again.
         dropped: ids of the entries that were pushed out.
     """
 
@@ -40,103 +40,195 @@ class Change(NamedTuple):
     dropped: list[int]
 
 
-class Adapter(ABC):
-    """A classifier over fixed class vectors that may learn from the samples it is shown.
+@dataclass(frozen=True)
+class Step:
+    """What one call did.
 
-    The adapter lives where its class vectors live (namespace, device; float32 at least). Features from elsewhere are
-    brought there, and answers go back to the caller's namespace, device and dtype.
+    Attributes:
+        logits: (B, K) adapted.
+        changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
+    """
+
+    logits: Array
+    changes: Mapping[str, Change] = field(default_factory=dict)
+
+
+@dataclass(eq=False, repr=False)
+class Adapter(ABC):
+    """A classifier that may learn from the samples it is shown. An adapter is one method at work on one stream.
+
+    It lives where its head lives. Features from elsewhere are brought there, and answers go back to the caller's
+    array library, device and dtype.
 
     Args:
-        class_vectors: (K, d) text features of the classes; scaled to unit rows here.
-        logit_scale: the model's own, for instance 100 for OpenAI's CLIP.
-        logit_bias: the model's own; 0 for models without one.
-        class_names: K distinct names; "0", "1", ... when not given.
-        origin: name of the stream this adapter sees. When adapters are merged, the counts of samples of different
-            origins add up.
-        **settings: fields of the method's `Config`.
+        head: the zero-shot classifier to start from.
+        origin: name of the stream this adapter sees. When adapters are merged, samples of different origins add up.
+
+    Attributes:
+        name: of the method, for `create` and the command line.
+        summary: one line on what it does.
+        kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
+            to labelled samples).
+        merges: how states merge: "union", "sum", or None if they cannot.
+        needs: what it needs beside features: "views", "text" (a text tower), "labels".
+        seen: number of samples learnt from, by origin.
+        frozen: whether it answers without learning.
+
+    Examples:
+        A method that sharpens the zero-shot answer:
+
+        >>> from dataclasses import dataclass
+        >>> import numpy as np
+        >>> from acclimate import Adapter, Head, Step
+        >>> @dataclass(eq=False, repr=False, kw_only=True)
+        ... class Sharpen(Adapter):
+        ...     name = "sharpen"
+        ...     summary = "zero-shot logits times a factor"
+        ...     factor: float = 2.0
+        ...
+        ...     def respond(self, evidence, ids, learn):
+        ...         return Step(self.factor * evidence.logits)
+        >>> Sharpen(Head(np.eye(2), logit_scale=10.0), factor=3.0).step(np.array([[0.6, 0.8]]))
+        array([[18., 24.]])
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    Config: ClassVar[type[Any]] = NoSettings
-    mergeable: ClassVar[bool] = False
+    kind: ClassVar[Literal["online", "episodic", "few-shot"]] = "online"
+    merges: ClassVar[MergeRule | None] = None
+    needs: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(
-        self,
-        class_vectors: Array,
-        *,
-        logit_scale: float,
-        logit_bias: float = 0.0,
-        class_names: Sequence[str] | None = None,
-        origin: str = "",
-        **settings: Any,
-    ) -> None:
-        self.class_vectors = _class_vectors(class_vectors)
-        self.logit_scale, self.logit_bias = float(logit_scale), float(logit_bias)
-        if not (isfinite(self.logit_scale) and self.logit_scale > 0 and isfinite(self.logit_bias)):
-            raise InputError(
-                f"logit_scale must be a positive number and logit_bias a number, got {logit_scale} and {logit_bias}; "
-                "take both from the model (OpenAI's CLIP: 100 and 0)."
-            )
-        count = self.class_vectors.shape[0]
-        self.class_names = _class_names([str(i) for i in range(count)] if class_names is None else class_names, count)
-        self.config = configure(type(self), settings)
-        self.origin = origin
-        self.seen: dict[
-            str, int
-        ] = {}  # origin -> samples learnt from; merged by maximum, so merging twice is merging once
+    head: Head
+    _: KW_ONLY
+    origin: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.head, Head):
+            kind = type(self.head).__name__
+            raise InputError(f"an adapter needs a Head, got {kind}; write Head(class_vectors, logit_scale=...).")
+        for name, value in check_settings(type(self), self.settings).items():
+            setattr(self, name, value)
+        self.seen: dict[str, int] = {}
         self.frozen = False
-        self.changes: dict[str, Change] = {}  # cache -> what the last batch did to it, for methods with caches
+        self.parts: dict[str, State] = {}
+        self.setup()
+        self.derive()
+
+    def setup(self) -> None:  # noqa: B027 (a method without state has nothing to declare)
+        """Check the settings and declare the parts of the state."""
+
+    def declare(self, name: str, part: AnyState) -> AnyState:
+        """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
+        self.parts[name] = part
+        return part
+
+    @abstractmethod
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Answer evidence for B samples as if they came one by one.
+
+        State may change only if `learn`, and only when nothing can fail any more.
+        """
+
+    def derive(self) -> None:  # noqa: B027
+        """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
+
+    def period(self) -> int:
+        """Samples of the stream from one settling of the state to the next; 0 for methods that settle by themselves.
+
+        Batches are cut at multiples of the period, so `respond` never sees samples of two periods at once.
+        """
+        return 0
+
+    def learnt(self) -> dict[str, HostArray]:
+        """What was learnt of each class, as named columns (K,); entries per class for methods that keep entries."""
+        classes = {name: [entry.class_index for entry in entries] for name, entries in self.entries().items()}
+        return {name: np.bincount(held, minlength=len(self.head)) for name, held in classes.items()}
 
     @property
-    def dim(self) -> int:
-        """Length of a feature."""
-        return int(self.class_vectors.shape[1])
+    def settings(self) -> dict[str, Any]:
+        """The method's settings by name."""
+        return {name: getattr(self, name) for name in self.default_settings()}
+
+    @classmethod
+    def default_settings(cls) -> dict[str, Any]:
+        """The method's settings with their defaults."""
+        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin")}
 
     @property
     def samples_seen(self) -> int:
         """Number of samples learnt from."""
         return sum(self.seen.values())
 
-    def step(self, features: Array, ids: Sequence[int] | HostArray | None = None) -> Array:
+    @property
+    def capacity(self) -> int:
+        """The most samples per class that it keeps as entries; 0 for methods that keep none."""
+        return sum(part.capacity for part in self.parts.values())
+
+    @property
+    def next_id(self) -> int:
+        """An id above all that were given out."""
+        return max([self.samples_seen, *(entry.id + 1 for listed in self.entries().values() for entry in listed)])
+
+    def entries(self) -> dict[str, list[Entry]]:
+        """The samples that each part keeps, sorted by class and entropy; empty for methods that keep none."""
+        return {name: part.entries() for name, part in self.parts.items() if part.capacity}
+
+    def step(self, features: Array, ids: Ids | None = None, learn: bool = True) -> Array:
         """Classify samples in order, learning from each; any way to cut a stream into steps gives the same answers.
 
         Args:
-            features: (n, d), or (n, V, d) for V views a sample; any length, scaled to unit rows here.
+            features: (n, d), or (n, V, d) for V views per sample; of any length.
             ids: (n,) distinct integers that name the samples for good, for instance their positions in a stream that
                 is adapted in shards; the running count when not given.
+            learn: False to answer without learning.
 
         Returns:
-            (n, K) adapted logits in the caller's namespace, device and dtype.
+            (n, K) adapted logits in the caller's array library, device and dtype.
         """
-        floats = as_floats(features, "features")
-        self._check_shape(floats)
-        if ids is not None:
-            ids = np.asarray(ids)
-            if ids.dtype.kind not in "iu" or ids.shape != floats.shape[:1]:
-                raise InputError(
-                    f"ids must be one integer a sample: {len(floats)} samples, {ids.dtype} ids {ids.shape}."
-                )
-        unit = unit_rows(move(floats, self.class_vectors), "features")
-        look, views = (observe_unit, 1) if unit.ndim == 2 else (observe_unit_views, unit.shape[1])
-        size = max(1, min(1024, max(256, BLOCK_LOGITS // len(self.class_names))) // views)
+        unit = self.head.unit_features(features)
+        ids = None if ids is None else _check_ids(ids, unit.shape[0])
+        views = 1 if unit.ndim == 2 else unit.shape[1]
+        size = max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
         answers = []
         for start in range(0, unit.shape[0], size):
             block = slice(start, start + size)
-            evidence = look(unit[block], self.class_vectors, self.logit_scale, self.logit_bias)
-            answers.append(self.adapt(evidence, None if ids is None else ids[block]))
+            evidence = self.head.observe_unit(unit[block])
+            answers.append(self.adapt(evidence, None if ids is None else ids[block], learn=learn).logits)
         logits = answers[0] if len(answers) == 1 else namespace(unit).concat(answers)
-        return move(logits, features if is_array_api_obj(features) else floats)
+        return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
-    def adapt(self, evidence: Evidence, ids: Sequence[int] | HostArray | None = None) -> Array:
-        """Adapted logits (B, K) for evidence that was already taken, for instance by `observe_views`."""
-        count = evidence.logits.shape[0]
-        first = self.samples_seen
-        host_ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        logits = self.respond(evidence, host_ids, learn=not self.frozen)
-        if not self.frozen:
-            self.seen[self.origin] = self.seen.get(self.origin, 0) + count
-        return logits
+    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool = True) -> Step:
+        """Answer evidence, learning from it unless the adapter is frozen.
+
+        Args:
+            evidence: from the adapter's head.
+            ids: (B,) as in `step`.
+            learn: False to answer without learning.
+        """
+        if "views" in self.needs and evidence.views is None:
+            require(type(self))
+        count, first = len(evidence), self.samples_seen
+        ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
+        if not learn or self.frozen:
+            return self.respond(evidence, ids, False)
+        if self.parts:
+            evidence.require_finite()
+        period = self.period()
+        ends = [*range(period - first % period, count, period), count] if period else [count]
+        steps, start = [], 0
+        for end in ends:
+            steps.append(self.respond(evidence[start:end], ids[start:end], True))
+            self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
+            if period and self.samples_seen % period == 0:
+                self.settle()
+            start = end
+        return steps[0] if len(steps) == 1 else _joined(steps)
+
+    def settle(self) -> None:
+        """Let everything that was learnt count from now on."""
+        for part in self.parts.values():
+            part.settle()
+        self.derive()
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -148,79 +240,55 @@ class Adapter(ABC):
 
     def reset(self) -> None:
         """Forget everything learnt; the adapter is as new."""
-        self.clear()
+        for part in self.parts.values():
+            part.clear()
+        self.derive()
         self.seen = {}
         self.frozen = False
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
-        """Append classes; what was learnt of the others stays.
-
-        Args:
-            class_vectors: (N, d) text features of the new classes.
-            class_names: N names that the adapter does not have yet.
-        """
-        new = move(_class_vectors(class_vectors), self.class_vectors)
-        if new.shape[1] != self.dim:
-            raise InputError(f"the new class vectors have dim {new.shape[1]}, the adapter {self.dim}.")
-        names = _class_names([*self.class_names, *class_names], len(self.class_names) + new.shape[0])
-        position = np.arange(len(self.class_names))
-        self.class_vectors = namespace(new).concat([self.class_vectors, new])
-        self.class_names = names
-        self.reindex(position)
+        """Append classes: vectors (N, d) and names; what was learnt of the others stays."""
+        self._follow(self.head.add(class_vectors, class_names))
 
     def remove_classes(self, class_names: Iterable[str]) -> None:
-        """Remove classes and what was learnt of them; the others keep their entries."""
-        gone = set(class_names)
-        unknown = sorted(gone.difference(self.class_names))
-        if unknown:
-            raise InputError(f"no class named {unknown[0]!r} to remove; {_nearest(unknown[0], self.class_names)}")
-        kept = np.array([name not in gone for name in self.class_names])
-        if not kept.any():
-            raise InputError("removing every class would leave nothing to choose from; keep at least one.")
-        position = np.where(kept, np.cumsum(kept) - 1, -1)
-        self.class_vectors = self.class_vectors[index(np.flatnonzero(kept), self.class_vectors)]
-        self.class_names = tuple(name for name in self.class_names if name not in gone)
-        self.reindex(position)
+        """Remove classes and what was learnt of them; what was learnt of the others stays."""
+        self._follow(self.head.remove(class_names))
 
-    @abstractmethod
-    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Array:
-        """Answer evidence for B samples as if they came one by one: (B, K) logits.
+    def to(self, like: Array) -> None:
+        """Move to where `like` lives: array library, device and dtype."""
+        self._follow(self.head.to(like))
 
-        State may change only if `learn`, and only once nothing can fail any more.
+    def dump(self) -> Dump:
+        """The whole state as host arrays named "PART.ARRAY"."""
+        return {f"{name}.{key}": values for name, part in self.parts.items() for key, values in part.dump().items()}
+
+    def restore(self, arrays: Mapping[str, HostArray]) -> None:
+        """Take over what `dump` gave.
+
+        Raises:
+            StateError: the arrays are not a state of this adapter; the message says which rule they break.
         """
+        dumps: dict[str, Dump] = {name: {} for name in self.parts}
+        for full_name, values in arrays.items():
+            name, _, key = full_name.partition(".")
+            State.require(name in dumps, f"{self.name!r} has no part named {name!r}")
+            dumps[name][key] = values
+        for name, part in self.parts.items():
+            part.restore(dumps[name])
+        self.derive()
 
-    def clear(self) -> None:  # noqa: B027 (a method without state has nothing to do in these hooks)
-        """Forget what was learnt."""
-
-    def dump(self) -> dict[str, HostArray]:
-        """What was learnt, as named host arrays; the same learning gives the same arrays."""
-        return {}
-
-    def restore(self, tensors: Mapping[str, HostArray]) -> None:  # noqa: B027
-        """Take over what `dump` gave."""
-
-    def reindex(self, position: HostArray) -> None:  # noqa: B027
-        """Follow a change of classes: `position` (old K,) holds each old class's new index, -1 where removed."""
-
-    def absorb(self, others: Sequence["Adapter"]) -> None:
-        """Merge what others learnt into this adapter (methods with `mergeable = True`)."""
-        raise InputError(f"states of {self.name!r} cannot be merged: what it learns depends on the order of samples.")
+    def _follow(self, head: Head) -> None:
+        place = {name: i for i, name in enumerate(head.class_names)}
+        position = np.array([place.get(name, -1) for name in self.head.class_names])
+        for part in self.parts.values():
+            part.move(head, position)
+        self.head = head
+        self.derive()
 
     def __repr__(self) -> str:
-        settings = ", ".join(f"{key}={value!r}" for key, value in asdict(self.config).items())
-        state = f"classes={len(self.class_names)}, dim={self.dim}, samples_seen={self.samples_seen}"
-        return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{', ' + settings if settings else ''})"
-
-    def _check_shape(self, features: Array) -> None:
-        shape = tuple(features.shape)
-        if len(shape) not in (2, 3):
-            hint = " Put one sample in a batch of one: features[None]." if len(shape) == 1 else ""
-            raise InputError(f"features must be (samples, dim) or (samples, views, dim), got shape {shape}.{hint}")
-        if shape[-1] != self.dim:
-            hint = " Were they given transposed?" if shape[0] == self.dim else " Were they made by another model?"
-            raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
-        if 0 in shape:
-            raise InputError(f"no samples: features have shape {shape}.")
+        state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"
+        settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
+        return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
 
 
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
@@ -228,61 +296,116 @@ _REGISTRY: dict[str, type[Adapter]] = {}
 
 
 def register(method: AnyAdapter) -> AnyAdapter:
-    """Class decorator: make a method known by its name to `create`, `load` and the command line."""
+    """Class decorator: make a method known by its name to `create`, `load_state` and the command line.
+
+    Examples:
+        >>> from acclimate import TDA, list_methods, register
+        >>> list_methods()["tda"] is register(TDA)
+        True
+    """
     _REGISTRY[method.name] = method
     return method
 
 
 def list_methods() -> dict[str, type[Adapter]]:
-    """Every known method by name."""
+    """Every known method by name.
+
+    Examples:
+        >>> from acclimate import list_methods
+        >>> list_methods()["tda"].summary
+        'positive and negative caches of the most useful samples of the stream'
+    """
     return dict(sorted(_REGISTRY.items()))
 
 
-def find(name: str) -> type[Adapter]:
+def find_method(name: str) -> type[Adapter]:
     """The method of that name."""
     if name not in _REGISTRY:
-        raise InputError(f"unknown method {name!r}; {_nearest(name, list_methods())}")
+        raise InputError(f"unknown method {name!r}; {nearest(name, list_methods())}")
     return _REGISTRY[name]
 
 
-def create(name: str, class_vectors: Array, **arguments: Any) -> Adapter:
-    """Make an adapter by its method's name; arguments as for `Adapter` and the method's settings."""
-    return find(name)(class_vectors, **arguments)
+def create(name: str, head: Head, **settings: Any) -> Adapter:
+    """Make an adapter by the name of its method.
+
+    Args:
+        name: of the method; see `list_methods`.
+        head: the zero-shot classifier to start from.
+        **settings: of the method, and `origin`.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, create
+        >>> create("tda", Head(np.eye(2), logit_scale=100.0), positive_capacity=5).settings["positive_capacity"]
+        5
+    """
+    method = find_method(name)
+    check_settings(method, {key: value for key, value in settings.items() if key != "origin"})
+    return method(head, **settings)
 
 
-def configure(method: type[Adapter], settings: Mapping[str, Any]) -> Any:
-    """Build a method's settings; an unknown name or a value of the wrong type is an error."""
-    defaults = {field.name: field.default for field in fields(method.Config)}
-    for key, value in settings.items():
-        if key not in defaults:
-            raise InputError(f"{method.name!r} has no setting {key!r}; {_nearest(key, defaults)}")
-        kind = type(defaults[key])
-        fits = type(value) is kind or (kind is float and type(value) is int)
-        if not fits or (kind is float and not isfinite(value)):
-            raise InputError(f"{key} must be of the kind of its default, {defaults[key]!r}, got {value!r}.")
-    return method.Config(**settings)
+def require(method: type[Adapter], views: bool = False, text: bool = False, labels: bool = False) -> None:
+    """Refuse a method that needs what is not there."""
+    there = {"views": views, "text": text, "labels": labels}
+    how = {
+        "views": "several views per image; encode them with views=64, for instance",
+        "text": "the text tower of a model, which stored features do not have",
+        "labels": "labelled samples to be fitted to first",
+    }
+    for need in sorted(method.needs):
+        if not there[need]:
+            raise InputError(f"the method {method.name!r} needs {how[need]}.")
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    known = list(known)
-    near = get_close_matches(word, known, n=3)
-    if near:
-        return "did you mean " + " or ".join(repr(name) for name in near) + "?"
-    return f"there are: {', '.join(known[:20]) or 'none'}."
+def check_settings(method: type[Adapter], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings with NumPy scalars made plain; an unknown name or a value of the wrong type is an error."""
+    known, hints = method.default_settings(), get_type_hints(method)
+    checked = {}
+    for name, value in settings.items():
+        if name not in known:
+            raise InputError(f"{method.name!r} has no setting {name!r}; {nearest(name, known)}")
+        checked[name] = value.item() if isinstance(value, np.generic) else value
+        if not _fits(checked[name], hints[name]):
+            raise InputError(f"{name} must be {_described(hints[name])}, got {value!r}.")
+    return checked
 
 
-def _class_vectors(class_vectors: Array) -> Array:
-    vectors = as_floats(class_vectors, "class vectors")
-    if vectors.ndim != 2 or 0 in vectors.shape:
-        raise InputError(f"class vectors must be (classes, dim) with at least one class, got {tuple(vectors.shape)}.")
-    return unit_rows(vectors, "class vectors")
+def _fits(value: Any, hint: Any) -> bool:
+    if get_origin(hint) in (Union, UnionType):
+        return any(_fits(value, each) for each in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if hint is float:
+        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+    if hint is int:
+        return isinstance(value, Integral) and not isinstance(value, bool)
+    return hint not in (bool, str, type(None)) or isinstance(value, hint)
 
 
-def _class_names(names: Sequence[str], count: int) -> tuple[str, ...]:
-    names = tuple(names)
-    if len(names) != count:
-        raise InputError(f"{len(names)} class names for {count} class vectors; give one name a vector.")
-    twice = {name for name in names if names.count(name) > 1} if len(set(names)) < count else ()
-    if twice:
-        raise InputError(f"class names must differ; {sorted(twice)[0]!r} comes more than once.")
-    return names
+def _described(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_described(each) for each in get_args(hint))
+    if get_origin(hint) is Literal:
+        return " or ".join(repr(each) for each in get_args(hint))
+    words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
+    return words.get(hint, str(hint))
+
+
+def _check_ids(ids: Ids, samples: int) -> HostArray:
+    ids = np.asarray(ids)
+    if ids.dtype.kind not in "iu" or ids.shape != (samples,):
+        raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
+    return ids
+
+
+def _joined(steps: Sequence[Step]) -> Step:
+    """Steps of one batch, cut into pieces, as one."""
+    logits = namespace(steps[0].logits).concat([step.logits for step in steps])
+    changes = {name: Change([], []) for name in steps[0].changes}
+    start = 0
+    for step in steps:
+        for name, change in step.changes.items():
+            changes[name].admitted.extend(start + place for place in change.admitted)
+            changes[name].dropped.extend(change.dropped)
+        start += step.logits.shape[0]
+    return Step(logits, changes)

@@ -1,8 +1,8 @@
 """A cache of samples by class: fixed arrays, read with one matrix product, merged exactly.
 
-An entry is a key (a feature), the class that holds it, its entropy, a stable id, and its *marks*: the classes it speaks
-about. In TDA's positive cache an entry marks its own class, in the negative cache every class in its mask. The
-read-out is a sum over marks; no one-hot or mask matrix is ever built.
+An entry is a key (a feature), the class that holds it, its entropy, a stable id, and its *targets*: the classes it
+votes on. In TDA's positive cache an entry votes on its own class, in the negative cache on every class in its mask. The
+read-out is a sum over targets; no one-hot or mask matrix is ever built.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,67 +10,64 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
-from acclimate.errors import StateError
-from acclimate.methods.schedule import Entry, Plan, Queues, schedule
+from acclimate.evidence import Head
+from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
+from acclimate.methods.schedule import Plan, Queued, Queues, schedule
+from acclimate.methods.state import Dump, Entry, State
 
-Routes = tuple[Array, list[Array]]  # classes, and turns of entries; see `_routes`
-FIELDS = ("keys", "classes", "entropies", "ids", "marks")
-_KINDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "marks": ("i", 2)}
+# name -> kind of number and number of axes
+FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "targets": ("i", 2)}
 
 
-class Cache:
-    """At most `capacity` entries a class, those of lowest (or highest) entropy.
+class Cache(State):
+    """At most `capacity` entries per class, those of lowest (or highest) entropy.
 
     Memory grows with the entries held, that is with the classes seen, never with the stream.
 
     Args:
-        capacity: the most entries a class may hold.
-        like: (K, d) the class vectors; the keys live where they live.
+        head: the keys live where it lives.
+        capacity: the most entries per class.
         highest: keep the highest entropies instead of the lowest.
     """
 
-    def __init__(self, capacity: int, like: Array, highest: bool = False) -> None:
+    rule = "union"
+
+    def __init__(self, head: Head, capacity: int, highest: bool = False) -> None:
         self.capacity = capacity
         self.highest = highest
-        self._like = like
-        self.clear()
+        super().__init__(head)
 
     def clear(self) -> None:
         """Forget every entry."""
         self.queues: Queues = {}
         self.size = 0
-        self._keys = self._like[:0]  # (room, d), rows beyond `size` unused
-        self._marks = np.empty((0, 1), np.int32)  # (room, width), padded with -1
-        self._routes: Routes | None = None
-        # The rank a sample must not exceed to enter its class: that of a full queue's last entry.
-        self._bar = np.full(self._like.shape[0], np.inf)
+        self._keys = self.head.class_vectors[:0]  # (room, d), rows beyond `size` unused
+        self._targets = np.empty((0, 1), np.int32)  # (room, width), padded with -1
+        self._diagonals: Diagonals | None = None
+        # The rank a sample must not exceed to enter its class: that of the last entry of a full queue.
+        self._threshold = np.full(len(self.head), np.inf)
 
     def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Plan:
-        """Plan a batch; nothing changes yet.
+        """Plan a batch; nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
 
         Args:
-            offered: (B,) whether each sample asks for a place.
+            offered: (B,) whether each sample asks for a slot.
             classes: (B,) predicted classes.
             entropies: (B,) zero-shot entropies.
             ids: (B,) stable ids.
         """
         ranks = -entropies if self.highest else entropies
-        samples = np.flatnonzero(offered & (ranks <= self._bar[classes]))  # in a long stream, few
+        samples = np.flatnonzero(offered & (ranks <= self._threshold[classes]))  # few, in a long stream
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
-        return schedule(offers, self.queues, self.capacity, self.size, len(offered))
+        plan = schedule(offers, self.queues, self.capacity, self.size, len(offered))
+        plan.targets = classes[plan.samples, None].astype(np.int32)
+        return plan
 
     def vote(
-        self,
-        votes: Array,
-        features: Array,
-        weight: float,
-        sharpness: float,
-        plan: Plan,
-        marks: HostArray,
-        self_match: bool = True,
+        self, votes: Array, features: Array, plan: Plan, *, alpha: float, beta: float, self_match: bool = True
     ) -> None:
-        """Add to votes (K, B) the sum of `weight * exp(-sharpness (1 - f.q))` over the entries that mark each class.
+        """Add to votes (K, B) the sum of `alpha * exp(-beta (1 - f.q))` over the entries q that vote on each class.
 
         Each entry counts only for the samples between its birth and its death, so the batch is read as if its samples
         had come one by one.
@@ -78,201 +75,154 @@ class Cache:
         Args:
             votes: (K, B) contiguous, changed in place. Classes come first so that entries are added row by row.
             features: (B, d) of the batch.
-            weight: the paper's alpha.
-            sharpness: the paper's beta.
             plan: what the batch does to this cache.
-            marks: (N, width) classes marked by the plan's N newcomers, padded with -1.
+            alpha: weight.
+            beta: sharpness.
             self_match: read after the sample's own update; else before it.
         """
-        queries = (sharpness * features).T
+        queries = (beta * features).T
         now = np.arange(features.shape[0]) - (0 if self_match else 1)
         if self.size:
-            weights = _weigh(self._keys[: self.size], queries, weight, sharpness)
+            weights = _affinities(self._keys[: self.size], queries, alpha, beta)
             if plan.evicted:
                 evicted = index(np.fromiter(plan.evicted, np.int64), features)
                 weights[evicted] *= move(now < np.array(list(plan.evicted.values()))[:, None], weights)
-            if self._routes is None:
-                self._routes = _routes(self._marks[: self.size], features)
-            _add(votes, weights, self._routes)
+            if self._diagonals is None:
+                self._diagonals = jagged_diagonals(self._targets[: self.size], features)
+            add_by_class(votes, weights, self._diagonals)
         if plan.samples:
             births, deaths = np.array(plan.samples)[:, None], np.array(plan.deaths)[:, None]
-            weights = _weigh(features[index(births[:, 0], features)], queries, weight, sharpness)
+            weights = _affinities(features[index(births[:, 0], features)], queries, alpha, beta)
             weights *= move((births <= now) & (now < deaths), weights)
-            _add(votes, weights, _routes(marks, features))
+            add_by_class(votes, weights, jagged_diagonals(plan.targets, features))
 
-    def commit(self, plan: Plan, features: Array, marks: HostArray) -> None:
-        """Carry out a plan: write the newcomers that outlive the batch.
-
-        Args:
-            plan: from `plan`, for the same batch.
-            features: (B, d) of the batch.
-            marks: (N, width) of the plan's newcomers.
-        """
+    def commit(self, plan: Plan, features: Array) -> None:
+        """Carry out a plan for a batch with features (B, d): write the newcomers that outlive it."""
         if not plan.samples:
             return
         stay = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
         slots = np.array(plan.slots)[stay]
-        self._grow(int(slots.max()) + 1, marks.shape[1])
+        width = plan.targets.shape[1]
+        self._grow(int(slots.max()) + 1, width)
         self._keys[index(slots, features)] = features[index(np.array(plan.samples)[stay], features)]
-        self._marks[slots] = -1
-        self._marks[slots, : marks.shape[1]] = marks[stay]
+        self._targets[slots] = -1
+        self._targets[slots, :width] = plan.targets[stay]
         self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
-        self._routes = None
+        self._diagonals = None
 
-    def dump(self) -> dict[str, HostArray]:
-        """All entries in slot order: keys (E, d), classes, entropies and ids (E,), marks (E, width)."""
-        classes, entropies = np.empty(self.size, np.int32), np.empty(self.size, np.float64)
-        ids = np.empty(self.size, np.int64)
+    def entries(self) -> list[Entry]:
+        """The entries, sorted by class, entropy and id."""
+        sign = -1.0 if self.highest else 1.0
+        return sorted(
+            Entry(label, sign * rank, entry_id) for label, queue in self.queues.items() for rank, entry_id, _ in queue
+        )
+
+    def dump(self) -> Dump:
+        """All entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width)."""
+        classes, ids = np.empty(self.size, np.int32), np.empty(self.size, np.int64)
+        entropies = np.empty(self.size, np.float64)
+        sign = -1.0 if self.highest else 1.0
         for label, queue in self.queues.items():
             for rank, entry_id, slot in queue:
-                classes[slot], entropies[slot], ids[slot] = label, abs(rank), entry_id
-        marks = self._marks[: self.size]
-        width = max(1, int((marks >= 0).sum(axis=1).max(initial=1)))  # what evicted entries needed is not state
-        keys = to_host(self._keys[: self.size]).copy()
-        return {"keys": keys, "classes": classes, "entropies": entropies, "ids": ids, "marks": marks[:, :width].copy()}
+                classes[slot], entropies[slot], ids[slot] = label, sign * rank, entry_id
+        targets = self._targets[: self.size]
+        width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
+        keys, targets = to_host(self._keys[: self.size]).copy(), targets[:, :width].copy()
+        return {"keys": keys, "classes": classes, "entropies": entropies, "ids": ids, "targets": targets}
 
-    def restore(self, entries: Mapping[str, HostArray]) -> None:
-        """Replace the contents by dumped entries; slots are taken in their order."""
-        count, dim = self._like.shape
-        keys, classes, marks = entries["keys"], entries["classes"], entries["marks"]
-        size = classes.size
-        if (
-            any((entries[name].dtype.kind, entries[name].ndim) != kind for name, kind in _KINDS.items())
-            or keys.shape != (size, dim)
-            or marks.shape[1] == 0
-            or any(len(entries[name]) != size for name in FIELDS)
-            or not (np.isfinite(keys).all() and np.isfinite(entries["entropies"]).all())
-            or np.any((classes < 0) | (classes >= count))
-            or np.any((marks < -1) | (marks >= count))
-            or np.any(np.bincount(classes, minlength=1) > self.capacity)
-        ):
-            raise StateError("the cache entries do not fit together; the file was damaged or edited. Use another.")
+    def restore(self, arrays: Mapping[str, HostArray]) -> None:
+        """Replace the entries by dumped ones; slots are taken in their order."""
+        self._check(arrays)
+        classes, entropies, ids = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
         self.clear()
         sign = -1.0 if self.highest else 1.0
         queues: Queues = {}
-        for slot, (label, entropy, entry_id) in enumerate(
-            zip(classes.tolist(), entries["entropies"].tolist(), entries["ids"].tolist(), strict=True)
-        ):
-            queues.setdefault(label, []).append(Entry(sign * entropy, entry_id, slot))
+        for slot, (label, entropy, entry_id) in enumerate(zip(classes, entropies, ids, strict=True)):
+            queues.setdefault(label, []).append(Queued(sign * entropy, entry_id, slot))
         self._take({label: sorted(queue) for label, queue in queues.items()})
-        self.size = size
-        self._keys = move(keys.copy(), self._like)
-        self._marks = np.array(marks, np.int32)
+        self.size = len(classes)
+        self._keys = move(arrays["keys"].copy(), self.head.class_vectors)
+        self._targets = np.array(arrays["targets"], np.int32)
 
-    def reindex(self, position: HostArray, like: Array) -> None:
-        """Follow a change of the class list, keeping the entries of the classes that remain.
+    def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
+        """Keep the entries of the classes that remain."""
+        kept = position[arrays["classes"]] >= 0
+        targets = np.where(arrays["targets"] >= 0, position[arrays["targets"]], -1)
+        targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)  # the padding comes last
+        moved = arrays | {
+            "classes": position[arrays["classes"]],
+            "targets": np.where(targets < classes, targets, -1),
+        }
+        return {name: values[kept] for name, values in moved.items()}
 
-        Args:
-            position: (K,) the new index of each old class, or -1 where it was removed.
-            like: (K', d) the new class vectors.
-        """
-        entries = self.dump()
-        entries["classes"] = position[entries["classes"]]
-        marks = np.where(entries["marks"] >= 0, position[entries["marks"]], -1)
-        marks = np.sort(np.where(marks >= 0, marks, len(like)), axis=1)  # the padding comes last
-        entries["marks"] = np.where(marks < len(like), marks, -1)
-        kept = entries["classes"] >= 0
-        self._like = like
-        self.restore({name: values[kept] for name, values in entries.items()})
-
-    def merge(self, others: Sequence["Cache"]) -> None:
-        """Keep the best entries of this cache and the others; the order of caches never matters.
+    def merged(self, dumps: Sequence[Dump]) -> Dump:
+        """Keep the best entries of all.
 
         Entries are ordered by class, rank, id, then by key; an entry that several caches hold counts once.
         """
-        entries = _concatenate([cache.dump() for cache in (self, *others)])
+        width = max(dump["targets"].shape[1] for dump in dumps)
+        padded = [
+            dump
+            | {"targets": np.pad(dump["targets"], ((0, 0), (0, width - dump["targets"].shape[1])), constant_values=-1)}
+            for dump in dumps
+        ]
+        entries = {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
-        labels, ids = entries["classes"].tolist(), entries["ids"].tolist()
+        columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
         best: list[int] = []
-        seen: set[tuple[int, float, int, bytes]] = set()
         taken: dict[int, int] = {}
-        order = zip(labels, ranks.tolist(), ids, rows, range(len(rows)), strict=True)
-        for label, rank, entry_id, row, i in sorted(order):
-            if taken.get(label, 0) < self.capacity and (label, rank, entry_id, row) not in seen:
-                seen.add((label, rank, entry_id, row))
+        previous: tuple[object, ...] = ()
+        for *entry, place in sorted(zip(*columns, strict=True)):
+            label = entry[0]
+            if tuple(entry) != previous and taken.get(label, 0) < self.capacity:
                 taken[label] = taken.get(label, 0) + 1
-                best.append(i)
-        self.restore({name: values[best] for name, values in entries.items()})
+                best.append(place)
+            previous = tuple(entry)
+        return {name: values[best] for name, values in entries.items()}
+
+    def _check(self, arrays: Mapping[str, HostArray]) -> None:
+        """Refuse arrays that are not the entries of a cache, naming the rule they break."""
+        require, classes = self.require, len(self.head)
+        require(set(arrays) == set(FIELDS), f"a cache holds {', '.join(FIELDS)}")
+        for name, (kind, axes) in FIELDS.items():
+            numbers = "real numbers" if kind == "f" else "whole numbers"
+            require(arrays[name].dtype.kind == kind, f"{name} must be {numbers}")
+            require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
+            require(len(arrays[name]) == len(arrays["classes"]), f"{name} must have one row per entry")
+        require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
+        require(arrays["targets"].shape[1] > 0, "targets must have at least one column")
+        require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
+        require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
+        held, targets = arrays["classes"], arrays["targets"]
+        require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
+        require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
+        full = np.bincount(held, minlength=1).max(initial=0)
+        require(full <= self.capacity, f"a class may hold at most {self.capacity} entries, one holds {full}")
 
     def _take(self, queues: Queues) -> None:
         self.queues.update(queues)
         for label, queue in queues.items():
-            self._bar[label] = queue[-1].rank if len(queue) == self.capacity else np.inf
+            self._threshold[label] = queue[-1].rank if len(queue) == self.capacity else np.inf
 
     def _grow(self, size: int, width: int) -> None:
-        room, old_width = self._marks.shape
+        room, old_width = self._targets.shape
         if width > old_width:
-            self._marks = np.pad(self._marks, ((0, 0), (0, width - old_width)), constant_values=-1)
+            self._targets = np.pad(self._targets, ((0, 0), (0, width - old_width)), constant_values=-1)
         if size > room:
-            xp = namespace(self._like)
+            like = self.head.class_vectors
+            xp = namespace(like)
             more = max(size, 2 * room) - room  # doubling keeps the copying linear in the entries
-            empty = xp.zeros((more, self._like.shape[1]), dtype=self._like.dtype, device=device(self._like))
+            empty = xp.zeros((more, like.shape[1]), dtype=like.dtype, device=device(like))
             self._keys = xp.concat([self._keys, empty])
-            self._marks = np.pad(self._marks, ((0, more), (0, 0)), constant_values=-1)
+            self._targets = np.pad(self._targets, ((0, more), (0, 0)), constant_values=-1)
 
 
-def pad_marks(mask: HostArray) -> HostArray:
-    """Turn a boolean mask (N, K) into marks (N, width): the marked classes of each row, padded with -1."""
-    entries, classes = np.nonzero(mask)
-    counts = mask.sum(axis=1)
-    marks = np.full((len(mask), max(1, int(counts.max(initial=0)))), -1, np.int32)
-    marks[entries, np.arange(len(entries)) - np.repeat(np.cumsum(counts) - counts, counts)] = classes
-    return marks
-
-
-def _weigh(keys: Array, queries: Array, weight: float, sharpness: float) -> Array:
-    """Weights (E, B), weight * exp(-sharpness (1 - q.f)), of keys (E, d) for queries (d, B) that hold sharpness * f."""
+def _affinities(keys: Array, queries: Array, alpha: float, beta: float) -> Array:
+    """Weights (E, B), alpha * exp(-beta (1 - q.f)), of keys (E, d) for queries (d, B) that hold beta * f."""
     weights = keys @ queries
-    weights -= sharpness
+    weights -= beta
     namespace(weights).exp(weights, out=weights)  # in place: this is the largest array of a step
-    weights *= weight
+    weights *= alpha
     return weights
-
-
-def _routes(marks: HostArray, like: Array) -> Routes:
-    """Lay the marks (E, width) out so that a sum over marks is a few sums of whole blocks of rows.
-
-    Classes are ordered by falling number of marks, and the t-th turn names the t-th entry of each class that has so
-    many (the jagged diagonals of the sparse matrix class x entry). Every turn is then one gather and one addition to
-    the first rows of the sum, in the same order on every machine; scatter-add has no place in the array API and is not
-    deterministic on GPUs.
-    """
-    entries, columns = np.nonzero(marks >= 0)
-    classes = marks[entries, columns]
-    by_class = _stable_order(classes)
-    classes, entries = classes[by_class], entries[by_class]
-    counts = np.bincount(classes)
-    most_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
-    turns = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
-    place = np.empty(len(counts), np.int64)
-    place[most_first] = np.arange(len(most_first))
-    by_place = _stable_order(place[classes])
-    by_turn = by_place[_stable_order(turns[by_place])]
-    ends = np.cumsum(np.bincount(turns)).tolist()
-    of_entry = index(entries[by_turn], like)
-    return index(most_first, like), [of_entry[start:end] for start, end in zip([0, *ends], ends, strict=False)]
-
-
-def _stable_order(numbers: HostArray) -> HostArray:
-    """Stable argsort of small numbers, ten times faster in the narrowest type, where NumPy sorts by radix."""
-    return np.argsort(numbers.astype(np.min_scalar_type(int(numbers.max(initial=0)))), kind="stable")
-
-
-def _add(votes: Array, weights: Array, routes: Routes) -> None:
-    """Add weights (E, B) to the votes (K, B) of the classes they mark, in place."""
-    classes, turns = routes
-    if turns:
-        total = weights[turns[0]]
-        for entries in turns[1:]:
-            total[: entries.shape[0]] += weights[entries]
-        votes[classes] += total
-
-
-def _concatenate(dumps: Sequence[dict[str, HostArray]]) -> dict[str, HostArray]:
-    width = max(dump["marks"].shape[1] for dump in dumps)
-    for dump in dumps:
-        padding = width - dump["marks"].shape[1]
-        dump["marks"] = np.pad(dump["marks"], ((0, 0), (0, padding)), constant_values=-1)
-    return {name: np.concatenate([dump[name] for dump in dumps]) for name in FIELDS}

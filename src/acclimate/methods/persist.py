@@ -1,163 +1,175 @@
-"""Save, load and merge adapters."""
+"""Save, load, compare and merge the states of adapters."""
 
+import copy
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
-
-from acclimate.arrays import HostArray, move, to_host
+from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
-from acclimate.files import read_description, read_snapshot, snapshot_bytes, write_snapshot
-from acclimate.methods.base import Adapter, find
+from acclimate.evidence import Head
+from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
+from acclimate.methods.base import Adapter, check_settings, find_method
+
+VECTORS = "class_vectors"
+# what the description of a state holds
+FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
 
 
-def save(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
-    """Write everything an adapter is to a snapshot; a crash leaves the old file or the new one.
+def save_state(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
+    """Write everything an adapter is to a file; a crash leaves the old file or the new one.
 
     Args:
         adapter: what to save.
         path: the file to create or replace.
-        notes: anything JSON can hold, to be kept with it; see `read_notes`.
+        notes: anything JSON can hold, to be kept with it; see `load_with_notes`.
+
+    Examples:
+        >>> import tempfile
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, load_state, save_state
+        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+        >>> _ = adapter.step(np.eye(3))
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     save_state(adapter, f"{folder}/site.safetensors")
+        ...     load_state(f"{folder}/site.safetensors").samples_seen
+        3
     """
-    write_snapshot(path, _tensors(adapter), {**_describe(adapter), "notes": dict(notes or {})})
+    with writing(path, StateError):
+        write_atomically(path, state_to_bytes(adapter, notes))
 
 
-def to_bytes(adapter: Adapter) -> bytes:
-    """The content of the file that `save` would write."""
-    return snapshot_bytes(_tensors(adapter), {**_describe(adapter), "notes": {}})
+def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> bytes:
+    """The content of the file that `save_state` would write.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, state_from_bytes, state_to_bytes
+        >>> state_from_bytes(state_to_bytes(TDA(Head(np.eye(3), logit_scale=10.0)))).name
+        'tda'
+    """
+    head = adapter.head
+    description = {
+        "method": adapter.name,
+        "settings": adapter.settings,
+        "head": {"class_names": head.class_names, "logit_scale": head.logit_scale, "logit_bias": head.logit_bias},
+        "origin": adapter.origin,
+        "seen": adapter.seen,
+        "frozen": adapter.frozen,
+        "notes": dict(notes or {}),
+    }
+    return snapshot_bytes({VECTORS: to_host(head.class_vectors), **adapter.dump()}, description)
 
 
-def load(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
-    """Read an adapter from a snapshot; it goes on exactly where the saved one stood.
+def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
+    """Read an adapter from a file; it continues exactly where the saved one stood.
 
     Args:
-        path: a file that `save` wrote.
-        like: an adapter that the snapshot must fit: same method, settings, classes, class vectors and scale. The loaded
-            one lives where it lives; without it, on NumPy. Its class need not be registered.
+        path: a file that `save_state` wrote.
+        like: an adapter that the state must match: same method, settings and head. The loaded one lives where it lives;
+            without it, on NumPy. Its class need not be registered.
 
     Raises:
-        StateError: the file is no snapshot, is damaged, or does not fit `like`; the message says which part differs.
+        StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
     """
-    tensors, description = read_snapshot(path)
+    return load_with_notes(path, like)[0]
+
+
+def load_with_notes(path: str | os.PathLike[str], like: Adapter | None = None) -> tuple[Adapter, dict[str, Any]]:
+    """`load_state`, and the notes that were saved with the adapter."""
+    return _build(*read_snapshot(path), path, like)
+
+
+def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
+    """`load_state` of the content of a file."""
+    return _build(*parse_snapshot(content), "the state", like)[0]
+
+
+def _build(
+    tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None
+) -> tuple[Adapter, dict[str, Any]]:
+    """An adapter from what a state file says. The description is checked first, then the method's own code runs."""
+    for key, kind in FIELDS.items():
+        if not isinstance(description.get(key), kind):
+            raise StateError(f"{what} is not a complete state: {key!r} is missing or wrong; it was damaged or edited.")
+    name, settings, seen = description["method"], description["settings"], description["seen"]
+    if not all(type(count) is int and count >= 0 for count in seen.values()):
+        raise StateError(f"{what} is not a complete state: 'seen' must hold counts; it was damaged or edited.")
     try:
-        name = description["method"]
-        method = type(like) if like is not None and like.name == name else find(name)
-        vectors = tensors.pop("class_vectors")
-        adapter = method(vectors, **description["arguments"], **description["config"])
-        adapter.seen, adapter.frozen = dict(description["seen"]), description["frozen"]
-        if type(adapter.frozen) is not bool or any(type(n) is not int or n < 0 for n in adapter.seen.values()):
-            raise TypeError("seen and frozen must be counts and a switch")
+        head = Head(tensors.pop(VECTORS), **description["head"])
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{what} holds a head that cannot be used ({error}); it was damaged or edited.") from error
+    try:
+        method = type(like) if like is not None and like.name == name else find_method(name)
+        check_settings(method, settings)
     except InputError as error:
-        raise StateError(f"{path} was written with something this acclimate does not have: {error}") from error
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise StateError(f"{path} is not a complete state ({error!r}); it was damaged or edited.") from error
-    adapter.class_vectors = vectors if like is None else move(vectors, like.class_vectors)
-    if like is not None and (differences := compare(adapter, like)):
-        raise StateError(f"{path} does not fit: {'; '.join(differences)}. Use a state of the same kind, or start anew.")
-    adapter.reindex(np.arange(len(vectors)))  # the caches follow the class vectors to where they live
+        raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
+    if like is not None:
+        head = head.to(like.head.class_vectors)
+    adapter = method(head, origin=description["origin"], **settings)
+    if like is not None and (differences := compare_states(adapter, like)):
+        raise StateError(
+            f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
+        )
     adapter.restore(tensors)
-    return adapter
+    adapter.seen, adapter.frozen = seen, description["frozen"]
+    return adapter, description["notes"]
 
 
-def read_notes(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The notes that were saved with an adapter."""
-    return dict(read_description(path).get("notes", {}))
-
-
-def cached_entries(adapter: Adapter) -> dict[str, list[tuple[int, float, int]]]:
-    """Each cache's entries as (class, entropy, id), sorted; empty for methods without caches."""
-    tensors = adapter.dump()
-    kinds = sorted(name.removesuffix(".ids") for name in tensors if name.endswith(".ids"))
-    columns = ("classes", "entropies", "ids")
-    return {
-        kind: sorted(zip(*(tensors[f"{kind}.{column}"].tolist() for column in columns), strict=True)) for kind in kinds
-    }
-
-
-def merge(adapters: Iterable[Adapter]) -> Adapter:
+def merge_states(adapters: Iterable[Adapter]) -> Adapter:
     """Combine what several adapters of one kind learnt into a new one; the order of adapters never matters.
 
-    Merging the shards of a stream (stepped with `ids`, the samples' positions) gives the cache of the whole stream.
+    Merging the shards of a stream (stepped with `ids`, the samples' positions) gives the state of the whole stream.
+
+    Raises:
+        InputError: they differ in method, settings or head, the method cannot merge, or states that add up share an
+            origin, so that samples would count twice.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, merge_states
+        >>> head = Head(np.eye(3), logit_scale=10.0)
+        >>> shards = [TDA(head, origin="camera 1"), TDA(head, origin="camera 2")]
+        >>> for shard in shards:
+        ...     _ = shard.step(np.eye(3))
+        >>> merge_states(shards).samples_seen
+        6
     """
     adapters = list(adapters)
     if not adapters:
         raise InputError("nothing to merge; give at least one adapter.")
     first = adapters[0]
     for other in adapters[1:]:
-        if differences := compare(other, first):
+        if differences := compare_states(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
+    if first.merges is None:
+        raise InputError(f"states of {first.name!r} cannot be merged: what it learns depends on the order of samples.")
+    origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
+    if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
+        raise InputError(
+            f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
+            f"{shared[0]!r}, which would count twice; merge each origin once, and name every stream's `origin`."
+        )
     merged = duplicate(first)
-    merged.absorb(adapters[1:])
-    merged.seen = _largest_counts(adapters)
+    dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
+    for name, part in merged.parts.items():
+        part.restore(part.merged(dumps[name]))
+    merged.settle()
+    merged.seen = {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in sorted(origins)}
     merged.frozen = all(adapter.frozen for adapter in adapters)
     return merged
 
 
 def duplicate(adapter: Adapter) -> Adapter:
     """An adapter that knows the same and goes its own way."""
-    copy = type(adapter)(adapter.class_vectors, **_arguments(adapter), **asdict(adapter.config))
-    copy.class_vectors = adapter.class_vectors  # scaling them again would change their last digits
-    copy.restore(adapter.dump())
-    copy.seen, copy.frozen = dict(adapter.seen), adapter.frozen
-    return copy
+    return copy.deepcopy(adapter, {id(adapter.head): adapter.head})
 
 
-def compare(one: Adapter, other: Adapter) -> list[str]:
-    """Say what keeps two adapters' states from being used for one another; empty when nothing does."""
+def compare_states(one: Adapter, other: Adapter) -> list[str]:
+    """What keeps two adapters' states from being used for one another, in words; empty when nothing does."""
     if one.name != other.name:
         return [f"method {one.name!r} against {other.name!r}"]
-    differences = []
-    theirs = asdict(other.config)
-    for key, value in asdict(one.config).items():
-        if value != theirs[key]:
-            differences.append(f"{key} {value!r} against {theirs[key]!r}")
-    if one.class_names != other.class_names:
-        differences.append(_class_difference(one.class_names, other.class_names))
-    if one.dim != other.dim:
-        differences.append(f"dim {one.dim} against {other.dim}")
-    if (one.logit_scale, one.logit_bias) != (other.logit_scale, other.logit_bias):
-        scales = [f"{adapter.logit_scale:g} (bias {adapter.logit_bias:g})" for adapter in (one, other)]
-        differences.append(f"logit scale {scales[0]} against {scales[1]}")
-    if not differences and not np.allclose(to_host(one.class_vectors), to_host(other.class_vectors), atol=1e-4):
-        differences.append("the class vectors differ (another model or other prompts)")
-    return differences
-
-
-def _describe(adapter: Adapter) -> dict[str, Any]:
-    return {
-        "method": adapter.name,
-        "config": asdict(adapter.config),
-        "arguments": _arguments(adapter),
-        "dim": adapter.dim,
-        "samples_seen": adapter.samples_seen,
-        "seen": adapter.seen,
-        "frozen": adapter.frozen,
-    }
-
-
-def _arguments(adapter: Adapter) -> dict[str, Any]:
-    """What the constructor takes beside class vectors and settings."""
-    return {
-        "class_names": list(adapter.class_names),
-        "logit_scale": adapter.logit_scale,
-        "logit_bias": adapter.logit_bias,
-        "origin": adapter.origin,
-    }
-
-
-def _tensors(adapter: Adapter) -> dict[str, HostArray]:
-    return {"class_vectors": to_host(adapter.class_vectors), **adapter.dump()}
-
-
-def _largest_counts(adapters: Sequence[Adapter]) -> dict[str, int]:
-    origins = sorted({origin for adapter in adapters for origin in adapter.seen})
-    return {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in origins}
-
-
-def _class_difference(one: Sequence[str], other: Sequence[str]) -> str:
-    if len(one) != len(other):
-        return f"{len(one)} classes against {len(other)}"
-    at = next(i for i, (a, b) in enumerate(zip(one, other, strict=True)) if a != b)
-    return f"class {at} is {one[at]!r} against {other[at]!r}"
+    pairs = [(key, value, other.settings[key]) for key, value in one.settings.items()]
+    differences = [f"{key} {ours!r} against {theirs!r}" for key, ours, theirs in pairs if ours != theirs]
+    return differences + one.head.differences(other.head)

@@ -9,32 +9,37 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
 
-class Entry(NamedTuple):
-    """A cached sample. Tuples compare by rank, then id: lower is kept, and on equal rank the older stays."""
+from acclimate.arrays import HostArray
+
+
+class Queued(NamedTuple):
+    """A sample in a queue. Tuples compare by rank, then id: lower is kept, and on equal rank the older stays."""
 
     rank: float
     id: int
     slot: int
 
 
-Queues = dict[int, list[Entry]]  # class -> its entries, lowest rank first
+Queues = dict[int, list[Queued]]  # class -> its entries, lowest rank first
 
 
-Offer = tuple[int, int, float, int]  # a sample that asks for a place: position in the batch, class, rank, id
+Offer = tuple[int, int, float, int]  # a sample that asks for a slot: position in the batch, class, rank, id
 
 
 @dataclass
 class Plan:
-    """What a batch does to a cache.
+    """What a batch does to a cache. Samples are named by their positions in the batch.
 
     Attributes:
         queues: the new queues of the classes that changed.
-        samples: place in the batch of every admitted sample, in order of admission.
+        samples: every admitted sample, in order of admission.
         slots: the slot each of them takes.
-        deaths: the place in the batch at which each is pushed out again; the batch's length if it stays.
-        evicted: slot -> place in the batch at which the entry that was there before the batch is pushed out.
-        dropped: ids of all entries that are pushed out, newcomers among them.
+        deaths: the sample that pushes each of them out again; the batch's length if it stays.
+        evicted: slot -> the sample that pushes out the entry that was there before the batch.
+        dropped: ids of all entries that are pushed out, including newcomers.
+        targets: (admitted, width) the classes each newcomer votes on, padded with -1; see `cache.Cache`.
     """
 
     queues: Queues = field(default_factory=dict)
@@ -43,20 +48,21 @@ class Plan:
     deaths: list[int] = field(default_factory=list)
     evicted: dict[int, int] = field(default_factory=dict)
     dropped: list[int] = field(default_factory=list)
+    targets: HostArray = field(default_factory=lambda: np.empty((0, 1), np.int32))
 
 
-def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Entry]], capacity: int, size: int, batch: int) -> Plan:
+def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Queued]], capacity: int, size: int, batch: int) -> Plan:
     """Plan a batch without changing `queues`.
 
     Args:
-        offers: the samples that ask for a place, in order.
+        offers: the samples that ask for a slot, in order.
         queues: every class's entries before the batch, sorted.
-        capacity: the most entries a class may hold.
+        capacity: the most entries per class.
         size: number of slots in use; new ones are numbered from here.
         batch: length of the batch.
     """
     plan = Plan()
-    newcomer_in: dict[int, int] = {}  # slot -> the newcomer of this batch that holds it
+    newcomer_in: dict[int, int] = {}  # slot -> index of the newcomer of this batch that holds it
     for sample, label, rank, entry_id in offers:
         queue = plan.queues.get(label) or queues.get(label, [])
         if len(queue) < capacity:
@@ -71,7 +77,7 @@ def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Entry]], capacit
         else:
             continue
         queue = queue[: capacity - 1]
-        insort(queue, Entry(rank, entry_id, slot))
+        insort(queue, Queued(rank, entry_id, slot))
         plan.queues[label] = queue
         newcomer_in[slot] = len(plan.samples)
         plan.samples.append(sample)

@@ -1,23 +1,28 @@
-"""Zero-shot: the model's own answer, unchanged. The row beside every other row."""
+"""Zero-shot: the model's own answer, unchanged. The baseline of every comparison."""
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
-from acclimate.arrays import Array, HostArray
+from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, register
+from acclimate.methods.base import Adapter, Step, register
 
 
 @register
+@dataclass(eq=False, repr=False, kw_only=True)
 class ZeroShot(Adapter):
-    """The zero-shot classifier `z = s f W^T + bias` (Radford et al., 2021); it learns nothing."""
+    """The zero-shot classifier `z = s f W^T + bias` (Radford et al., 2021); it learns nothing.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, ZeroShot
+        >>> ZeroShot(Head(np.eye(2), logit_scale=100.0)).step(np.array([[0.8, 0.6]]))
+        array([[80., 60.]])
+    """
 
     name = "zero-shot"
-    summary = "the model's own answer, nothing learnt"
-    mergeable = True
+    summary = "the model's own answer; nothing is learnt"
+    merges = "union"
 
-    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Array:
-        """The evidence's logits."""
-        return evidence.logits
-
-    def absorb(self, others: Sequence[Adapter]) -> None:
-        """There is nothing to merge."""
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """The logits of the evidence."""
+        return Step(evidence.logits)

@@ -1,6 +1,6 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
-from acclimate.prompts.class_vectors import TextEncoder, class_vectors, default_cache_folder
+from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
 from acclimate.prompts.templates import (
     Templates,
     clean_labels,
@@ -15,7 +15,7 @@ from acclimate.prompts.templates import (
 __all__ = [
     "Templates",
     "TextEncoder",
-    "class_vectors",
+    "build_head",
     "clean_labels",
     "default_cache_folder",
     "example_prompts",

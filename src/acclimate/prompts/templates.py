@@ -85,7 +85,6 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
     Raises:
         InputError: a template has no place for the class name, or a label has no prompts.
     """
-    labels = clean_labels(labels)
     if isinstance(templates, Mapping):
         return _own_prompts(labels, templates)
     many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]

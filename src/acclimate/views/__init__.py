@@ -1,7 +1,3 @@
-"""Views: many looks at one image, and how they become one piece of evidence."""
+"""Views: many augmented versions of one image."""
 
-from acclimate.views.reduce import REDUCERS
-
-__all__ = ["REDUCERS", "VERSION"]
-
-VERSION = 1  # of the views: counts up whenever the same seed would give other views
+VERSION = 1  # of the views: raised whenever the same seed would give other views

@@ -1,4 +1,4 @@
-"""Class vectors: every class as the mean direction of its prompts (the CLIP ensemble), kept on disk once computed."""
+"""From labels to a Head: every class is the mean direction of its prompts (the CLIP ensemble), kept on disk."""
 
 import hashlib
 import json
@@ -7,30 +7,31 @@ from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from safetensors import safe_open
 
 from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError
+from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically
-from acclimate.prompts.templates import Templates, clean_labels, prompts_for
+from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
 BATCH = 256
-CACHE_VERSION = 1  # to be raised when the same prompts and encoder give other vectors
+CACHE_VERSION = 2  # to be raised when the same prompts and encoder give other vectors
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
 
 
 class TextEncoder(Protocol):
-    """The text side of an encoder."""
+    """The text side of an encoder; see `acclimate.encoders.Encoder`."""
 
-    @property
-    def fingerprint(self) -> str | None:
-        """What tells this model's vectors from another's; None or empty when unknown."""
+    logit_scale: float
+    logit_bias: float
+    fingerprint: str
 
-    def encode_text(self, prompts: list[str], /) -> Any:
-        """Vectors (n, d), of any length, for n prompts."""
+    def encode_text(self, texts: Sequence[str]) -> Any:
+        """Vectors (n, d), of any length, for n texts."""
 
 
 def default_cache_folder() -> Path | None:
@@ -40,43 +41,51 @@ def default_cache_folder() -> Path | None:
     return None
 
 
-def class_vectors(
-    encoder: TextEncoder, labels: Sequence[str], templates: Templates, cache: Path | None = None
-) -> HostArray:
-    """Encode the prompts of every class into one unit vector a class.
+def build_head(
+    encoder: TextEncoder,
+    labels: Sequence[str],
+    templates: Templates = DEFAULT_SET,
+    cache: Path | Literal[False] | None = None,
+) -> Head:
+    """Encode labels into the head of a zero-shot classifier.
 
-    Each prompt's vector is scaled to unit length, then each class's mean is.
+    The vector of each prompt is scaled to unit length; a class vector is the mean of the vectors of its prompts.
 
     Args:
-        encoder: the text encoder. Its vectors are cached only if it has a fingerprint.
+        encoder: the model. Its vectors are cached only if it has a fingerprint.
         labels: K class names.
         templates: see `prompts_for`.
-        cache: the folder to keep vectors in; None for `default_cache_folder()`. It need not exist, and what is
-            damaged or cannot be written there is computed again.
-
-    Returns:
-        (K, d) unit rows, float32.
+        cache: the folder to keep vectors in; None for `default_cache_folder()`, False for none. It need not exist, and
+            what is damaged or cannot be written there is computed again.
 
     Raises:
         InputError: labels or templates cannot be used, or the encoder gives a class no direction.
+
+    Examples:
+        >>> from acclimate import build_head, load_encoder
+        >>> head = build_head(load_encoder("bundled"), ["cat", "dog"], "a photo of a {}.")
+        >>> head.class_names, head.dim
+        (('cat', 'dog'), 768)
     """
     labels = clean_labels(labels)
     prompts = prompts_for(labels, templates)
-    folder = cache if cache is not None else default_cache_folder()
-    if not encoder.fingerprint or folder is None:
-        return _encode(encoder, labels, prompts)
-    key = hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
-    path = Path(folder) / f"class-vectors-{key}.safetensors"
-    vectors = _read(path, len(labels))
-    if vectors is None:
+    folder = default_cache_folder() if cache is None else cache
+    if not encoder.fingerprint or not folder:
         vectors = _encode(encoder, labels, prompts)
-        with suppress(OSError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_atomically(path, to_bytes({"class_vectors": vectors}, {"sha256": _digest(vectors)}))
-    return vectors
+    else:
+        key = hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
+        path = Path(folder) / f"class-vectors-{key}.safetensors"
+        kept = _read(path, len(labels))
+        vectors = _encode(encoder, labels, prompts) if kept is None else kept
+        if kept is None:
+            with suppress(OSError):
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_atomically(path, to_bytes({"class_vectors": vectors}, {"sha256": _digest(vectors)}))
+    return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
 
 
 def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> HostArray:
+    """The mean unit vector (K, d), float32, of each label's prompts."""
     place = {prompt: i for i, prompt in enumerate(dict.fromkeys(chain.from_iterable(prompts)))}
     distinct = list(place)
     batches = [_encode_batch(encoder, distinct[i : i + BATCH]) for i in range(0, len(distinct), BATCH)]
@@ -95,8 +104,7 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
     for label, length in zip(labels, np.linalg.norm(means, axis=1), strict=True):
         if length < CANCELLED:
             raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
-    unit: HostArray = unit_rows(means, "class vectors")
-    return unit.astype(np.float32)
+    return means.astype(np.float32)
 
 
 def _encode_batch(encoder: TextEncoder, prompts: list[str]) -> HostArray:
@@ -112,7 +120,7 @@ def _digest(vectors: HostArray) -> str:
 
 def _read(path: Path, classes: int) -> HostArray | None:
     """The vectors kept in a file, if they are whole."""
-    with suppress(Exception), safe_open(path, framework="numpy") as file:  # whatever ails a cache, it is only a cache
+    with suppress(Exception), safe_open(path, framework="numpy") as file:  # a damaged cache is only a slow cache
         vectors: HostArray = file.get_tensor("class_vectors")
         whole = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == classes
         if whole and file.metadata()["sha256"] == _digest(vectors):

@@ -1,0 +1,61 @@
+"""ZERO: the most confident views of an image vote (Farina et al., NeurIPS 2024)."""
+
+from dataclasses import dataclass
+
+from acclimate.arrays import HostArray, device, namespace
+from acclimate.evidence import Evidence
+from acclimate.methods.base import Adapter, Step, register
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class Zero(Adapter):
+    """The most confident views vote, each for its best class.
+
+    A tie is decided by the next most confident view that is for one of the tied classes; where there is none, by the
+    most confident voter. The logits are the mean over the voters for the winner, so the winner has the highest logit,
+    on the model's own scale.
+
+    Args:
+        head: the zero-shot classifier.
+        origin: name of the stream.
+        voters: share of the views that vote; at least one does.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, create
+        >>> views = np.array([[[0.9, 0.1, 0.0], [0.9, 0.0, 0.1], [0.1, 0.7, 0.7], [0.8, 0.3, 0.1]]])
+        >>> create("zero", Head(np.eye(3), logit_scale=10.0)).step(views).argmax(axis=1)
+        array([0])
+    """
+
+    name = "zero"
+    summary = "vote of the most confident views of each image (ZERO)"
+    kind = "episodic"
+    merges = "union"
+    needs = frozenset({"views"})
+
+    voters: float = 0.3
+
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Mean logits of the views that voted for the winner, (B, K)."""
+        unit = evidence.views
+        assert unit is not None  # `adapt` has seen to it
+        xp, where = namespace(unit), device(unit)
+        samples, views, dim = unit.shape
+        each = self.head.observe_unit(xp.reshape(unit, (-1, dim)))
+        order = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
+        flat = order + views * xp.arange(samples, device=where)[:, None]
+        best, voters = xp.argmax(each.logits, axis=-1)[flat], max(1, int(self.voters * views))
+        votes, classes = best[:, :voters], xp.arange(len(self.head), device=where)
+        counts = xp.sum(xp.astype(votes[:, :, None] == classes, unit.dtype), axis=1)
+        leads = counts == xp.max(counts, axis=-1, keepdims=True)
+
+        # Where one class leads alone, its first follower in this walk is for the winner as well.
+        walk = xp.concat([best[:, voters:], votes], axis=1)
+        rows = xp.arange(samples, device=where)
+        decides = xp.argmax(xp.astype(leads[rows[:, None], walk], xp.int64), axis=1)
+        winner = walk[rows, decides][:, None]
+        share = xp.astype(votes == winner, unit.dtype)
+        share = (share / xp.sum(share, axis=-1, keepdims=True))[:, :, None]
+        return Step(xp.sum(share * each.logits[flat[:, :voters]], axis=1))

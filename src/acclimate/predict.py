@@ -1,0 +1,293 @@
+"""The walk: read ahead -> prepare -> encode -> (views) -> observe -> adapt -> answer. Written once, used everywhere."""
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from PIL import Image
+
+from acclimate.arrays import HostArray, move, softmax_and_entropy, to_host
+from acclimate.encoders import Encoder
+from acclimate.errors import ImageError, InputError, MissingExtraError, reason
+from acclimate.evidence import Evidence, Head
+from acclimate.images import open_image
+from acclimate.methods import Adapter, Step
+from acclimate.views.augment import ModelInput, make_views
+from acclimate.views.plan import draw_plan
+
+PREFETCH = 3  # batches that are read while one is encoded
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A label and its probability."""
+
+    label: str
+    score: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The answer for one image.
+
+    Attributes:
+        index: position in the stream.
+        top: the best labels after adapting, best first; empty if the image could not be read.
+        zero_shot: the model's own answer.
+        entropy: of the model's own answer, in nats.
+        name: of the image; "" if it has none.
+        error: why the image could not be read; None if it could.
+        id: that names the sample in the state; None if it was not learnt from.
+        admitted: names of the caches that the sample entered.
+        refused: why the sample was not learnt from, if it should have been.
+
+    Examples:
+        >>> from acclimate import Classifier
+        >>> prediction = next(Classifier(["cat", "dog"]).stream([np.zeros((32, 32, 3), np.uint8)]))
+        >>> prediction.index, prediction.label in ("cat", "dog"), prediction.error
+        (0, True, None)
+    """
+
+    index: int
+    top: tuple[Answer, ...] = ()
+    zero_shot: Answer = Answer("", 0.0)
+    entropy: float = 0.0
+    name: str = ""
+    error: str | None = None
+    id: int | None = None
+    admitted: tuple[str, ...] = ()
+    refused: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The adapted answer; "" if the image could not be read."""
+        return self.top[0].label if self.top else ""
+
+    @property
+    def score(self) -> float:
+        """The probability of the adapted answer."""
+        return self.top[0].score if self.top else 0.0
+
+    @property
+    def changed(self) -> bool:
+        """Whether adapting changed the answer."""
+        return self.label != self.zero_shot.label
+
+
+class Batch(NamedTuple):
+    """Images on their way.
+
+    Attributes:
+        start: position of the first image in the stream.
+        names: of all images of the batch.
+        errors: for each image why it could not be read; None if it could.
+        features: (r, d), or (r, V, d) for V views, of the r readable images, as the encoder gives them.
+    """
+
+    start: int
+    names: list[str]
+    errors: list[str | None]
+    features: HostArray
+
+    @property
+    def readable(self) -> list[int]:
+        """Positions in the stream of the images that could be read."""
+        return [self.start + place for place, error in enumerate(self.errors) if error is None]
+
+
+def read_ahead(
+    work: Callable[[Item], Result], items: Iterable[Item], workers: int, ahead: int
+) -> Generator[Result, None, None]:
+    """Results of `work` in the order of the items, done in threads, with `ahead` of them under way or waiting."""
+    items = iter(items)
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="acclimate-read")
+    try:
+        pending: deque[Future[Result]] = deque(pool.submit(work, item) for item in islice(items, ahead))
+        while pending:
+            result = pending.popleft().result()
+            pending.extend(pool.submit(work, item) for item in islice(items, 1))
+            yield result
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def default_workers() -> int:
+    """Threads that read images where nobody says how many."""
+    return min(8, (os.cpu_count() or 1) + 1)
+
+
+def gpu_of(encoder: Encoder) -> str | None:
+    """The GPU an encoder runs on; None if it runs on none."""
+    device = str(getattr(encoder, "device", "cpu"))
+    return device if device.startswith("cuda") else None
+
+
+class Preparer:
+    """Makes what an encoder takes of an image: the image as the model wants it, then its augmented views.
+
+    Views are made with Pillow, or with PyTorch where the encoder runs on a GPU.
+
+    Args:
+        encoder: the model.
+        views: per image: itself and `views - 1` AugMix views.
+        seed: of the views. Image i of a stream has the views of (seed, i), however the stream is cut or restarted.
+    """
+
+    def __init__(self, encoder: Encoder, views: int = 1, seed: int = 0) -> None:
+        if views < 1:
+            raise InputError(f"views must be at least 1, got {views}.")
+        self.encoder, self.views, self.seed = encoder, views, seed
+        self.device = gpu_of(encoder)
+        self._target = ModelInput.of(encoder.prepare) if views > 1 else None
+        if self._target is not None and self.device is not None:
+            try:
+                import torch  # noqa: F401
+            except ImportError as error:
+                raise MissingExtraError("views on a GPU need PyTorch: pip install 'acclimate[torch]'.") from error
+
+    def __call__(self, index: int, image: Image.Image) -> list[Any]:
+        """What the encoder takes for the views of an upright RGB image, the first of which is the image itself."""
+        plain = self.encoder.prepare(image)
+        if self._target is None:
+            return [plain]
+        size = (self._target.width, self._target.height)
+        plan = draw_plan(self.seed, index, self.views - 1, image.size, size)
+        views: Any
+        if self.device is None:
+            views = make_views(image, plan, self._target)
+        else:
+            import torch
+
+            from acclimate.views.tensor import make_views as make_views_on_device
+
+            pixels = torch.as_tensor(np.array(image).transpose(2, 0, 1), device=self.device)
+            views = make_views_on_device(pixels, plan, self._target)
+        # PyTorch models, which have a `device`, take tensors as they are; all others are given what `prepare` gives.
+        like = plain if isinstance(views, np.ndarray) or not hasattr(self.encoder, "device") else views
+        return [move(plain, like), *move(views, like)]
+
+    def encode(self, prepared: Sequence[list[Any]]) -> HostArray:
+        """Features (n, d), or (n, V, d) for many views, of n prepared images."""
+        inputs = [view for each in prepared for view in each]
+        dim = self.encoder.dim
+        features = self.encoder.encode_images(inputs) if inputs else np.empty((0, dim), np.float32)
+        return features if self.views == 1 else features.reshape(-1, self.views, dim)
+
+
+def encode_ahead(
+    images: Iterable[Any],
+    encoder: Encoder,
+    *,
+    views: int = 1,
+    seed: int = 0,
+    batch_size: int = 32,
+    workers: int | None = None,
+    start: int = 0,
+) -> Iterator[Batch]:
+    """Encode images in order, batch by batch; reading and preparing run ahead in threads.
+
+    Args:
+        images: paths, encoded bytes, arrays, Pillow images, or objects with `read` (encoded bytes) and `name`.
+        encoder: the model.
+        views: per image; see `Preparer`.
+        seed: of the views.
+        batch_size: images, counting views, that the encoder is given at once.
+        workers: threads; `default_workers()` when not given.
+        start: position of the first of `images` in the whole stream.
+    """
+    prepare = Preparer(encoder, views, seed)
+    workers = workers or default_workers()
+    size = max(1, batch_size // views)
+    # Views are large, 38 MB per image at 224 pixels, so no more of them wait than keep workers and encoder busy.
+    ahead = workers + (PREFETCH * size if views == 1 else size)
+    prepared = read_ahead(partial(_read, prepare), enumerate(images, start), workers, ahead)
+    try:
+        while batch := list(islice(prepared, size)):
+            errors = [str(each) if isinstance(each, ImageError) else None for _, each in batch]
+            features = prepare.encode([each for _, each in batch if not isinstance(each, ImageError)])
+            yield Batch(start, [name for name, _ in batch], errors, features)
+            start += len(batch)
+    finally:
+        prepared.close()
+
+
+def _read(prepare: Preparer, item: tuple[int, Any]) -> tuple[str, list[Any] | ImageError]:
+    """The name of an image, and the model's inputs for it or the reason why there are none."""
+    index, image = item
+    name = os.fspath(image) if isinstance(image, (str, os.PathLike)) else getattr(image, "name", "")
+    name = name if isinstance(name, str) else ""
+    try:
+        read = getattr(image, "read", None)
+        return name, prepare(index, open_image(read() if callable(read) else image))
+    except ImageError as error:
+        return name, error
+    except OSError as error:
+        return name, ImageError(reason(error))
+
+
+def adapt_batch(
+    adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True
+) -> tuple[Evidence, Step] | None:
+    """Show a batch to an adapter; None if no image of it could be read.
+
+    Args:
+        adapter: learns unless frozen.
+        batch: from `encode_ahead`.
+        first_id: id of position 0 of the stream; ids are counted on from the state when not given.
+        learn: False to answer without learning.
+    """
+    readable = batch.readable
+    if not readable:
+        return None
+    evidence = adapter.head.observe(batch.features)
+    return evidence, adapter.adapt(evidence, None if first_id is None else np.array(readable) + first_id, learn)
+
+
+def predictions(
+    head: Head, evidence: Evidence, step: Step, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
+) -> list[Prediction]:
+    """Adapted logits in words.
+
+    Args:
+        head: that made the evidence.
+        evidence: of B samples.
+        step: what an adapter made of it.
+        top_k: how many labels to name.
+        indices: positions in the stream of the B samples.
+        names: of the B samples, if they have any.
+    """
+    adapted = softmax_and_entropy(to_host(step.logits))[0]
+    probs, entropy = to_host(evidence.probs), evidence.host_entropy
+    best, labels = top_classes(adapted, top_k), head.class_names
+    entered = {kind: set(change.admitted) for kind, change in step.changes.items()}
+    found = []
+    for row, (index, own) in enumerate(zip(indices, probs.argmax(axis=1).tolist(), strict=True)):
+        found.append(
+            Prediction(
+                index=index,
+                top=tuple(Answer(labels[c], float(adapted[row, c])) for c in best[row]),
+                zero_shot=Answer(labels[own], float(probs[row, own])),
+                entropy=float(entropy[row]),
+                name=names[row] if names else "",
+                admitted=tuple(kind for kind, places in entered.items() if row in places),
+            )
+        )
+    return found
+
+
+def top_classes(scores: HostArray, count: int) -> HostArray:
+    """The classes (n, up to count) of the highest scores (n, K), the highest first and of equal ones the first."""
+    if scores.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
+        best = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+    else:
+        best = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
+    by_score = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(best, by_score, axis=1)
