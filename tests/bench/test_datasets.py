@@ -90,7 +90,7 @@ def test_names_are_those_of_the_streams(shared):
         "ucf101": "ucf101",
     }.items():
         stream = read_stream(shared / "streams" / f"{stem}.safetensors")
-        assert tuple(map(spoken, DATASETS[key].class_names)) == tuple(map(spoken, stream.class_names))
+        assert tuple(map(spoken, DATASETS[key].class_names)) == tuple(map(spoken, stream.head.class_names))
         assert DATASETS[key].test == len(stream)
 
 

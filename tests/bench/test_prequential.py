@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.arrays import unit_rows
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import summarise
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.views import REDUCERS
+from acclimate.evidence import Head
+from acclimate.methods import create
 
 TDA = Variant("tda")
 
@@ -61,21 +61,42 @@ def test_many_settings_in_one_pass_answer_as_each_alone(stream):
 def test_the_top_five_are_the_five_highest(classes, seed):
     stream = shifted_stream(samples=30, classes=classes, dim=8, seed=seed)
     top = compare(stream, [])[0].runs["stored"].top
-    logits = stream.features @ stream.class_vectors.T
+    logits = stream.features @ stream.head.class_vectors.T
     assert np.array_equal(top, np.argsort(-logits, axis=1)[:, :5])
 
 
-def test_views_are_reduced_and_adapted(stream):
-    rng = np.random.default_rng(0)
-    noise = 0.1 * rng.standard_normal((400, 8, 32))
+@pytest.fixture
+def views(stream):
+    """The stream with eight views per sample, in half precision as a store keeps them."""
+    noise = 0.1 * np.random.default_rng(0).standard_normal((400, 8, 32))
     noise[:, 0] = 0
-    views = replace(stream, features=(stream.features[:, None] + noise).astype(np.float16))
-    zero_shot, tda = compare(views, [TDA], batch_size=64)
-    by_hand = REDUCERS["confident-mean"](
-        unit_rows(views.features.astype(np.float32), "views"), stream.class_vectors, stream.logit_scale, 0.0
+    return replace(stream, features=(stream.features[:, None] + noise).astype(np.float16))
+
+
+@pytest.mark.parametrize("method", ["tda", "dota", "prior", "zero", "mta"])
+def test_every_method_answers_views_as_it_does_alone(views, method):
+    zero_shot, outcome = compare(views, [Variant(method)], batch_size=64)
+    assert np.array_equal(
+        zero_shot.runs["stored"].predictions, views.head.observe(views.features).logits.argmax(axis=1)
     )
-    assert np.array_equal(zero_shot.runs["stored"].predictions, by_hand.logits.argmax(axis=1))
-    assert summarise("views", views, tda, zero_shot).views == 8
+    alone = create(method, views.head).step(views.features)
+    assert np.array_equal(outcome.runs["stored"].predictions, alone.argmax(axis=1))
+    result = summarise("views", views, outcome, zero_shot)
+    assert (result.method, result.views) == (method, 8)
+
+
+def test_methods_that_need_views_are_refused_without(stream):
+    for method in ("zero", "mta"):
+        with pytest.raises(InputError, match=f"the method '{method}' needs several views per image"):
+            compare(stream, [Variant(method)])
+
+
+def test_a_variant_is_checked_at_once():
+    with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
+        Variant("tad")
+    with pytest.raises(InputError, match="'dota' has no setting 'positive_alpha'"):
+        Variant("dota", {"positive_alpha": 1.0})
+    assert Variant("dota", {"rate": 0.1}).config == {**create("dota", Head(np.eye(2), 1.0)).settings, "rate": 0.1}
 
 
 def test_tda_recovers_from_the_synthetic_shift():

@@ -14,7 +14,7 @@ from acclimate.bench.reproduce import run_on_streams, write_report
 from acclimate.bench.results import OF_FILE, read_results
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.methods import TDA, TDAConfig
+from acclimate.methods import TDA
 from acclimate.stream import write_stream
 
 ABLATIONS = [name for name, recipe in RECIPES.items() if recipe.kind == "settings"]
@@ -27,7 +27,7 @@ def swept(tmp_path_factory):
     streams = {}
     for seed, name in enumerate(("a", "b")):
         stream = shifted_stream(samples=300, classes=8, dim=32, seed=seed)
-        streams[name] = replace(stream, metadata={"encoder": "one for both"})
+        streams[name] = replace(stream, encoder="one for both")
         write_stream(streams[name], folder / f"{name}.safetensors")
     recipes = [RECIPES[name] for name in ABLATIONS]
     results = run_on_streams(recipes, sorted(folder.glob("*.safetensors")), ["stored"], folder)
@@ -35,7 +35,7 @@ def swept(tmp_path_factory):
 
 
 def accuracy(stream, **settings):
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, **settings)
+    adapter = TDA(stream.head, **settings)
     return 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.labels)
 
 
@@ -97,12 +97,11 @@ def test_the_columns_of_a_suite_are_its_datasets(suite):
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_the_papers_own_settings_are_in_every_sweep(name):
     # With a cache switched off, its own settings do not matter.
+    defaults = TDA.default_settings()
+    switches = ({}, {"positive": False}, {"negative": False})
     for sweep in RECIPES[name].sweeps:
-        defaults = TDAConfig()
-        kinds = [replace(defaults, positive=p, negative=n) for p, n in ((True, True), (False, True), (True, False))]
-        configs = [TDAConfig(**variant.config) for variant in sweep.rows.values()]
-        nearest = [replace(config, negative_keep="lowest") for config in configs]
-        assert any(kind in nearest for kind in kinds)
+        configs = [{**variant.config, "negative_keep": "lowest"} for variant in sweep.rows.values()]
+        assert any({**defaults, **switch} in configs for switch in switches)
 
 
 def test_a_table_shows_what_a_run_alone_measures(swept):
@@ -137,10 +136,9 @@ def test_label_accuracy_is_that_of_the_cache(swept):
     (group,) = group_results(results)
     table = recipe_tables(RECIPES["capacity"], group)[2]
     stream = streams["a"]
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, positive_capacity=6)
+    adapter = TDA(stream.head, positive_capacity=6)
     adapter.step(stream.features)
-    state = adapter.dump()
-    right = np.mean(stream.labels[state["positive.ids"]] == state["positive.classes"])
+    right = np.mean([stream.labels[entry.id] == entry.class_index for entry in adapter.entries()["positive"]])
     cells = dict(table.rows)["6"]
     assert cells[0].measured == pytest.approx(100 * right, abs=1e-3)
     assert cells[-1].reported == 86.6

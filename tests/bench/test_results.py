@@ -30,8 +30,8 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"]) == 20
     assert np.mean(result["over_time"]["acc1"]) == pytest.approx(result["metrics"]["acc1"], abs=1e-4)
     assert result["early"]["n"] == 4
-    assert result["caches"]["positive"]["entries"] == 24
-    assert 0 < result["caches"]["positive"]["label_accuracy"] <= 1
+    assert result["learnt"]["positive"]["entries"] == 24
+    assert 0 < result["learnt"]["positive"]["label_accuracy"] <= 1
     assert result["versions"]["numpy"] == np.__version__
     assert result["precision"] == "float32"
     assert 0 <= result["ece"] <= 1
@@ -41,7 +41,7 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
 
 
 def test_a_stream_knows_how_many_images_were_skipped(stream):
-    assert results_of(replace(stream, metadata={"n_skipped": "3"}))[1].n_skipped == 3
+    assert results_of(replace(stream, skipped=3))[1].n_skipped == 3
 
 
 def test_two_runs_give_the_same_results_but_for_their_cost(stream):
@@ -58,7 +58,7 @@ def test_the_baseline_is_zero_shot_in_the_same_order(stream):
     assert zero_shot.over_time["acc1"] == tda.over_time["baseline"]
     assert zero_shot.gain == zero_shot.changed == 0
     first = np.random.default_rng(1).permutation(400)[:4]
-    predictions = (stream.features[first] @ stream.class_vectors.T).argmax(axis=1)
+    predictions = (stream.features[first] @ stream.head.class_vectors.T).argmax(axis=1)
     assert zero_shot.early["acc1"] == np.mean(predictions == stream.labels[first])
 
 
@@ -69,6 +69,16 @@ def test_without_labels_there_are_changes_but_no_scores(stream):
         assert getattr(result, name) is None
     assert result.changed > 0
     assert result.orders == {"names": ["seed:0", "seed:1"]}
+
+
+def test_methods_without_entries_say_what_they_learnt(stream):
+    zero_shot, dota, prior = compare(stream, [Variant("dota"), Variant("prior")])
+    learnt = summarise("shifted", stream, dota, zero_shot).learnt
+    assert learnt["samples"]["mean"] == pytest.approx(400 / 8)
+    assert 0 < learnt["degrees from text"]["min"] < learnt["degrees from text"]["max"] < 90
+    learnt = summarise("shifted", stream, prior, zero_shot).learnt
+    assert learnt["share"]["mean"] == pytest.approx(1 / 8)
+    assert summarise("shifted", stream, zero_shot, zero_shot).learnt == {}
 
 
 def test_results_are_read_as_they_were_written(stream, tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, load, read_stream, save
+from acclimate import TDA, load_state, read_stream, save_state
 from acclimate.cli.settings import parse_settings
 from acclimate.errors import InputError
 
@@ -23,7 +23,7 @@ def test_run_prints_a_table_with_zero_shot_beside(invoke, stream_file):
     table = rows(output)
     assert set(table) == {("shifted", "zero-shot"), ("shifted", "tda")}
     stream = read_stream(stream_file)
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+    adapter = TDA(stream.head)
     accuracy = 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.labels)
     assert table["shifted", "tda"][1] == f"{accuracy:.2f}"
     gain = float(table["shifted", "tda"][2])
@@ -66,8 +66,8 @@ def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
 def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
     np.save(tmp_path / "f.npy", stream.features)
     np.save(tmp_path / "l.npy", stream.labels)
-    np.save(tmp_path / "w.npy", stream.class_vectors)
-    (tmp_path / "names.txt").write_text("\n".join(stream.class_names) + "\n\n")
+    np.save(tmp_path / "w.npy", stream.head.class_vectors)
+    (tmp_path / "names.txt").write_text("\n".join(stream.head.class_names) + "\n\n")
     beside = ["--labels", "l.npy", "--class-vectors", "w.npy", "--class-names", "names.txt", "--logit-scale", 10]
     assert ("f", "tda") in rows(invoke("run", "f.npy", *beside).stdout)
     unlabelled = rows(invoke("run", "f.npy", *beside[2:]).stdout)
@@ -78,7 +78,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
     pytest.importorskip("matplotlib")
     invoke("run", stream_file, "--plot", "curve.png", "--save-state", "state.safetensors")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert load(tmp_path / "state.safetensors").samples_seen == 400
+    assert load_state(tmp_path / "state.safetensors").samples_seen == 400
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--order", "random"], "unknown order 'random'"),
         (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
         (["run", "STREAM", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
-        (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be of the kind of its default"),
+        (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be a number, got 'much'"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
         (["run", "STREAM", "STREAM", "--plot", "x.png"], "need one file and one order"),
@@ -116,7 +116,8 @@ def test_bad_input_is_one_line_and_exit_code_2(invoke, stream_file, tmp_path, ar
 
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
     pytest.importorskip("matplotlib")
-    np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.class_vectors, logit_scale=10.0)
+    vectors = stream.head.class_vectors
+    np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=vectors, logit_scale=10.0)
     assert "no accuracy to draw" in invoke("run", "s.npz", "--plot", "x.png", exit_code=2).stderr
 
 

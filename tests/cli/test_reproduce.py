@@ -20,7 +20,7 @@ def streams(here):
     (here / "streams").mkdir()
     for seed, name in enumerate(("a", "b")):
         stream = shifted_stream(samples=200, classes=6, dim=16, seed=seed)
-        stream = replace(stream, metadata={"encoder": "one for both"})
+        stream = replace(stream, encoder="one for both")
         write_stream(stream, here / "streams" / f"{name}.safetensors")
     return ["streams/a.safetensors", "streams/b.safetensors"]  # as a shell gives streams/*.safetensors
 
@@ -83,7 +83,7 @@ def test_what_cannot_be_done_is_said(invoke, streams, arguments, message):
 def test_results_that_cannot_be_written_or_read(invoke, streams, here):
     (here / "taken").write_text("")
     assert (
-        "cannot make the folder"
+        "cannot write taken/runs: Not a directory"
         in invoke("reproduce", "caches", "--streams", streams[0], "--out", "taken", exit_code=1).stderr
     )
     (here / "out" / "README.md").mkdir(parents=True)

@@ -1,10 +1,8 @@
 """Whether a dataset on disk is the one of the benchmark: complete, in the right class order, and readable."""
 
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -12,6 +10,7 @@ from typing import Literal
 from acclimate.bench.datasets import Dataset, Listing, folder_images, read_dataset, sub_folders, wrong_class
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
+from acclimate.predict import default_workers, read_ahead
 from acclimate.prompts import spoken
 from acclimate.sources.coop import read_split
 
@@ -213,18 +212,18 @@ def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
 
 
 def _unreadable(paths: Iterable[Path], progress: Callable[[int], None]) -> Iterator[Finding]:
-    def reason(path: Path) -> tuple[Path, str | None]:
+    def problem_with(path: Path) -> tuple[Path, str | None]:
         try:
             open_image(path)
         except ImageError as error:
             return path, str(error)
         return path, None
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, error in pool.map(reason, paths):
-            progress(1)
-            if error is not None:
-                yield Finding("image", f"{path} cannot be read: {error}; get it again.")
+    workers = default_workers()
+    for path, problem in read_ahead(problem_with, paths, workers, 4 * workers):
+        progress(1)
+        if problem is not None:
+            yield Finding("image", f"{path} cannot be read: {problem}; get it again.")
 
 
 def _some(items: Sequence[str]) -> str:

@@ -1,21 +1,22 @@
-"""From results and recipes to tables: what was measured next to what the paper reports."""
+"""From results and recipes to tables: what was measured next to what the paper reports, and why the two may differ."""
 
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from acclimate.bench.datasets import DATASETS
+from acclimate.bench.datasets import DATASETS, Dataset
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, Sweep
-from acclimate.bench.reported import backbone, paper_dataset, reasons
-from acclimate.bench.results import Result
+from acclimate.bench.results import OF_FILE, Result
 from acclimate.bench.tables import Cell, Table
 
-OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where they differ by more than case
+BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models, as names have them
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
+OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where they differ by more than case
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def group_results(results: Iterable[Result]) -> list[Group]:
 
 def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
     """A recipe's tables from the results of a group; none if the group has no results for it."""
-    return {"methods": _method_table, "cost": _cost_table, "settings": _sweep_tables}[recipe.kind](recipe, group)
+    return {"methods": _method_tables, "cost": _cost_tables, "settings": _sweep_tables}[recipe.kind](recipe, group)
 
 
 def every_table(group: Group) -> list[Table]:
@@ -81,7 +82,44 @@ def every_table(group: Group) -> list[Table]:
         if made := recipe_tables(recipe, group):
             tables += made
             shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
-    return tables + _other_table(group, shown)
+    return tables + _other_tables(group, shown)
+
+
+def backbone(model: str) -> str | None:
+    """Which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to; None for others."""
+    name = model.lower()
+    matching = (paper for paper, pattern in BACKBONES.items() if re.search(pattern, name))
+    return next(matching, None) if "openai" in name else None
+
+
+def paper_dataset(result: Result) -> Dataset | None:
+    """The paper's dataset that a result was measured on; None for others and for feature files of any name."""
+    return None if result.prompts == OF_FILE else DATASETS.get(result.dataset)
+
+
+def reasons(result: Result, model: str) -> tuple[str, ...]:
+    """Why a result may differ from the paper's figure for a model ("RN50"), apart from precision and order."""
+    why = []
+    if backbone(result.model) != model:
+        why.append(f"the model is not the paper's (OpenAI's CLIP {model}).")
+    dataset = paper_dataset(result)
+    if dataset is None:
+        return (*why, "the datasets and prompts are not the paper's.")
+    if result.n not in dataset.counts or result.classes != dataset.classes:
+        why.append("the number of images or classes is not the paper's.")
+    if result.prompts != "dataset":
+        why.append(f"the prompts are not the paper's: {result.prompts}.")
+    elif result.method == "zero-shot":
+        why.append("the paper's CLIP row uses an ensemble of 80 prompts; here zero-shot uses the same prompts as TDA.")
+    authors = dataset.authors.get(result.method, {})
+    if result.settings == "paper" and any(result.config[name] != value for name, value in authors.items()):
+        why.append(
+            "the same settings (alpha, beta) for all datasets, as the paper states; the authors' published runs use "
+            "different ones per dataset."
+        )
+    if result.views != dataset.views:
+        why.append(f"{result.views} view(s) per image; the paper uses {dataset.views}.")
+    return tuple(why)
 
 
 def _stream(result: Result) -> tuple[str, ...]:
@@ -93,89 +131,62 @@ def _views(result: Result) -> str:
     return "" if result.views == (dataset.views if dataset else 1) else str(result.views)
 
 
-def _accuracy(result: Result) -> float:
-    return 100 * (result.metrics["acc1"] or 0.0)
-
-
-def _cache_label_accuracy(result: Result) -> float:
-    return 100 * float(result.caches["positive"]["label_accuracy"] or 0.0)
-
-
-SCORES: dict[str, Callable[[Result], float]] = {
-    "accuracy": _accuracy,
-    "cache label accuracy": _cache_label_accuracy,
-}
-
-
 def _zero_shot(result: Result) -> Result:
     """The result of zero-shot on the same stream, as stored in the result of another method."""
-    baseline: dict[str, float | None] = {**(result.baseline or {})}
+    metrics: dict[str, float | None] = {**(result.baseline or {})}
     cost = {**result.cost, "wall_s": result.cost["baseline_s"]}
     orders = {"names": result.orders["names"]}
-    return replace(result, method="zero-shot", metrics=baseline, config={}, orders=orders, cost=cost)
+    return replace(result, method="zero-shot", metrics=metrics, config={}, orders=orders, cost=cost)
 
 
-def _sd(result: Result) -> float | None:
-    """The standard deviation of the accuracy over several orders, in percent."""
-    return 100 * result.orders["sd"] if "sd" in result.orders else None
+def _score(result: Result, score: str = "accuracy") -> float:
+    """A score of `Sweep` in percent."""
+    value = result.metrics["acc1"] if score == "accuracy" else result.learnt["positive"]["label_accuracy"]
+    return 100 * (value or 0.0)
 
 
 def _mean_cell(
-    results: Sequence[Result],
-    figure: float | None,
-    model: str,
-    score: Callable[[Result], float] = _accuracy,
-    also: tuple[str, ...] = (),
+    results: Sequence[Result], figure: float | None, model: str, score: str = "accuracy", also: tuple[str, ...] = ()
 ) -> Cell:
-    """The mean score of results next to the paper's figure, with the reasons why they may differ.
+    """The mean score of results (there may be none) next to the paper's figure for a model.
 
-    Args:
-        results: may be empty.
-        figure: the paper's, if it has one.
-        model: the model of the paper's figure.
-        score: what to average.
-        also: a further reason.
+    If the two differ, the cell has the reasons of the results and those in `also`.
     """
     if not results:
         return Cell(None, figure)
-    measured = float(np.mean([score(result) for result in results]))
-    sd = _sd(results[0]) if len(results) == 1 and score is _accuracy else None
-    if figure is None or abs(measured - figure) < 0.005:
-        return Cell(measured, figure, sd)
-    why = dict.fromkeys(reason for result in results for reason in reasons(result, model))
-    return Cell(measured, figure, sd, (*why, *also))
+    measured = float(np.mean([_score(result, score) for result in results]))
+    spread = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
+    why: dict[str, None] = {}
+    if figure is not None and abs(measured - figure) >= 0.005:
+        why = dict.fromkeys([*(reason for result in results for reason in reasons(result, model)), *also])
+    return Cell(measured, figure, None if spread is None else 100 * spread, tuple(why))
 
 
-def _method_table(recipe: Recipe, group: Group) -> list[Table]:
+def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     """Rows are the paper's methods in the paper's order, then others; columns are datasets and averages."""
     model = backbone(group.model) or SUITE_MODEL
-    paper = {OUR_NAMES.get(name, name.lower()): name for name in recipe.reported[model]}
-    measured = _results_by_row(recipe, group)
-    if not measured:
-        return []
-    rows = []
-    for method in dict.fromkeys([*paper, *(method for method, _ in measured)]):
-        figures = _figures(recipe, model, paper[method]) if method in paper else {}
-        found = {settings: results for (name, settings), results in measured.items() if name == method}
-        for settings, results in found.items():
-            label = method if settings in ("", "paper") else f"{method}, {settings}"
-            rows.append((label, _method_cells(recipe, results, figures, model)))
-        if not found:
-            rows.append((paper[method], _method_cells(recipe, {}, figures, model)))
-    columns = (*(DATASETS[key].title for key in recipe.datasets), *recipe.averages)
-    return [Table(recipe.name, f"{recipe.title}: top-1 accuracy, %", group.context, "method", columns, tuple(rows))]
-
-
-def _results_by_row(recipe: Recipe, group: Group) -> dict[tuple[str, str], dict[str, Result]]:
-    """(method, name of settings) -> dataset -> result, with zero-shot first; custom settings are left out."""
-    rows: dict[tuple[str, str], dict[str, Result]] = {}
+    measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> label of a row -> dataset -> result
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and dataset.key in recipe.datasets and result.settings != "custom":
-            rows.setdefault(("zero-shot", ""), {})[result.dataset] = _zero_shot(result)
-            if result.method != "zero-shot":
-                rows.setdefault((result.method, result.settings), {})[result.dataset] = result
-    return rows
+            label = result.method if result.settings == "paper" else f"{result.method}, {result.settings}"
+            measured.setdefault(result.method, {}).setdefault(label, {})[dataset.key] = result
+            measured.setdefault("zero-shot", {}).setdefault("zero-shot", {})[dataset.key] = _zero_shot(result)
+    if not measured:
+        return []
+    names = {OUR_NAMES.get(name, name.lower()): name for name in recipe.reported[model]}
+    columns = {**{key: (key,) for key in recipe.datasets}, **recipe.averages}
+    rows = []
+    for method in dict.fromkeys([*names, *measured]):
+        figures = _figures(recipe, model, names[method]) if method in names else {}
+        for label, found in (measured.get(method) or {names[method]: {}}).items():
+            cells = []
+            for heading, keys in columns.items():
+                results = [found[key] for key in keys] if found.keys() >= set(keys) else []
+                cells.append(_mean_cell(results, figures.get(heading), model))
+            rows.append((label, tuple(cells)))
+    headings = (*(DATASETS[key].title for key in recipe.datasets), *recipe.averages)
+    return [Table(recipe.name, f"{recipe.title}: top-1 accuracy, %", group.context, "method", headings, tuple(rows))]
 
 
 def _figures(recipe: Recipe, model: str, name: str) -> dict[str, float]:
@@ -188,43 +199,33 @@ def _figures(recipe: Recipe, model: str, name: str) -> dict[str, float]:
     return figures
 
 
-def _method_cells(
-    recipe: Recipe, results: Mapping[str, Result], figures: Mapping[str, float], model: str
-) -> tuple[Cell, ...]:
-    columns = {**{key: (key,) for key in recipe.datasets}, **recipe.averages}
-    cells = []
-    for heading, keys in columns.items():
-        complete = all(key in results for key in keys)
-        found = [results[key] for key in keys] if complete else []
-        cells.append(_mean_cell(found, figures.get(heading), model))
-    return tuple(cells)
-
-
-def _cost_table(recipe: Recipe, group: Group) -> list[Table]:
+def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
     """Minutes, accuracy and gain over zero-shot, if it is known how long the encoding took."""
     result = group.find(recipe.datasets[0], Variant(recipe.method))
     if result is None or result.cost["encode_s"] is None:
         return []
-    measured = {"CLIP": _zero_shot(result), "TDA": result}
+    measured = {"zero-shot": _zero_shot(result), result.method: result}
     rows = []
-    for name, each in recipe.reported.items():
-        paper = (each["minutes"], each["accuracy"], each["accuracy"] - recipe.reported["CLIP"]["accuracy"])
-        label = measured[name].method if name in measured else name
-        rows.append((label, _cost_cells(measured.get(name), *paper)))
+    for name, figures in recipe.reported.items():
+        method = OUR_NAMES.get(name, name.lower())
+        gain = figures["accuracy"] - recipe.reported["CLIP"]["accuracy"]
+        paper = (figures["minutes"], figures["accuracy"], gain)
+        if method in measured:
+            rows.append((method, _cost_cells(measured[method], *paper)))
+        else:
+            rows.append((name, tuple(Cell(None, figure) for figure in paper)))
     context = f"{group.context} Hardware: {result.hardware}."
     columns = ("minutes", "accuracy, %", "gain")
     return [Table(recipe.name, recipe.title, context, "method", columns, tuple(rows))]
 
 
-def _cost_cells(result: Result | None, minutes: float, accuracy: float, gain: float) -> tuple[Cell, ...]:
-    if result is None:
-        return Cell(None, minutes), Cell(None, accuracy), Cell(None, gain)
+def _cost_cells(result: Result, minutes: float, accuracy: float, gain: float) -> tuple[Cell, ...]:
     seconds = (result.cost["encode_s"] or 0.0) + (result.cost["wall_s"] or 0.0) / len(result.order_names)
     why = reasons(result, ABLATION_MODEL)
     return (
         Cell(seconds / 60, minutes, None, (*why, "the paper's machine has one RTX 6000.")),
-        Cell(_accuracy(result), accuracy, None, why),
-        Cell(_accuracy(result) - _accuracy(_zero_shot(result)), gain, None, why if gain else ()),
+        Cell(_score(result), accuracy, None, why),
+        Cell(_score(result) - _score(_zero_shot(result)), gain, None, why if gain else ()),
     )
 
 
@@ -251,33 +252,28 @@ def _sweep_table(recipe: Recipe, group: Group, sweep: Sweep, found: Mapping[str,
     also = () if same else (f"the paper's figure is for {titles}.",)
     cells = []
     for label, results in rows.items():
-        columns = [[result] for result in results] + ([results] if AVERAGE in headings else [])
-        figures = [sweep.reported.get(label) if heading == column else None for heading in headings]
-        row = [
-            _mean_cell(each, figure, ABLATION_MODEL, SCORES[sweep.score], also)
-            for each, figure in zip(columns, figures, strict=True)
-        ]
+        row = []
+        for place, heading in enumerate(headings):
+            figure = sweep.reported.get(label) if heading == column else None
+            averaged = results if heading == AVERAGE else [results[place]]
+            row.append(_mean_cell(averaged, figure, ABLATION_MODEL, sweep.score, also))
         cells.append((label, tuple(row)))
     return Table(recipe.name, sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))
 
 
-def _other_table(group: Group, shown: Container[dict[str, Any]]) -> list[Table]:
+def _other_tables(group: Group, shown: Container[dict[str, Any]]) -> list[Table]:
     """Methods on streams that are not the paper's, and custom settings that no ablation shows."""
     rows: dict[str, dict[str, Cell]] = {"zero-shot": {}}
     for result in group.results:
         custom = result.settings == "custom"
         if (custom and result.config not in shown) or (not custom and paper_dataset(result) is None):
-            rows["zero-shot"][result.dataset] = Cell(_accuracy(_zero_shot(result)))
-            rows.setdefault(_label(result), {})[result.dataset] = Cell(_accuracy(result), sd=_sd(result))
+            defaults = Variant(result.method).config
+            settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
+            label = ", ".join([result.method, *settings])
+            rows["zero-shot"][result.dataset] = _mean_cell([_zero_shot(result)], None, "")
+            rows.setdefault(label, {})[result.dataset] = _mean_cell([result], None, "")
     columns = tuple(rows["zero-shot"])
     if not columns:
         return []
     cells = tuple((label, tuple(row.get(name, Cell()) for name in columns)) for label, row in rows.items())
     return [Table("others", "Other streams and settings: top-1 accuracy, %", group.context, "method", columns, cells)]
-
-
-def _label(result: Result) -> str:
-    """The method, and those of its settings that differ from its defaults."""
-    defaults = Variant(result.method).config
-    changed = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
-    return ", ".join([result.method, *changed])

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError
+from acclimate.errors import InputError, reason
 from acclimate.prompts import spoken
 from acclimate.sources.coop import read_split
 from acclimate.sources.folder import is_image, natural_key
@@ -167,8 +167,8 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
         raise InputError(f"{dataset.title}: no folder {images}; get {dataset.get}. Run `acclimate data check {root}`.")
     readers: dict[str, Callable[[Dataset, Path], list[tuple[Path, int]]]] = {
         "split": _read_split,
-        "wnids": _read_wnids,
-        "numbers": _read_numbers,
+        "wnids": _read_folders,
+        "numbers": _read_folders,
         "variants": _read_variants,
     }
     rows = readers[dataset.layout](dataset, root)
@@ -214,21 +214,13 @@ def _read_split(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
     return [(images / file, number) for file, number, _ in rows]
 
 
-def _read_wnids(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
-    return _read_folders(dataset.image_folder(root), {wnid: label for label, wnid in enumerate(dataset.wnids)})
-
-
-def _read_numbers(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
-    # The folder names are numbers: sorted as strings, 10 would come before 2 and nearly every label would be wrong.
-    return _read_folders(dataset.image_folder(root), {str(label): label for label in range(dataset.classes)})
-
-
-def _read_folders(images: Path, label_of: Mapping[str, int]) -> list[tuple[Path, int]]:
-    found = [name for name in sub_folders(images) if name in label_of]
+def _read_folders(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
+    images = dataset.image_folder(root)
+    # Numbers must not be sorted as strings: 10 would come before 2 and nearly every label would be wrong.
+    names = dataset.wnids if dataset.layout == "wnids" else tuple(map(str, range(dataset.classes)))
+    present = set(sub_folders(images))
     return [
-        (path, label_of[name])
-        for name in sorted(found, key=label_of.__getitem__)
-        for path in folder_images(images / name)
+        (path, label) for label, name in enumerate(names) if name in present for path in folder_images(images / name)
     ]
 
 
@@ -241,7 +233,7 @@ def _read_variants(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
         rows = [line.split(" ", 1) for line in lines if line.strip()]
         return [(images / f"{number}.jpg", label_of[name.strip()]) for number, name in rows]
     except OSError as error:
-        raise InputError(f"{dataset.title}: cannot read {path}: {error.strerror or error}.") from error
+        raise InputError(f"{dataset.title}: cannot read {path}: {reason(error)}.") from error
     except (ValueError, KeyError) as error:
         raise InputError(
             f"{dataset.title}: each line of {path} must hold an image number and one of the 100 variants ({error})."

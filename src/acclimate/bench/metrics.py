@@ -1,10 +1,11 @@
 """Scores of a run. All are fractions, not percentages."""
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.methods import Adapter
 
 EARLY = 0.01  # fraction of a stream that counts as its early phase
 
@@ -63,33 +64,35 @@ def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) 
     return shares
 
 
-def cache_quality(
-    state: Mapping[str, HostArray], classes: int, labels: HostArray | None
-) -> dict[str, dict[str, float | int | None]]:
-    """What the caches of an adapter hold, by cache.
+def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
+    """What an adapter has learnt, by the columns of its `learnt`.
 
     Args:
-        state: the adapter's `dump`; every cache in it has "NAME.classes" and "NAME.ids".
-        classes: number of classes.
-        labels: (n,) true classes in the order taken, which the entries' ids count.
+        adapter: after a run over n samples, whose ids are their positions in the run.
+        labels: (n,) true classes in the order taken.
 
     Returns:
-        For each cache the number of `entries`; `label_accuracy`, the share of entries whose class is the true one (the
-        paper's figure for the positive cache); `empty_classes`, the share of classes without an entry; and `imbalance`
-        of the entries over the classes, from 0 (every class has the same number) to 1 (one class has them all).
+        For a part that keeps entries their number (`entries`), the fraction whose class is the true one
+        (`label_accuracy`, the paper's figure for the positive cache), the fraction of classes without an entry
+        (`empty_classes`), and the `imbalance` of the entries over the classes, from 0 (the same number in every class)
+        to 1 (all in one class). For other columns their `mean`, `min` and `max` over the classes.
     """
-    quality: dict[str, dict[str, float | int | None]] = {}
-    for name in (key.removesuffix(".classes") for key in state if key.endswith(".classes")):
-        held = state[f"{name}.classes"]
-        accuracy = None if labels is None or not len(held) else float(np.mean(labels[state[f"{name}.ids"]] == held))
-        counts = np.bincount(held, minlength=classes)
-        quality[name] = {
-            "entries": len(held),
-            "label_accuracy": accuracy,
+    columns, entries = adapter.learnt(), adapter.entries()
+    summary: dict[str, dict[str, Any]] = {
+        name: {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
+        for name, values in columns.items()
+        if name not in entries
+    }
+    for name, kept in entries.items():
+        right = None if labels is None else [labels[entry.id] == entry.class_index for entry in kept]
+        counts = np.bincount([entry.class_index for entry in kept], minlength=len(adapter.head))
+        summary[name] = {
+            "entries": len(kept),
+            "label_accuracy": float(np.mean(right)) if right else None,
             "empty_classes": float(np.mean(counts == 0)),
             "imbalance": _imbalance(counts),
         }
-    return quality
+    return summary
 
 
 def _imbalance(counts: HostArray) -> float:

@@ -46,12 +46,18 @@ def take_order(
             f"{', '.join(f'{name}:1' for name in SHAPES)}."
         )
     by, arrange = SHAPES[shape]
-    groups = np.zeros(count, np.int64)
-    if by == "class":
-        groups = _classes(labels, shape)
-    elif by == "domain":
-        groups = _domains(domains, count)
-    return arrange(groups, np.random.default_rng(seed))
+    if by == "class" and labels is None:
+        raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
+    names = () if domains is None else domains
+    if by == "domain" and (len(names) != count or len(set(names)) < 2):
+        raise InputError(
+            f"an order by domain needs at least two domains and one domain name for each of the {count} samples, but "
+            f"the stream has {len(names)} names of {len(set(names))} domains; use seed:N."
+        )
+    groups = (
+        labels if by == "class" else np.unique(names, return_inverse=True)[1] if by == "domain" else np.zeros(count)
+    )
+    return arrange(np.asarray(groups), np.random.default_rng(seed))
 
 
 def order_names(order: str, count: int) -> list[str]:
@@ -109,20 +115,3 @@ SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "mixed-domains": ("domain", _mixed),
     "domain-shift": ("domain", _shift),
 }
-
-
-def _classes(labels: HostArray | None, shape: str) -> HostArray:
-    if labels is None:
-        raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
-    return labels
-
-
-def _domains(domains: Sequence[str] | None, count: int) -> HostArray:
-    """The index of each sample's domain."""
-    names = () if domains is None else domains
-    if len(names) != count or len(set(names)) < 2:
-        raise InputError(
-            f"an order by domain needs at least two domains and one domain name for each of the {count} samples, but "
-            f"the stream has {len(names)} names of {len(set(names))} domains; use seed:N."
-        )
-    return np.unique(names, return_inverse=True)[1]

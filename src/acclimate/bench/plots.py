@@ -13,8 +13,8 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.bench.metrics import running_accuracy
 from acclimate.bench.tables import Cell, Table
-from acclimate.errors import InputError, MissingExtraError, RunError
-from acclimate.files import write_atomically
+from acclimate.errors import InputError, MissingExtraError
+from acclimate.files import write_atomically, writing
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # the first, grey, is for zero-shot
@@ -87,13 +87,36 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
 
 
 def draw_curves(tables: Sequence[Table], path: Path) -> None:
-    """A panel per table: the gain along the rows, thin for each dataset and thick for their average."""
-    _draw_panels(tables, path, "solid")
+    """A panel per table: the gain along the rows, thin for each dataset and thick for their average.
 
-
-def draw_ranges(tables: Sequence[Table], path: Path) -> None:
-    """Like `draw_curves` for rows that are not values on a scale: markers without lines, with a common y-axis."""
-    _draw_panels(tables, path, "none")
+    Rows that are ranges such as 0.2-0.5 are not points on a scale: they get markers without lines and a common y-axis.
+    """
+    categories = any("-" in label for label, _ in tables[0].rows if label != "zero-shot")
+    style: dict[str, Any] = {"linestyle": "none" if categories else "solid", "marker": "o"}
+    figure, panels = _new_figure(len(tables), 4.4 * len(tables) + 1.4, share_y=categories)
+    for axes, table in zip(panels, tables, strict=True):
+        rows = dict(table.rows)
+        zero_shot = rows.pop("zero-shot", None)
+        x = np.arange(len(rows))
+        gains = [_gains(cells, zero_shot) for cells in rows.values()]
+        measured = np.array([each for each, _ in gains]).T  # (columns, rows)
+        reported = [next((gain for gain in each if gain == gain), np.nan) for _, each in gains]  # in any column
+        if zero_shot:
+            axes.axhline(0, color=GREY, linewidth=1)
+        for name, values, colour in zip(table.columns[:-1], measured, _colours(len(table.columns)), strict=False):
+            axes.plot(x, values, **style, markersize=4, linewidth=1, color=colour, label=name)
+        axes.plot(x, measured[-1], **style, markersize=7, linewidth=2.6, color="black", label=table.columns[-1])
+        axes.scatter(x, reported, **REPORTED, label=REPORTED_LABEL)
+        axes.set_xticks(x, rows, rotation=45 if categories else 0)
+        axes.set_xlabel(table.corner)
+        title, _, unit = table.title.partition(":")
+        axes.set_ylabel(GAIN if zero_shot else unit)
+        if categories:
+            axes.label_outer()
+        axes.set_title(title, loc="left", fontsize=11)
+    handles, labels = panels[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, loc="outside right center")
+    _save(figure, path)
 
 
 def draw_accuracies(tables: Sequence[Table], path: Path) -> None:
@@ -127,39 +150,9 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
 FIGURES: dict[str, Callable[[Sequence[Table], Path], None]] = {
     "gains": draw_gains,
     "curves": draw_curves,
-    "ranges": draw_ranges,
     "accuracies": draw_accuracies,
     "times": draw_times,
 }
-
-
-def _draw_panels(tables: Sequence[Table], path: Path, line: str) -> None:
-    categories = line == "none"
-    figure, panels = _new_figure(len(tables), 4.4 * len(tables) + 1.4, share_y=categories)
-    for axes, table in zip(panels, tables, strict=True):
-        rows = dict(table.rows)
-        zero_shot = rows.pop("zero-shot", None)
-        x = np.arange(len(rows))
-        gains = [_gains(cells, zero_shot) for cells in rows.values()]
-        measured = np.array([each for each, _ in gains]).T  # (columns, rows)
-        reported = [next((gain for gain in each if gain == gain), np.nan) for _, each in gains]  # in any column
-        if zero_shot:
-            axes.axhline(0, color=GREY, linewidth=1)
-        style: dict[str, Any] = {"linestyle": line, "marker": "o"}
-        for name, values, colour in zip(table.columns[:-1], measured, _colours(len(table.columns)), strict=False):
-            axes.plot(x, values, **style, markersize=4, linewidth=1, color=colour, label=name)
-        axes.plot(x, measured[-1], **style, markersize=7, linewidth=2.6, color="black", label=table.columns[-1])
-        axes.scatter(x, reported, **REPORTED, label=REPORTED_LABEL)
-        axes.set_xticks(x, rows, rotation=45 if categories else 0)
-        axes.set_xlabel(table.corner)
-        title, _, unit = table.title.partition(":")
-        axes.set_ylabel(GAIN if zero_shot else unit)
-        if categories:
-            axes.label_outer()
-        axes.set_title(title, loc="left", fontsize=11)
-    handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(handles, labels, frameon=False, loc="outside right center")
-    _save(figure, path)
 
 
 def _new_figure(
@@ -200,10 +193,8 @@ def _save(figure: Any, path: Path) -> None:
             figure.savefig(content, format=kind, dpi=100, metadata=undated[kind])
     finally:
         pyplot().close(figure)
-    try:
+    with writing(path):
         write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[list[float], list[float]]:

@@ -3,17 +3,15 @@
 Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, move, softmax_and_entropy, to_host, unit_rows
+from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench.metrics import (
-    accuracy_over_time,
     early_phase,
     expected_calibration_error,
     mean_per_class_recall,
@@ -21,10 +19,10 @@ from acclimate.bench.metrics import (
 )
 from acclimate.bench.orders import take_order
 from acclimate.errors import InputError, MissingExtraError
-from acclimate.evidence import Evidence, observe_unit
-from acclimate.methods.base import Adapter, configure, create, find
+from acclimate.evidence import Head
+from acclimate.methods import Adapter, check_settings, create, find_method, require
+from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
-from acclimate.views import REDUCERS
 
 
 @dataclass(frozen=True)
@@ -36,16 +34,22 @@ class Variant:
         settings: those that differ from the method's defaults.
         settings_name: what results call the settings, such as "authors-per-dataset"; if empty, "paper" for the
             defaults and "custom" for others.
+
+    Raises:
+        InputError: there is no such method or setting.
     """
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)
     settings_name: str = ""
 
+    def __post_init__(self) -> None:
+        check_settings(find_method(self.method), self.settings)
+
     @property
     def config(self) -> dict[str, Any]:
         """All settings with their values."""
-        return asdict(configure(find(self.method), self.settings))
+        return {**find_method(self.method).default_settings(), **self.settings}
 
 
 @dataclass(frozen=True)
@@ -91,10 +95,6 @@ class Run:
             "early": float(self.correct[: early_phase(len(self.order))].mean()),
         }
 
-    def over_time(self) -> HostArray:
-        """Accuracy in equal consecutive parts of the stream."""
-        return accuracy_over_time(self.correct)
-
 
 @dataclass(frozen=True)
 class Outcome:
@@ -135,25 +135,27 @@ def compare(
 
     Returns:
         The outcome of zero-shot, then the outcomes of the variants.
+
+    Raises:
+        InputError: a method needs views, and the stream has none.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import FeatureStream, Head
+        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
+        >>> zero_shot, tda = compare(stream, [Variant("tda", {"positive_alpha": 1.0})])
+        >>> tda.runs["stored"].scores()["acc1"]
+        1.0
     """
-    vectors = _on_device(stream.class_vectors, device)
+    head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
+    for variant in every:
+        require(find_method(variant.method), views=stream.views > 1)
     runs: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
-        adapters = [
-            create(
-                variant.method,
-                vectors,
-                logit_scale=stream.logit_scale,
-                logit_bias=stream.logit_bias,
-                class_names=stream.class_names,
-                **variant.settings,
-            )
-            for variant in every
-        ]
-        domains = json.loads(stream.metadata.get("domains", "[]"))
-        positions = take_order(order, len(stream), stream.labels, domains, stream.order)
+        positions = take_order(order, len(stream), stream.labels, stream.domains, stream.order)
+        adapters = [create(variant.method, head, **variant.settings) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
     return [Outcome(*each, batch_size, device) for each in zip(every, adapters, runs, strict=True)]
@@ -166,20 +168,19 @@ def _run_pass(
     batch_size: int,
     progress: Callable[[int], None],
 ) -> list[Run]:
-    """One pass over a stream, shared by adapters."""
-    views = stream.features.shape[1] if stream.features.ndim == 3 else 1
-    size = max(1, batch_size // views)
+    """One pass over a stream, shared by adapters of one head."""
+    size = max(1, batch_size // stream.views)
     answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
     seconds = np.zeros(len(adapters))
     for start in range(0, len(order), size):
         batch = order[start : start + size]
         truth = None if stream.labels is None else stream.labels[batch]
         began = perf_counter()
-        evidence = _observe(stream.features[batch], adapters[0])
+        evidence = adapters[0].head.observe(stream.features[batch])
         seconds += perf_counter() - began
         for i, adapter in enumerate(adapters):
             began = perf_counter()
-            logits = to_host(adapter.adapt(evidence))
+            logits = to_host(adapter.adapt(evidence).logits)
             seconds[i] += perf_counter() - began
             answers[i].append(_answers(logits, truth))
             progress(len(batch))
@@ -191,41 +192,22 @@ def _run_pass(
     return runs
 
 
-def _observe(features: HostArray, adapter: Adapter) -> Evidence:
-    """The zero-shot evidence of a batch, on the adapter's device."""
-    vectors = adapter.class_vectors
-    unit: Array = unit_rows(move(as_floats(features, "features"), vectors), "features")
-    observe = observe_unit if unit.ndim == 2 else REDUCERS["confident-mean"]
-    return observe(unit, vectors, adapter.logit_scale, adapter.logit_bias)
-
-
-def _top(logits: HostArray, count: int) -> HostArray:
-    """The classes of the highest logits (n, up to count), the highest first and of equal ones the first."""
-    if logits.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
-        best = np.sort(np.argpartition(-logits, count - 1, axis=1)[:, :count], axis=1)
-    else:
-        best = np.broadcast_to(np.arange(logits.shape[1]), logits.shape)
-    by_logit = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, by_logit, axis=1)
-
-
 def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
     """Top five classes and confidences of a batch, and squared errors if the true classes are known."""
-    top = _top(logits, 5)
     probs = softmax_and_entropy(logits)[0]
-    known = top, probs.max(axis=1)
+    known = top_classes(logits, 5), probs.max(axis=1)
     return known if truth is None else (*known, squared_errors(probs, truth))
 
 
-def _on_device(array: HostArray, device: str) -> Array:
+def _on_device(head: Head, device: str) -> Head:
     if device == "numpy":
-        return array
+        return head
     try:
         import torch
     except ImportError:
         raise MissingExtraError(f"device {device!r} needs PyTorch: pip install torch, or use numpy.") from None
     try:
-        return torch.asarray(array, device=device)
+        return head.to(torch.asarray(head.class_vectors, device=device))
     except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot use device {device!r}: {reason}. Use numpy or cpu.") from error

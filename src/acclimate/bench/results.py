@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from acclimate import __version__
-from acclimate.bench.metrics import cache_quality, changes, early_phase, worst_tenth
+from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, learnt, worst_tenth
 from acclimate.bench.prequential import Outcome, Run, Variant
-from acclimate.errors import InputError, RunError
-from acclimate.files import write_atomically
+from acclimate.errors import InputError
+from acclimate.files import write_atomically, writing
 from acclimate.stream import FeatureStream
 
 OF_FILE = "those of the feature file"  # prompts that only the author of a feature file knows
@@ -59,7 +59,7 @@ class Result:
     brier: float | None
     early: dict[str, float | None]
     over_time: dict[str, list[float]] | None
-    caches: dict[str, dict[str, float | int | None]]
+    learnt: dict[str, dict[str, float | int | None]]
     order: str
     seed: int | None
     orders: dict[str, Any]
@@ -107,18 +107,17 @@ def summarise(
     wall_s = sum(run.wall_s for run in runs)
     per_s = len(stream) * len(runs) / wall_s
     seed = names[0].partition(":")[2] if len(names) == 1 else ""
-    encode_s = stream.metadata.get("encode_s")
     result = Result(
         dataset=dataset,
-        model=stream.metadata.get("encoder", "unknown"),
+        model=stream.encoder or "unknown",
         method=variant.method,
         settings=variant.settings_name or ("paper" if variant.config == Variant(variant.method).config else "custom"),
         config=variant.config,
         prompts=prompts,
-        views=stream.features.shape[1] if stream.features.ndim == 3 else 1,
-        classes=len(stream.class_names),
+        views=stream.views,
+        classes=len(stream.head),
         n=len(stream),
-        n_skipped=int(stream.metadata.get("n_skipped", 0)),
+        n_skipped=stream.skipped,
         metrics={name: scores.get(name) for name in METRICS},
         baseline=baseline or None,
         gain=scores["acc1"] - baseline["acc1"] if scores else None,
@@ -127,12 +126,12 @@ def summarise(
         brier=scores.get("brier"),
         early={"n": early_phase(len(stream)), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
-        caches=cache_quality(adapter.dump(), len(stream.class_names), runs[-1].labels),
+        learnt=learnt(adapter, runs[-1].labels),
         order=names[0] if len(names) == 1 else "many",
         seed=int(seed) if seed else None,
         orders={"names": names, **_spread(runs)},
         batch_size=outcome.batch_size,
-        precision=str(adapter.class_vectors.dtype).removeprefix("torch."),
+        precision=str(adapter.head.class_vectors.dtype).removeprefix("torch."),
         device=outcome.device,
         versions=versions(),
         hardware=hardware(outcome.device),
@@ -141,7 +140,7 @@ def summarise(
             "baseline_s": sum(run.wall_s for run in baselines),
             "ms_per_image": 1000 / per_s,
             "samples_per_s": per_s,
-            "encode_s": None if encode_s is None else float(encode_s),
+            "encode_s": stream.encode_s,
             "peak_memory_mb": peak_memory_mb(outcome.device),
         },
     )
@@ -153,10 +152,8 @@ def write_results(results: Sequence[Result], path: Path) -> None:
     content = [asdict(result) for result in results]
     lines = ",\n".join(json.dumps(each) for each in content)
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
-    try:
+    with writing(path):
         write_atomically(path, text.encode() + b"\n")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
 def read_results(path: Path) -> list[Result]:
@@ -249,5 +246,5 @@ def _spread(runs: Sequence[Run]) -> dict[str, Any]:
 
 def _curve(runs: Sequence[Run]) -> list[float]:
     """Accuracy over time, averaged over the orders."""
-    curve: list[float] = np.mean([run.over_time() for run in runs], axis=0).tolist()
+    curve: list[float] = np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()
     return curve

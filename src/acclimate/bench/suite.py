@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -11,9 +11,12 @@ from acclimate.bench.datasets import DATASETS, Dataset, read_dataset
 from acclimate.bench.orders import take_order
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import OF_FILE, Result, read_results, summarise, write_results
-from acclimate.bench.store import gpu_of, stored_stream
+from acclimate.bench.store import stored_stream
 from acclimate.encoders import load_encoder
-from acclimate.errors import InputError, RunError
+from acclimate.errors import InputError
+from acclimate.files import writing
+from acclimate.methods import find_method, require
+from acclimate.predict import gpu_of
 from acclimate.prompts import template_sets
 from acclimate.stream import FeatureStream
 
@@ -21,10 +24,9 @@ from acclimate.stream import FeatureStream
 Progress = Callable[[int, str, str], AbstractContextManager[Callable[[int], None]]]
 
 
-@contextmanager
-def silent(total: int, verb: str, things: str) -> Iterator[Callable[[int], None]]:
+def silent(total: int, verb: str, things: str) -> AbstractContextManager[Callable[[int], None]]:
     """A progress bar that shows nothing."""
-    yield lambda done: None
+    return nullcontext(lambda done: None)
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,7 @@ class Setup:
         prompts: "dataset" for each dataset's template set, or the name of one template set for all.
         views: "paper" for each dataset's number of views in the paper, or one number for all.
         orders: orders to take the samples in; several give a mean and its spread.
-        batch_size: images encoded at once, where each view is an image.
+        batch_size: images encoded at once, counting views.
         workers: threads that read images.
         device: of the encoder; the methods use it too if it is a GPU.
     """
@@ -63,7 +65,7 @@ class Setup:
         return dataset.views if self.views == "paper" else self.views
 
     def result_name(self, dataset: Dataset, variant: Variant) -> str:
-        """The file name of a result, which differs between setups."""
+        """The file name of a result; different setups give different names."""
         views = self.views_of(dataset)
         parts = (
             dataset.key,
@@ -78,13 +80,9 @@ class Setup:
 
 
 def variant_for(method: str, dataset: Dataset, settings: str) -> Variant:
-    """A method with the settings of a name on a dataset.
+    """A method on a dataset with "paper" (its defaults) or "authors-per-dataset" settings.
 
-    Args:
-        method: its name.
-        dataset: where it runs.
-        settings: "paper" for the defaults; "authors-per-dataset" for the settings that the method's authors published
-            for the dataset, or the defaults if they published none.
+    The latter are those that the authors of the method published for the dataset, or the defaults if there are none.
     """
     if settings == "authors-per-dataset" and method in dataset.authors:
         return Variant(method, dataset.authors[method], settings)
@@ -102,19 +100,11 @@ def run_suite(
 ) -> list[Result]:
     """Run methods on datasets and write one JSON file per dataset and method.
 
-    Args:
-        setup: model, prompts, views, orders.
-        datasets: those to run; all must be present.
-        methods: their names.
-        settings: name of their settings; see `variant_for`.
-        out: the folder of results.
-        skip_existing: do not run again what has a result in `out`, so that an interrupted suite continues.
-        progress: makes a progress bar.
+    With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues.
 
     Returns:
         All results, including those that existed.
     """
-    make_folder(out)
     paths: dict[tuple[str, str], Path] = {}
     missing: dict[str, list[Variant]] = {}
     for dataset in datasets:
@@ -123,6 +113,8 @@ def run_suite(
             path = paths[dataset.key, method] = out / setup.result_name(dataset, variant)
             if not (skip_existing and path.is_file()):
                 missing.setdefault(dataset.key, []).append(variant)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
     for results in run_datasets(setup, missing, progress):
         for result in results:
             if any(variant.method == result.method for variant in missing[result.dataset]):
@@ -133,28 +125,26 @@ def run_suite(
 def run_datasets(
     setup: Setup, variants: Mapping[str, Sequence[Variant]], progress: Progress = silent
 ) -> Iterator[list[Result]]:
-    """Run variants on datasets, one dataset after another.
+    """Run variants on datasets (key -> what to run), one dataset after another.
 
     All datasets are listed before the first one is encoded, so that a damaged dataset is reported at once.
 
-    Args:
-        setup: model, prompts, views, orders.
-        variants: key of a dataset -> what to run on it.
-        progress: makes a progress bar.
-
     Yields:
-        The results of one dataset, those of zero-shot first.
+        The results of one dataset, that of zero-shot first.
 
     Raises:
-        InputError: a dataset cannot be listed, or does not have one of the orders.
+        InputError: a dataset cannot be listed, or does not have one of the orders, or a method needs views.
     """
     if not variants:
         return
     listings = {key: read_dataset(DATASETS[key], setup.root) for key in variants}
-    for listing in listings.values():
+    for key, listing in listings.items():
+        for variant in variants[key]:
+            require(find_method(variant.method), views=setup.views_of(DATASETS[key]) > 1)
         for order in setup.orders:
             take_order(order, len(listing), listing.labels, listing.domains)
     encoder = load_encoder(setup.model, setup.device)
+    device = gpu_of(encoder) or "numpy"
     for key, listing in listings.items():
         with progress(len(listing), f"encoding {key}", "images") as advance:
             stream = stored_stream(
@@ -169,7 +159,6 @@ def run_datasets(
                 workers=setup.workers,
                 progress=advance,
             )
-        device = gpu_of(encoder) or "numpy"
         yield run_stream(key, stream, variants[key], setup.orders, progress, setup.prompts, device)
 
 
@@ -182,21 +171,9 @@ def run_stream(
     prompts: str = OF_FILE,
     device: str = "numpy",
 ) -> list[Result]:
-    """Run variants on a stream; the results of zero-shot first. See `prequential.compare`."""
+    """The results of variants on a stream, that of zero-shot first; see `prequential.compare`."""
     adapting = [variant for variant in variants if variant.method != "zero-shot"]
     total = len(stream) * (1 + len(adapting)) * len(orders)
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance)
     return [summarise(name, stream, outcome, outcomes[0], prompts) for outcome in outcomes]
-
-
-def make_folder(path: Path) -> None:
-    """Make a folder for results.
-
-    Raises:
-        RunError: it cannot be made.
-    """
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"cannot make the folder {path}: {error.strerror or error}.") from error

@@ -49,14 +49,14 @@ def bench(
     from acclimate.bench.suite import Setup, run_suite
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
-    from acclimate.methods.base import find
+    from acclimate.methods import find_method
 
     chosen = find_datasets(suite or [], dataset or [])
     if not chosen:
         raise InputError("nothing to run; name a --suite (ood, cross-domain) or a --dataset.")
     methods = list(dict.fromkeys(method or ["zero-shot", "tda"]))
     for name in methods:
-        find(name)
+        find_method(name)
     setup = Setup(
         root=data,
         model=model,

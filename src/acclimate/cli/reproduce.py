@@ -44,7 +44,7 @@ def reproduce(
     from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.reproduce import run_on_datasets, run_on_streams, write_report
-    from acclimate.bench.suite import Setup, make_folder
+    from acclimate.bench.suite import Setup
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
 
@@ -57,7 +57,6 @@ def reproduce(
     chosen = [RECIPES[name] for name in names]
     pyplot()  # reports a missing matplotlib before the work
     folder = out / "runs"
-    make_folder(folder)
     taken = tuple(order_names(order or ("seed:1" if streams is None else "stored"), orders))
     try:
         if data is not None and model is not None:

@@ -47,7 +47,7 @@ def run(
     from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError
     from acclimate.files import check_writable
-    from acclimate.methods import save
+    from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
     chosen = list(dict.fromkeys(method or ["tda"]))
@@ -82,7 +82,7 @@ def run(
         correct = {outcome.variant.method: outcome.runs[order].correct for outcome in outcomes}
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
-        save(outcomes[1].adapter, save_state)
+        write_state(outcomes[1].adapter, save_state)
 
 
 def _lines(path: Path) -> list[str]:
