@@ -14,10 +14,9 @@ from time import perf_counter
 
 import numpy as np
 
-from acclimate import TDA
+from acclimate import TDA, Head
 from acclimate.arrays import device as device_of
 from acclimate.arrays import namespace, softmax_and_entropy, to_host
-from acclimate.evidence import observe
 
 SCALE = 100.0
 
@@ -102,7 +101,7 @@ def adapted(K: int, d: int, to_device):
     """An adapter that filled its caches from a stream, the stream, and fresh features."""
     rng = np.random.default_rng(0)
     W = unit_class_vectors(rng, K, d)
-    adapter = TDA(to_device(W), logit_scale=SCALE)
+    adapter = TDA(Head(to_device(W), logit_scale=SCALE))
     stream = np.concatenate([make_features(rng, W, 6, sharp=True), make_features(rng, W, 40, sharp=False)])
     stream = to_device(stream)
     adapter.step(stream)
@@ -113,7 +112,7 @@ def filled(K: int, d: int, to_device):
     """An adapter whose caches were filled by hand (adapting a stream takes long at 20,000 classes), fresh features."""
     rng = np.random.default_rng(0)
     W = unit_class_vectors(rng, K, d)
-    adapter = TDA(to_device(W), logit_scale=SCALE)
+    adapter = TDA(Head(to_device(W), logit_scale=SCALE))
     entries = {}
     for kind, capacity in (("positive", 3), ("negative", 2)):
         classes = np.tile(np.arange(K, dtype=np.int32), capacity)
@@ -124,7 +123,7 @@ def filled(K: int, d: int, to_device):
             f"{kind}.classes": classes,
             f"{kind}.entropies": rng.uniform(0, 0.1 if kind == "positive" else 3.0, len(classes)),
             f"{kind}.ids": np.arange(len(classes)),
-            f"{kind}.marks": own if kind == "positive" else np.concatenate([own, others], axis=1),
+            f"{kind}.targets": own if kind == "positive" else np.concatenate([own, others], axis=1),
         }
     adapter.restore(entries)
     return adapter, fresh_features(rng, W, to_device)
@@ -177,8 +176,8 @@ def main() -> None:
 
     K, d, B = 1000, 512, 256
     adapter, _, fresh = adapted(K, d, to_device)
-    W = adapter.class_vectors
-    sizes = {kind: cache.size for kind, cache in adapter.caches.items()}
+    W = adapter.head.class_vectors
+    sizes = {name: len(entries) for name, entries in adapter.entries().items()}
     print(f"K={K}, d={d}, device={options.device}, entries: {sizes['positive']} positive, {sizes['negative']} negative")
 
     published = PublishedWay(W)
@@ -186,7 +185,7 @@ def main() -> None:
     walk, single = batches(fresh, B), batches(fresh, 1)
     at_once = {
         "zero-shot product": lambda: SCALE * (next(walk) @ W.T),
-        "zero-shot evidence": lambda: observe(next(walk), W, SCALE),
+        "zero-shot evidence": lambda: adapter.head.observe(next(walk)),
         "TDA": lambda: adapter.step(next(walk)),
     }
     long_walk = batches(fresh, 1024)
@@ -203,7 +202,7 @@ def main() -> None:
         against = f"{seconds / floor:.2f}" if batch == B else ""
         each = seconds / batch
         print(f"{name:20}{batch:6}{1e3 * seconds:9.3f}{1e6 * each:11.1f}{against:>13}{reference / each:25.1f}")
-    print("arithmetic floor of a TDA step: 6 zero-shot products (1, and 3 positive and 2 negative entries a class)")
+    print("arithmetic floor of a TDA step: 6 zero-shot products (1, and 3 positive and 2 negative entries per class)")
     print(f"state: {state_mb(adapter):.1f} MB; class vectors: {W.shape[0] * W.shape[1] * 4 / 1e6:.1f} MB")
     check_same_answers(adapter, published, fresh)
     if not options.quick:
@@ -218,7 +217,7 @@ def state_mb(adapter: TDA) -> float:
 def fill_published(published: PublishedWay, adapter: TDA) -> None:
     """Give the published way the adapter's entries."""
     dump = adapter.dump()
-    W = adapter.class_vectors
+    W = adapter.head.class_vectors
     for kind, target in (("positive", published.positive), ("negative", published.negative)):
         keys = dump[f"{kind}.keys"]
         for i, label in enumerate(dump[f"{kind}.classes"].tolist()):
@@ -253,7 +252,7 @@ def growth(to_device, finish) -> None:
     rng = np.random.default_rng(1)
     for _ in range(4):
         times = time_step(adapter, fresh, finish)
-        entries = sum(cache.size for cache in adapter.caches.values())
+        entries = sum(map(len, adapter.entries().values()))
         ratio = times["tda"] / times["zero-shot"]
         print(f"{adapter.samples_seen:14}{1e3 * times['tda']:12.2f}{ratio:13.2f}{entries:9}")
         adapter.step(stream[namespace(stream).asarray(rng.permutation(stream.shape[0]), device=device_of(stream))])
@@ -261,7 +260,7 @@ def growth(to_device, finish) -> None:
 
 def time_step(adapter: TDA, fresh, finish) -> dict[str, float]:
     """Median seconds of a zero-shot product and a TDA step on 256 samples."""
-    walk, W = batches(fresh, 256), adapter.class_vectors
+    walk, W = batches(fresh, 256), adapter.head.class_vectors
     sides = {"zero-shot": lambda: SCALE * (next(walk) @ W.T), "tda": lambda: adapter.step(next(walk))}
     return time_in_turn(sides, repeats=6, finish=finish)
 

@@ -87,3 +87,62 @@ def update(queue, item, capacity):
     elif item[0] < queue[-1][0]:
         queue[-1] = item
     queue.sort(key=lambda entry: entry[0])
+
+
+class Naive:
+    """A zero-shot classifier to build naive methods on."""
+
+    def __init__(self, W, scale, bias=0.0):
+        self.W = np.asarray(W, np.float64) / np.linalg.norm(W, axis=1, keepdims=True)
+        self.scale, self.bias = scale, bias
+
+    def step(self, features):
+        answers = []
+        for f in np.asarray(features, np.float64):
+            f = f / np.linalg.norm(f)
+            z = self.scale * self.W @ f + self.bias
+            p = np.exp(z - z.max())
+            answers.append(self.answer(f, z, p / p.sum()))
+        return np.array(answers)
+
+
+class NaiveDOTA(Naive):
+    """Means and pooled covariance from a list of all samples, computed anew at every refresh."""
+
+    def __init__(self, W, scale, bias=0.0, rate=0.02, limit=0.2, variance=0.004, ridge=1e-4, refresh=64):
+        super().__init__(W, scale, bias)
+        self.rate, self.limit, self.variance, self.ridge, self.refresh = rate, limit, variance, ridge, refresh
+        self.samples, self.counted = [], []
+
+    def answer(self, f, z, p):
+        if len(self.samples) % self.refresh == 0:
+            self.counted = list(self.samples)
+        answer = z + self.discriminant(f)
+        self.samples.append((f, p))
+        return answer
+
+    def discriminant(self, f):
+        if not self.counted:
+            return 0.0
+        K, d = self.W.shape
+        c = 1 + sum(p for _, p in self.counted)
+        mu = sum(np.outer(p, x) for x, p in self.counted) / c[:, None]
+        S = K * self.variance * np.eye(d)
+        for x, p in self.counted:
+            for k in range(K):
+                S += p[k] * np.outer(x - mu[k], x - mu[k])
+        L = np.linalg.inv((1 - self.ridge) * S / c.sum() + self.ridge * np.eye(d))
+        g = np.array([f @ L @ mu[k] - mu[k] @ L @ mu[k] / 2 for k in range(K)])
+        return min(self.rate * c.mean(), self.limit) * g
+
+
+class NaivePrior(Naive):
+    def __init__(self, W, scale, bias=0.0, strength=0.5, smoothing=10.0):
+        super().__init__(W, scale, bias)
+        self.strength, self.smoothing, self.answers = strength, smoothing, []
+
+    def answer(self, f, z, p):
+        self.answers.append(p)
+        K = len(p)
+        share = (self.smoothing + sum(self.answers)) / (K * self.smoothing + len(self.answers))
+        return z - self.strength * np.log(K * share)

@@ -43,11 +43,12 @@ def test_one_image_many_images(classifier, paths):
 def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):
     predictions = list(classifier.stream(paths))
     features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
-    adapter = TDA(classifier.adapter.class_vectors, logit_scale=encoder.logit_scale, logit_bias=encoder.logit_bias)
+    adapter = TDA(classifier.head)
     probs, _ = softmax_and_entropy(adapter.step(features))
     assert [LABELS[i] for i in probs.argmax(axis=1)] == [each.label for each in predictions]
     np.testing.assert_allclose([each.score for each in predictions], probs.max(axis=1), atol=1e-4)
     assert [each.index for each in predictions] == list(range(40))
+    assert [each.name for each in predictions] == [str(path) for path in paths]
     assert all(each.changed == (each.label != each.zero_shot.label) for each in predictions)
 
 
@@ -63,7 +64,7 @@ def test_batches_and_threads_do_not_change_answers(encoder, paths, tmp_path, bat
 def test_unreadable_images_raise_or_are_skipped(classifier, paths, tmp_path):
     (tmp_path / "empty.jpg").touch()
     images = [paths[0], tmp_path / "empty.jpg", tmp_path / "nowhere.png", paths[1]]
-    with pytest.raises(ImageError, match="image 1 cannot be read: the file is empty"):
+    with pytest.raises(ImageError, match=r"empty\.jpg cannot be read: the file is empty"):
         list(classifier.stream(images))
     assert classifier.adapter.samples_seen == 0
     predictions = list(classifier.stream(images, on_error="skip"))
@@ -126,6 +127,25 @@ def test_shaped_like_scikit_learn(encoder, paths, tmp_path):
     assert list(one.classes_[probs.argmax(axis=1)]) == list(other.predict(paths))
 
 
+@pytest.mark.parametrize("method", ["tda", "zero", "mta", "dota", "prior", "zero-shot"])
+def test_views_work_with_every_method(encoder, paths, tmp_path, method):
+    def answers(**options):
+        classifier = Classifier(LABELS, encoder, method=method, views=8, cache=tmp_path, **options)
+        return [(each.label, round(each.score, 3)) for each in classifier.stream(paths[:12])]
+
+    assert answers(batch_size=8) == answers(batch_size=64, workers=1)
+
+
+def test_answers_without_learning_change_nothing(classifier, paths):
+    classifier(paths[:20])
+    before = classifier.adapter.dump()
+    classifier(paths[20:], adapt=False)
+    assert classifier.adapter.samples_seen == 20
+    assert all(np.array_equal(values, before[name]) for name, values in classifier.adapter.dump().items())
+    (batch,) = classifier.batches(paths[:3], first_id=100)
+    assert [each.id for each in batch] == [100, 101, 102]
+
+
 def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
     class Counting:
         calls = 0
@@ -148,8 +168,10 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
         ([], {}, "label"),
         (["cat"], {}, r"one label \('cat'\) leaves nothing to choose"),
         (["cat", "cat"], {}, "cat"),
-        (["cat", "dog"], {"batch_size": 0}, "batch_size must be at least 1"),
+        (["cat", "dog"], {"batch_size": 0}, "batch_size and views must be at least 1"),
         (["cat", "dog"], {"templates": "a photo"}, "a photo"),
+        (["cat", "dog"], {"views": 0}, "batch_size and views must be at least 1"),
+        (["cat", "dog"], {"method": "zero"}, "the method 'zero' needs several views per image"),
         (["cat", "dog"], {"method": "tad"}, "did you mean 'tda'"),
         (["cat", "dog"], {"positive_alpa": 1}, "did you mean 'positive_alpha'"),
     ],
@@ -159,8 +181,8 @@ def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path
         Classifier(labels, encoder, cache=tmp_path, **options)
 
 
-def test_what_is_no_encoder():
-    with pytest.raises(InputError, match="object is no encoder: it lacks dim, logit_scale"):
+def test_what_is_not_an_encoder():
+    with pytest.raises(InputError, match="object is not an encoder: it lacks dim, logit_scale"):
         Classifier(["cat", "dog"], object())
 
 

@@ -1,15 +1,15 @@
 import numpy as np
 import pytest
 
-from acclimate import observe, observe_views
+from acclimate import Head
 from acclimate.arrays import to_host
-from acclimate.errors import InputError
 from reference import entropy
 
 
 def test_observe_is_the_zero_shot_classifier(to_backend, stream):
-    evidence = observe(to_backend(7 * stream.features), to_backend(stream.class_vectors), 10.0, -3.0)
-    logits = 10.0 * stream.features.astype(np.float64) @ stream.class_vectors.T - 3.0
+    vectors = stream.head.class_vectors
+    evidence = Head(to_backend(5 * vectors), 10.0, -3.0).observe(to_backend(7 * stream.features))
+    logits = 10.0 * stream.features.astype(np.float64) @ vectors.T - 3.0
     probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     np.testing.assert_allclose(to_host(evidence.features), stream.features, atol=1e-6)
     np.testing.assert_allclose(to_host(evidence.logits), logits, atol=1e-4)
@@ -21,10 +21,10 @@ def test_observe_is_the_zero_shot_classifier(to_backend, stream):
 def test_views_are_averaged_over_the_most_confident(to_backend, stream, views, kept):
     rng = np.random.default_rng(0)
     features = stream.features[:5, None] + 0.1 * rng.standard_normal((5, views, 32)).astype(np.float32)
-    evidence = observe_views(to_backend(features), to_backend(stream.class_vectors), 10.0)
+    evidence = stream.head.to(to_backend(features)).observe(to_backend(features))
     for i, sample in enumerate(features.astype(np.float64)):
         sample = sample / np.linalg.norm(sample, axis=1, keepdims=True)
-        logits = 10.0 * sample @ stream.class_vectors.T
+        logits = 10.0 * sample @ stream.head.class_vectors.T
         probs = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         best = np.argsort([entropy(p) for p in probs])[:kept]
         np.testing.assert_allclose(to_host(evidence.features)[i], sample[best].mean(axis=0), atol=1e-5)
@@ -34,12 +34,52 @@ def test_views_are_averaged_over_the_most_confident(to_backend, stream, views, k
 
 
 def test_one_view_is_no_views(stream):
-    one = observe(stream.features[:9], stream.class_vectors, 10.0)
-    many = observe_views(stream.features[:9, None], stream.class_vectors, 10.0)
+    one, many = stream.head.observe(stream.features[:9]), stream.head.observe(stream.features[:9, None])
     for name in ("features", "logits", "probs", "entropy"):
         np.testing.assert_allclose(getattr(many, name), getattr(one, name), atol=1e-6)
 
 
-def test_views_must_have_three_axes(stream):
-    with pytest.raises(InputError, match=r"views must be \(samples, views, dim\), got shape \(400, 32\)"):
-        observe_views(stream.features, stream.class_vectors, 10.0)
+def test_views_are_kept_for_methods_that_want_them(stream):
+    rng = np.random.default_rng(0)
+    features = stream.features[:5, None] + 0.1 * rng.standard_normal((5, 7, 32)).astype(np.float32)
+    evidence = stream.head.observe(3 * features)
+    assert stream.head.observe(stream.features).views is None
+    assert evidence.views.shape == (5, 7, 32)
+    np.testing.assert_allclose(np.linalg.norm(evidence.views, axis=-1), 1, atol=1e-6)
+    part = evidence[1:3]
+    assert (len(evidence), len(part)) == (5, 2)
+    assert np.array_equal(part.views, evidence.views[1:3])
+
+
+def test_a_head_is_normalised_once(to_backend):
+    rows = np.random.default_rng(0).standard_normal((500, 300)).astype(np.float32)
+    head = Head(to_backend(rows), logit_scale=100.0)
+    again = Head(head.class_vectors, logit_scale=100.0)
+    assert np.array_equal(to_host(again.class_vectors), to_host(head.class_vectors))
+    assert np.array_equal(
+        to_host(head.add(head.class_vectors[:2], ["a", "b"]).class_vectors[:500]), to_host(head.class_vectors)
+    )
+    assert head.fingerprint == again.fingerprint
+
+
+def test_a_head_cannot_be_changed(stream):
+    with pytest.raises(AttributeError):
+        stream.head.logit_scale = 3.0
+    vectors = stream.head.class_vectors.copy()
+    head = Head(vectors, logit_scale=10.0)
+    vectors[:] = 7.0
+    np.testing.assert_array_equal(head.class_vectors, stream.head.class_vectors)
+
+
+def test_heads_that_differ_say_in_what(stream):
+    head = stream.head
+    assert head.differences(Head(head.class_vectors, 10.0, class_names=head.class_names)) == []
+    assert head.differences(head.remove(["class 0"])) == ["8 classes against 7"]
+    others = {
+        Head(head.class_vectors, 20.0, class_names=head.class_names): "logit scale 10 (bias 0) against 20 (bias 0)",
+        Head(head.class_vectors, 10.0): "class 0 is 'class 0' against '0'",
+        Head(head.class_vectors[::-1], 10.0, class_names=head.class_names): "the class vectors differ (another model",
+    }
+    for other, message in others.items():
+        assert head.differences(other)[0].startswith(message)
+        assert other.fingerprint != head.fingerprint

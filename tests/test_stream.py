@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from acclimate import FeatureStream, read_stream, write_stream
+from acclimate import FeatureStream, Head, create, read_stream, write_stream
 from acclimate.errors import AcclimateError, InputError
 
 
@@ -12,7 +12,7 @@ from acclimate.errors import AcclimateError, InputError
 def content(stream):
     return {
         "features": stream.features,
-        "class_vectors": stream.class_vectors,
+        "class_vectors": stream.head.class_vectors,
         "labels": stream.labels,
         "order": np.arange(400)[::-1].copy(),
     }
@@ -20,25 +20,52 @@ def content(stream):
 
 def check_same(read, stream):
     np.testing.assert_allclose(read.features, stream.features, atol=1e-6)
-    np.testing.assert_allclose(read.class_vectors, stream.class_vectors, atol=1e-6)
+    np.testing.assert_allclose(read.head.class_vectors, stream.head.class_vectors, atol=1e-6)
     assert np.array_equal(read.labels, stream.labels)
-    assert (read.logit_scale, read.class_names) == (10.0, stream.class_names)
+    assert (read.head.logit_scale, read.head.class_names) == (10.0, stream.head.class_names)
     assert len(read) == 400
 
 
 def test_streams_go_round(stream, tmp_path):
     full = FeatureStream(
-        **vars(stream) | {"order": np.arange(400)[::-1], "logit_bias": -1.5, "metadata": {"note": "x"}}
+        stream.features,
+        Head(stream.head.class_vectors, 10.0, -1.5, stream.head.class_names),
+        stream.labels,
+        order=np.arange(400)[::-1],
+        domains=("photo", "sketch") * 200,
+        files=tuple(f"{i}.jpg" for i in range(400)),
+        encoder="bundled",
+        prompts="openai-7",
+        skipped=3,
+        encode_s=1.25,
+        notes={"note": "x"},
     )
     write_stream(full, tmp_path / "s.safetensors")
     read = read_stream(tmp_path / "s.safetensors")
     check_same(read, stream)
     assert np.array_equal(read.order, full.order)
-    assert (read.logit_bias, read.metadata) == (-1.5, {"note": "x"})
+    for name in ("domains", "files", "encoder", "prompts", "skipped", "encode_s", "notes"):
+        assert getattr(read, name) == getattr(full, name), name
+    assert read.head.logit_bias == -1.5
+
+
+def test_streams_with_views_go_round_and_run(stream, tmp_path):
+    views = np.stack([stream.features, stream.features[::-1]], axis=1).astype(np.float16)
+    write_stream(FeatureStream(views, stream.head, stream.labels), tmp_path / "v.safetensors")
+    read = read_stream(tmp_path / "v.safetensors")
+    assert (read.views, stream.views) == (2, 1)
+    np.testing.assert_allclose(read.features, views, atol=1e-3)
+    for method in ("tda", "zero", "mta"):
+        assert create(method, read.head).step(read.features).shape == (400, 8)
+
+
+def test_streams_are_written_as_safetensors_only(stream, tmp_path):
+    with pytest.raises(InputError, match=r"feature files are written as .safetensors"):
+        write_stream(stream, tmp_path / "s.npz")
 
 
 def test_npz(content, stream, tmp_path):
-    np.savez(tmp_path / "s.npz", logit_scale=10.0, class_names=np.array(stream.class_names), **content)
+    np.savez(tmp_path / "s.npz", logit_scale=10.0, class_names=np.array(stream.head.class_names), **content)
     check_same(read_stream(tmp_path / "s.npz"), stream)
 
 
@@ -50,7 +77,7 @@ def test_npy_with_the_rest_beside_it(content, stream, tmp_path):
             tmp_path / "features.npy",
             labels=labels,
             class_vectors=tmp_path / "class_vectors.npy",
-            class_names=stream.class_names,
+            class_names=stream.head.class_names,
             logit_scale=10.0,
         )
         check_same(read, stream)
@@ -59,14 +86,14 @@ def test_npy_with_the_rest_beside_it(content, stream, tmp_path):
 def test_pt_as_a_dict_and_as_a_bare_tensor(content, stream, tmp_path):
     torch = pytest.importorskip("torch")
     tensors = {name: torch.asarray(values) for name, values in content.items()}
-    torch.save(tensors | {"logit_scale": 10.0, "class_names": list(stream.class_names)}, tmp_path / "s.pt")
+    torch.save(tensors | {"logit_scale": 10.0, "class_names": list(stream.head.class_names)}, tmp_path / "s.pt")
     check_same(read_stream(tmp_path / "s.pt"), stream)
     torch.save(tensors["features"].bfloat16(), tmp_path / "f.pt")
     torch.save(tensors["labels"], tmp_path / "l.pt")
     beside = {"labels": tmp_path / "l.pt", "class_vectors": tensors["class_vectors"], "logit_scale": 10.0}
     read = read_stream(tmp_path / "f.pt", **beside)
     assert np.array_equal(read.labels, stream.labels)
-    assert read.class_names == tuple(str(i) for i in range(8))
+    assert read.head.class_names == tuple(str(i) for i in range(8))
 
 
 def test_a_pt_that_wants_to_run_code_is_refused(tmp_path):
@@ -99,20 +126,27 @@ def meta(**changes):
         (lambda t, m: t.pop("class_vectors"), "holds no class_vectors; add it to the file, or pass class_vectors"),
         (lambda t, m: m.pop("logit_scale"), r"holds no logit_scale; .* pass logit_scale \(100 for OpenAI's CLIP\)"),
         (bad("features", np.ones((400, 31), np.float32)), "features have dim 31, class vectors 32"),
-        (bad("features", np.ones((0, 32), np.float32)), r"must be a table with rows and columns, got shape \(0, 32\)"),
-        (bad("features", np.ones(32, np.float32)), "must be a table"),
-        (bad("features", np.zeros((400, 32), np.float32)), r"features: row 0 is all zeros \(400 such of 400\)"),
+        (
+            bad("features", np.ones((0, 32), np.float32)),
+            r"must be \(samples, dim\) or \(samples, views, dim\), got \(0, 32\)",
+        ),
+        (bad("features", np.ones(32, np.float32)), r"must be \(samples, dim\)"),
+        (bad("features", np.zeros((400, 32), np.float32)), r"features: row 0 is all zeros \(400 of 400 rows\)"),
         (bad("features", np.full((400, 32), np.nan, np.float32)), "holds NaN or infinity"),
         (bad("features", np.ones((400, 32), np.int64)), "must be floating point"),
-        (bad("class_vectors", np.ones((0, 32), np.float32)), "class_vectors must be a table"),
+        (
+            bad("class_vectors", np.ones((0, 32), np.float32)),
+            "class vectors must be .classes, dim. with at least one class",
+        ),
         (bad("labels", np.zeros(399, np.int64)), "labels must be 400 whole numbers"),
         (bad("labels", np.zeros(400, np.float32)), "labels must be 400 whole numbers, got float32"),
         (bad("labels", np.full(400, 8)), "labels must lie between 0 and 7, got 8 to 8"),
         (bad("labels", np.full(400, -1)), "labels must lie between 0 and 7, got -1 to -1"),
         (bad("order", np.zeros(400, np.int64)), "order must hold every position from 0 to 399 once"),
+        (meta(domains=json.dumps(["a"])), "domains must name every sample: 1 names for 400 samples"),
         (meta(class_names=json.dumps(["a"])), "1 class names for 8 class vectors"),
         (meta(class_names="[broken"), "cannot be read"),
-        (meta(logit_scale="much"), "logit_scale and logit_bias must be numbers"),
+        (meta(logit_scale="much"), "logit_scale must be a number, got 'much'"),
     ],
 )
 def test_files_whose_parts_do_not_fit(stream_file, change, message):

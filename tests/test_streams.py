@@ -23,7 +23,7 @@ def real(request, shared):
 def test_answers_are_those_of_the_published_algorithm(real, to_backend, batch_size):
     stream, tensors = real
     features = to_backend(stream.features[stream.order])
-    adapter = TDA(to_backend(stream.class_vectors), logit_scale=stream.logit_scale)
+    adapter = TDA(stream.head.to(features))
     size = batch_size or len(stream)
     logits = np.concatenate([to_host(adapter.step(features[i : i + size])) for i in range(0, len(stream), size)])
     predictions, reference, labels = (
@@ -42,7 +42,7 @@ def test_both_caches_help_and_together_most(real):
     features, labels = stream.features[stream.order], stream.labels[stream.order]
 
     def accuracy(method, **settings):
-        adapter = method(stream.class_vectors, logit_scale=stream.logit_scale, **settings)
+        adapter = method(stream.head, **settings)
         return 100 * np.mean(adapter.step(features).argmax(axis=1) == labels)
 
     zero_shot = accuracy(ZeroShot)

@@ -148,7 +148,7 @@ class Classifier:
             if adapted := adapt_batch(self.adapter, batch, first_id, learn):
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
-                answered = predictions(self.head, *adapted, top_k, readable, names)
+                answered = predictions(self.head, adapted, top_k, readable, names)
             yield sorted([*answered, *failed], key=lambda each: each.index)
 
     def predict(self, images: Sequence[Any]) -> HostArray:
@@ -158,7 +158,7 @@ class Classifier:
     def predict_proba(self, images: Sequence[Any]) -> HostArray:
         """Probabilities (n, K) in the order of `classes_`, adapting unless frozen."""
         adapted = (adapt_batch(self.adapter, batch) for batch in self._encoded(images, "raise"))
-        parts = [softmax_and_entropy(to_host(each[1].logits))[0] for each in adapted if each]
+        parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
     def add_labels(self, labels: Sequence[str]) -> None:

@@ -133,25 +133,24 @@ def gpu_of(encoder: Encoder) -> str | None:
 class Preparer:
     """Makes what an encoder takes of an image: the image as the model wants it, then its augmented views.
 
-    Views are made with Pillow, or with PyTorch where the encoder runs on a GPU.
-
     Args:
         encoder: the model.
         views: per image: itself and `views - 1` AugMix views.
         seed: of the views. Image i of a stream has the views of (seed, i), however the stream is cut or restarted.
+        device: where PyTorch makes the views; the encoder's GPU when not given. Without either, Pillow makes them.
     """
 
-    def __init__(self, encoder: Encoder, views: int = 1, seed: int = 0) -> None:
+    def __init__(self, encoder: Encoder, views: int = 1, seed: int = 0, device: str | None = None) -> None:
         if views < 1:
             raise InputError(f"views must be at least 1, got {views}.")
         self.encoder, self.views, self.seed = encoder, views, seed
-        self.device = gpu_of(encoder)
+        self.device = device or gpu_of(encoder)
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
         if self._target is not None and self.device is not None:
             try:
                 import torch  # noqa: F401
             except ImportError as error:
-                raise MissingExtraError("views on a GPU need PyTorch: pip install 'acclimate[torch]'.") from error
+                raise MissingExtraError("views on a device need PyTorch: pip install 'acclimate[torch]'.") from error
 
     def __call__(self, index: int, image: Image.Image) -> list[Any]:
         """What the encoder takes for the views of an upright RGB image, the first of which is the image itself."""
@@ -191,6 +190,7 @@ def encode_ahead(
     batch_size: int = 32,
     workers: int | None = None,
     start: int = 0,
+    device: str | None = None,
 ) -> Iterator[Batch]:
     """Encode images in order, batch by batch; reading and preparing run ahead in threads.
 
@@ -202,8 +202,9 @@ def encode_ahead(
         batch_size: images, counting views, that the encoder is given at once.
         workers: threads; `default_workers()` when not given.
         start: position of the first of `images` in the whole stream.
+        device: where PyTorch makes the views; see `Preparer`.
     """
-    prepare = Preparer(encoder, views, seed)
+    prepare = Preparer(encoder, views, seed, device)
     workers = workers or default_workers()
     size = max(1, batch_size // views)
     # Views are large, 38 MB per image at 224 pixels, so no more of them wait than keep workers and encoder busy.
@@ -233,9 +234,15 @@ def _read(prepare: Preparer, item: tuple[int, Any]) -> tuple[str, list[Any] | Im
         return name, ImageError(reason(error))
 
 
-def adapt_batch(
-    adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True
-) -> tuple[Evidence, Step] | None:
+class Adapted(NamedTuple):
+    """What an adapter made of a batch: the evidence, its step, and the ids of the samples, None if none was learnt."""
+
+    evidence: Evidence
+    step: Step
+    ids: HostArray | None
+
+
+def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True) -> Adapted | None:
     """Show a batch to an adapter; None if no image of it could be read.
 
     Args:
@@ -247,37 +254,43 @@ def adapt_batch(
     readable = batch.readable
     if not readable:
         return None
+    if first_id is None:
+        ids = adapter.samples_seen + np.arange(len(readable))
+    else:
+        ids = first_id + np.array(readable)
     evidence = adapter.head.observe(batch.features)
-    return evidence, adapter.adapt(evidence, None if first_id is None else np.array(readable) + first_id, learn)
+    step = adapter.adapt(evidence, ids, learn)
+    return Adapted(evidence, step, ids if learn and not adapter.frozen else None)
 
 
 def predictions(
-    head: Head, evidence: Evidence, step: Step, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
+    head: Head, adapted: Adapted, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
 ) -> list[Prediction]:
     """Adapted logits in words.
 
     Args:
         head: that made the evidence.
-        evidence: of B samples.
-        step: what an adapter made of it.
+        adapted: of B samples.
         top_k: how many labels to name.
         indices: positions in the stream of the B samples.
         names: of the B samples, if they have any.
     """
-    adapted = softmax_and_entropy(to_host(step.logits))[0]
+    evidence, step, ids = adapted
+    scores = softmax_and_entropy(to_host(step.logits))[0]
     probs, entropy = to_host(evidence.probs), evidence.host_entropy
-    best, labels = top_classes(adapted, top_k), head.class_names
-    entered = {kind: set(change.admitted) for kind, change in step.changes.items()}
+    best, labels = top_classes(scores, top_k), head.class_names
+    entered = {name: set(change.admitted) for name, change in step.changes.items()}
     found = []
     for row, (index, own) in enumerate(zip(indices, probs.argmax(axis=1).tolist(), strict=True)):
         found.append(
             Prediction(
                 index=index,
-                top=tuple(Answer(labels[c], float(adapted[row, c])) for c in best[row]),
+                top=tuple(Answer(labels[c], float(scores[row, c])) for c in best[row]),
                 zero_shot=Answer(labels[own], float(probs[row, own])),
                 entropy=float(entropy[row]),
                 name=names[row] if names else "",
-                admitted=tuple(kind for kind, places in entered.items() if row in places),
+                id=None if ids is None else int(ids[row]),
+                admitted=tuple(name for name, places in entered.items() if row in places),
             )
         )
     return found

@@ -3,8 +3,10 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, ZeroShot
+from acclimate import TDA, Prior, Step, Sums, ZeroShot
 from acclimate.checks import LAWS, check_adapter
+from acclimate.errors import InputError
+from acclimate.methods import CLASSES, State
 
 
 class Sound(TDA):
@@ -13,50 +15,92 @@ class Sound(TDA):
 
 class SeesTheBatch(ZeroShot):
     def respond(self, evidence, ids, learn):
-        return evidence.logits - evidence.logits.mean(axis=0)
+        return Step(evidence.logits - evidence.logits.mean(axis=0))
 
 
 class Random(ZeroShot):
     def respond(self, evidence, ids, learn):
-        return evidence.logits + np.random.default_rng().random(evidence.logits.shape, np.float32) * 1e-5
+        return Step(evidence.logits + np.random.default_rng().random(evidence.logits.shape, np.float32) * 1e-5)
 
 
 class WritesToItsInput(ZeroShot):
-    def step(self, features, ids=None):
-        answer = super().step(features, ids)
+    def step(self, features, ids=None, learn=True):
+        answer = super().step(features, ids, learn)
         features *= 2
         return answer
+
+
+class Features(State):
+    """Every feature that was added."""
+
+    rule = "union"
+
+    def clear(self):
+        self.kept = np.zeros((0, self.head.dim), np.float32)
+
+    def dump(self):
+        return {"kept": self.kept}
+
+    def restore(self, arrays):
+        self.kept = arrays["kept"]
+
+    def reindexed(self, arrays, position, classes):
+        return arrays
+
+    def merged(self, dumps):
+        return dumps[-1]
 
 
 class Hoarder(ZeroShot):
     """Keeps every feature it sees."""
 
-    def __init__(self, class_vectors, **arguments):
-        super().__init__(class_vectors, **arguments)
-        self.clear()
+    merges = None
+    kind_of_state = Features
+
+    def setup(self):
+        self.features = self.declare("features", self.kind_of_state(self.head))
 
     def respond(self, evidence, ids, learn):
         if learn:
-            self.kept = np.concatenate([self.kept, evidence.features])
-        return evidence.logits
+            self.features.kept = np.concatenate([self.features.kept, evidence.features])
+        return Step(evidence.logits)
 
-    def clear(self):
-        self.kept = np.zeros((0, self.dim), np.float32)
 
-    def dump(self):
-        return {"kept": self.kept}
-
-    def restore(self, tensors):
-        self.kept = tensors["kept"]
-
-    mergeable = False
+class Forgets(Features):
+    def restore(self, arrays):
+        pass
 
 
 class Forgetful(Hoarder):
     """Does not restore what it dumped."""
 
-    def restore(self, tensors):
-        pass
+    kind_of_state = Forgets
+
+
+class Unpicklable(Hoarder):
+    """Leaves its state out when it is pickled."""
+
+    def __getstate__(self):
+        parts = {"features": Features(self.head)}
+        return self.__dict__ | {"parts": parts, "features": parts["features"]}
+
+
+class StaysBehind(ZeroShot):
+    """Answers by what it has seen, and forgets it when it moves."""
+
+    merges = None
+
+    def setup(self):
+        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,)))
+
+    def respond(self, evidence, ids, learn):
+        if learn:
+            self.sums.add(counts=evidence.probs.sum(axis=0))
+        return Step(evidence.logits + (self.samples_seen > 0) * self.sums.total("counts").sum())
+
+    def to(self, like):
+        super().to(like)
+        self.sums.clear()
 
 
 class Unresettable(Hoarder):
@@ -73,53 +117,55 @@ class LearnsWhileFrozen(Hoarder):
 class LastOneWins(Hoarder):
     """Merging takes the last state."""
 
-    mergeable = True
+    merges = "union"
 
-    def absorb(self, others):
-        if others:
-            self.kept = others[-1].kept
+
+class CountsWrong(Prior):
+    """Sums that do not add up."""
+
+    def setup(self):
+        super().setup()
+        merged = self.answers.merged
+        self.answers.merged = lambda dumps: merged(dumps[:1])
 
 
 class LearnsBeforeItLooks(TDA):
     """Adapts the first half of a batch before it refuses the second."""
 
-    def step(self, features, ids=None):
+    def step(self, features, ids=None, learn=True):
         middle = max(1, len(features) // 2)
         first = super().step(features[:middle])
         return np.concatenate([first, super().step(features[middle:])]) if len(features) > middle else first
 
 
 class Wide(ZeroShot):
-    def step(self, features, ids=None):
-        return super().step(features, ids).astype(np.float64)
+    def step(self, features, ids=None, learn=True):
+        return super().step(features, ids, learn).astype(np.float64)
 
 
 class BreaksOnOneClass(ZeroShot):
     def respond(self, evidence, ids, learn):
-        return (
-            evidence.logits / (evidence.logits.shape[1] - 1.0)
-            if evidence.logits.shape[1] > 1
-            else np.nan * evidence.logits
-        )
+        return Step(evidence.logits if evidence.logits.shape[1] > 1 else np.nan * evidence.logits)
 
 
 class NotFiniteAtFirst(ZeroShot):
     def respond(self, evidence, ids, learn):
-        return evidence.logits if self.samples_seen or len(ids) > 1 else np.nan * evidence.logits
+        return Step(evidence.logits if self.samples_seen or len(ids) > 1 else np.nan * evidence.logits)
 
 
 class KeepsOldClasses(TDA):
-    def reindex(self, position):
-        self.clear()
+    """Forgets everything when the classes change."""
+
+    def remove_classes(self, class_names):
+        super().remove_classes(class_names)
+        self.positive_cache.clear()
 
 
 class Silent(TDA):
     """Does not say what entered its caches."""
 
     def respond(self, evidence, ids, learn):
-        logits = super().respond(evidence, ids, learn)
-        self.changes = {}
-        return logits
+        return Step(super().respond(evidence, ids, learn).logits)
 
 
 def test_a_sound_adapter_passes():
@@ -136,21 +182,47 @@ def test_a_sound_adapter_passes():
         (WritesToItsInput, "inputs_stay_untouched"),
         (Hoarder, "memory_is_bounded"),
         (Forgetful, "saved_state_goes_on_exactly"),
+        (Unpicklable, "pickled_adapter_goes_on_exactly"),
+        (StaysBehind, "a_move_keeps_what_was_learnt"),
         (Unresettable, "reset_is_new"),
         (LearnsWhileFrozen, "frozen_never_changes"),
-        (LastOneWins, "merge_is_a_union"),
+        (LastOneWins, "union_merge_is_exact"),
+        (CountsWrong, "sum_merge_counts_once"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
         (BreaksOnOneClass, "one_class_works"),
         (NotFiniteAtFirst, "first_sample_works"),
         (KeepsOldClasses, "classes_come_and_go"),
-        (Silent, "caches_say_what_changed"),
+        (Silent, "entries_follow_the_changes"),
     ],
 )
 def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):
-    class Broken(method):
-        name = "broken"
-
     monkeypatch.setattr("acclimate.checks.laws.LAWS", tuple(each for each in LAWS if each.__name__ == law))
-    with pytest.raises(AssertionError, match=f"Broken breaks the law '{law}'"):
-        check_adapter(Broken)
+    monkeypatch.setattr(method, "name", "broken")
+    with pytest.raises(AssertionError, match=f"{method.__name__} breaks the law '{law}'"):
+        check_adapter(method)
+
+
+def test_every_law_is_proven_by_a_broken_adapter():
+    broken = test_a_broken_adapter_breaks_its_law.pytestmark[0].args[1]
+    assert {law for _, law in broken} == {law.__name__ for law in LAWS}
+
+
+def test_laws_are_chosen_by_what_a_method_is_and_skips_are_printed(capsys):
+    check_adapter(Prior, skip={"ties_are_stable": "no ties in sums"})
+    assert capsys.readouterr().out.splitlines() == [
+        "skipped 'ties_are_stable': no ties in sums",
+        "skipped 'union_merge_is_exact': its merge rule is sum",
+    ]
+
+    class Local(TDA):
+        name = "local"
+
+    check_adapter(Local)
+    assert "pickle finds only classes at the top of a module" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("skip", [{"no_such_law": "because"}, {"ties_are_stable": ""}])
+def test_a_skip_names_a_law_and_a_reason(skip):
+    with pytest.raises(InputError, match="name a law of LAWS and say why"):
+        check_adapter(Sound, skip=skip)

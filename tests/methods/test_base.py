@@ -1,18 +1,22 @@
+import inspect
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, Adapter, create, list_methods, register
+from acclimate import TDA, Adapter, Head, Step, create, list_methods, register
 from acclimate.errors import InputError
+from acclimate.methods import require
 
 
 def test_methods_are_found_by_name(stream):
     assert set(list_methods()) >= {"tda", "zero-shot"}
-    assert isinstance(create("tda", stream.class_vectors, logit_scale=10.0, positive_alpha=1), TDA)
+    assert isinstance(create("tda", stream.head, positive_alpha=1), TDA)
     with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
-        create("tad", stream.class_vectors, logit_scale=10.0)
-    with pytest.raises(InputError, match="unknown method 'qqq'; there are: tda, zero-shot"):
-        create("qqq", stream.class_vectors, logit_scale=10.0)
+        create("tad", stream.head)
+    with pytest.raises(InputError, match="unknown method 'qqq'; there are: dota, mta, prior, tda, zero, zero-shot"):
+        create("qqq", stream.head)
 
 
 def test_anybody_can_register_a_method(stream, monkeypatch):
@@ -24,13 +28,13 @@ def test_anybody_can_register_a_method(stream, monkeypatch):
         summary = "twice the logits"
 
         def respond(self, evidence, ids, learn):
-            return 2 * evidence.logits
+            return Step(2 * evidence.logits)
 
-    doubled = create("doubled", stream.class_vectors, logit_scale=10.0)
-    plain = create("zero-shot", stream.class_vectors, logit_scale=10.0)
+    doubled = create("doubled", stream.head)
+    plain = create("zero-shot", stream.head)
     np.testing.assert_allclose(doubled.step(stream.features), 2 * plain.step(stream.features))
     with pytest.raises(InputError, match="states of 'doubled' cannot be merged"):
-        acclimate.merge([doubled, doubled])
+        acclimate.merge_states([doubled, doubled])
 
 
 @pytest.mark.parametrize(
@@ -39,7 +43,7 @@ def test_anybody_can_register_a_method(stream, monkeypatch):
         (np.ones(32), r"got shape \(32,\). Put one sample in a batch of one"),
         (np.ones((2, 3, 4, 32)), r"got shape \(2, 3, 4, 32\)"),
         (np.ones((5, 31)), "features have dim 31, the class vectors 32. Were they made by another model"),
-        (np.ones((32, 5)), "features have dim 5, the class vectors 32. Were they given transposed"),
+        (np.ones((32, 5)), "features have dim 5, the class vectors 32. Are they transposed"),
         (np.ones((0, 32)), r"no samples: features have shape \(0, 32\)"),
         (np.ones((5, 0, 32)), "no samples"),
         (np.ones((5, 32), np.int32), "features must be floating point"),
@@ -49,7 +53,7 @@ def test_anybody_can_register_a_method(stream, monkeypatch):
     ],
 )
 def test_features_that_cannot_be_used(stream, features, message):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+    adapter = TDA(stream.head)
     with pytest.raises(InputError, match=message):
         adapter.step(features)
     assert adapter.samples_seen == 0
@@ -65,55 +69,130 @@ def test_features_that_cannot_be_used(stream, features, message):
         ({"logit_scale": float("inf")}, "logit_scale must be a positive number"),
         ({"logit_bias": float("nan")}, "logit_bias a number"),
         ({"class_names": ["a"]}, "1 class names for 3 class vectors"),
-        ({"class_names": ["a", "b", "a"]}, "class names must differ; 'a' comes more than once"),
+        ({"class_names": ["a", "b", "a"]}, "class names must differ; 'a' is duplicated"),
+        ({"class_names": ["a", "b", 3]}, "class names must be strings"),
     ],
 )
 def test_class_vectors_that_cannot_be_used(arguments, message):
     given = {"class_vectors": np.eye(3), "logit_scale": 10.0} | arguments
     with pytest.raises(InputError, match=message):
-        TDA(given.pop("class_vectors"), **given)
+        Head(**given)
 
 
-def test_ids_must_be_one_a_sample(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+def test_ids_must_be_one_per_sample(stream):
+    adapter = TDA(stream.head)
     for ids in ([1, 2], 3, ["a"] * 400, np.zeros(400)):
-        with pytest.raises(InputError, match="ids must be one integer a sample: 400 samples"):
+        with pytest.raises(InputError, match="ids must be one integer per sample: 400 samples"):
             adapter.step(stream.features, ids=ids)
     adapter.step(stream.features, ids=range(1000, 1400))
-    assert adapter.dump()["positive.ids"].min() >= 1000
+    assert min(entry.id for entry in adapter.entries()["positive"]) >= 1000
+    assert adapter.next_id == 1 + max(entry.id for listed in adapter.entries().values() for entry in listed)
 
 
 def test_removed_classes_are_forgotten_and_the_others_stay(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names)
+    adapter = TDA(stream.head)
     adapter.step(stream.features)
     before = adapter.dump()
     adapter.remove_classes(["class 2", "class 5"])
     after = adapter.dump()
     kept = ~np.isin(before["positive.classes"], [2, 5])
     assert np.array_equal(after["positive.keys"], before["positive.keys"][kept])
-    assert adapter.class_names == ("class 0", "class 1", "class 3", "class 4", "class 6", "class 7")
-    adapter.add_classes(stream.class_vectors[2:3], ["class 2"])
-    assert adapter.class_names[-1] == "class 2"
+    assert adapter.head.class_names == ("class 0", "class 1", "class 3", "class 4", "class 6", "class 7")
+    adapter.add_classes(stream.head.class_vectors[2:3], ["class 2"])
+    assert adapter.head.class_names[-1] == "class 2"
     assert np.array_equal(adapter.dump()["positive.keys"], after["positive.keys"])
     assert adapter.step(stream.features).shape == (400, 7)
 
 
 def test_class_changes_that_make_no_sense(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names)
+    adapter = TDA(stream.head)
     with pytest.raises(InputError, match="no class named 'class 99' to remove; did you mean"):
         adapter.remove_classes(["class 99"])
     with pytest.raises(InputError, match="keep at least one"):
-        adapter.remove_classes(stream.class_names)
+        adapter.remove_classes(stream.head.class_names)
     with pytest.raises(InputError, match="class names must differ"):
-        adapter.add_classes(stream.class_vectors[:1], ["class 0"])
-    with pytest.raises(InputError, match="new class vectors have dim 16, the adapter 32"):
-        adapter.add_classes(stream.class_vectors[:1, :16], ["new"])
-    assert adapter.class_names == stream.class_names
+        adapter.add_classes(stream.head.class_vectors[:1], ["class 0"])
+    with pytest.raises(InputError, match="new class vectors have dim 16, the head 32"):
+        adapter.add_classes(stream.head.class_vectors[:1, :16], ["new"])
+    assert adapter.head.class_names == stream.head.class_names
 
 
 def test_an_adapter_says_what_it_is(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+    adapter = TDA(stream.head)
     adapter.step(stream.features)
     adapter.freeze()
     assert "samples_seen=400, frozen, positive=True, positive_capacity=3" in repr(adapter)
-    assert repr(create("zero-shot", np.eye(2), logit_scale=1)) == "ZeroShot(classes=2, dim=2, samples_seen=0)"
+    assert repr(create("zero-shot", Head(np.eye(2), logit_scale=1))) == "ZeroShot(classes=2, dim=2, samples_seen=0)"
+
+
+def test_settings_are_in_the_signature():
+    parameters = inspect.signature(TDA).parameters
+    assert parameters["positive_capacity"].default == 3
+    assert parameters["positive_alpha"].annotation is float
+    assert set(TDA.default_settings()) == set(parameters) - {"head", "origin"}
+
+
+def test_numpy_scalars_and_optional_settings_are_accepted(stream):
+    @dataclass(eq=False, repr=False, kw_only=True)
+    class Tempered(Adapter):
+        name = "tempered"
+        summary = "logits over a temperature, if there is one"
+        temperature: float | None = None
+
+        def respond(self, evidence, ids, learn):
+            return Step(evidence.logits / (self.temperature or 1.0))
+
+    for alpha in np.linspace(1, 2, 3):
+        adapter = TDA(stream.head, positive_alpha=alpha, positive_capacity=np.int64(2), positive=np.bool_(True))
+        assert type(adapter.positive_alpha) is float
+        assert type(adapter.positive_capacity) is int
+        assert adapter.positive is True
+    assert Tempered(stream.head).settings == {"temperature": None}
+    assert Tempered(stream.head, temperature=2).settings == {"temperature": 2}
+    with pytest.raises(InputError, match="temperature must be a number or None, got 'hot'"):
+        Tempered(stream.head, temperature="hot")
+
+
+def test_an_adapter_needs_a_head(stream):
+    with pytest.raises(InputError, match=r"an adapter needs a Head, got ndarray; write Head\(class_vectors"):
+        TDA(stream.head.class_vectors)
+
+
+def test_what_a_method_needs_is_said_before_the_work(stream):
+    class Hungry(Adapter):
+        name = "hungry"
+        summary = "needs everything"
+        needs = frozenset({"views", "text", "labels"})
+
+        def respond(self, evidence, ids, learn):
+            return Step(evidence.logits)
+
+    require(Hungry, views=True, text=True, labels=True)
+    for there, message in (
+        ({}, "labelled samples"),
+        ({"labels": True}, "the text tower of a model"),
+        ({"labels": True, "text": True}, "several views per image"),
+    ):
+        with pytest.raises(InputError, match=f"the method 'hungry' needs {message}"):
+            require(Hungry, **there)
+
+
+def test_a_period_cuts_batches_and_joins_what_happened(stream):
+    class Periodic(TDA):
+        name = "periodic"
+        seen_sizes = ()
+
+        def period(self):
+            return 30
+
+        def respond(self, evidence, ids, learn):
+            self.seen_sizes += (len(ids),)
+            return super().respond(evidence, ids, learn)
+
+    periodic, plain = Periodic(stream.head), TDA(stream.head)
+    for part in (slice(0, 20), slice(20, 100)):
+        evidence = stream.head.observe(stream.features[part])
+        one, other = periodic.adapt(evidence), plain.adapt(evidence)
+        np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
+        assert one.changes == other.changes
+    assert periodic.seen_sizes == (20, 10, 30, 30, 10)

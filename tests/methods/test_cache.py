@@ -5,35 +5,39 @@ from hypothesis import strategies as st
 
 from acclimate.arrays import to_host
 from acclimate.errors import StateError
-from acclimate.methods.cache import Cache, pad_marks
+from acclimate.evidence import Head
+from acclimate.methods.cache import Cache
+from acclimate.methods.jagged import compact
 from acclimate.methods.schedule import Plan
 
-NO_MARKS = np.empty((0, 1), np.int32)
+
+def head_of(classes, dim, to_backend=np.asarray):
+    return Head(to_backend(np.ones((classes, dim), np.float32)), logit_scale=1.0)
 
 
 def filled(rng, classes=7, dim=5, entries=12, capacity=4, to_backend=np.asarray):
-    """A cache with random entries and marks, and its mask as a dense matrix (entries, classes)."""
+    """A cache with random entries and targets, and its mask as a dense matrix (entries, classes)."""
     mask = rng.random((entries, classes)) < 0.4
     labels = np.arange(entries) % classes
-    cache = Cache(capacity, to_backend(np.zeros((classes, dim), np.float32)))
+    cache = Cache(head_of(classes, dim, to_backend), capacity)
     cache.restore(
         {
             "keys": rng.standard_normal((entries, dim)).astype(np.float32),
             "classes": labels.astype(np.int32),
             "entropies": rng.random(entries).round(1),  # rounded, so that there are ties
             "ids": rng.permutation(entries),
-            "marks": pad_marks(mask),
+            "targets": compact(mask),
         }
     )
     return cache, mask
 
 
 @given(st.integers(0, 999))
-def test_marks_are_a_compact_mask(seed):
+def test_targets_are_a_compact_mask(seed):
     mask = np.random.default_rng(seed).random((5, 9)) < 0.3
-    marks = pad_marks(mask)
-    assert [sorted(row[row >= 0]) for row in marks] == [list(np.flatnonzero(row)) for row in mask]
-    assert marks.shape[1] == max(1, mask.sum(axis=1).max())
+    targets = compact(mask)
+    assert [sorted(row[row >= 0]) for row in targets] == [list(np.flatnonzero(row)) for row in mask]
+    assert targets.shape[1] == max(1, mask.sum(axis=1).max())
 
 
 def test_votes_are_the_product_with_the_dense_mask(to_backend):
@@ -41,20 +45,20 @@ def test_votes_are_the_product_with_the_dense_mask(to_backend):
     cache, mask = filled(rng, to_backend=to_backend)
     features = rng.standard_normal((6, 5)).astype(np.float32)
     votes = to_backend(np.ones((7, 6), np.float32))
-    cache.vote(votes, to_backend(features), -0.5, 2.0, Plan(), NO_MARKS)
+    cache.vote(votes, to_backend(features), Plan(), alpha=-0.5, beta=2.0)
     affinity = np.exp(-2.0 * (1 - features @ cache.dump()["keys"].T))
     np.testing.assert_allclose(to_host(votes), 1 - 0.5 * (affinity @ mask).T, rtol=1e-5)
 
 
-def test_an_empty_cache_and_an_empty_mask_say_nothing():
-    votes = np.ones((3, 1), np.float32)
-    cache = Cache(2, np.eye(3, dtype=np.float32))
+def test_an_empty_cache_and_an_empty_mask_vote_on_nothing():
+    votes, features = np.ones((3, 1), np.float32), np.eye(3, dtype=np.float32)[:1]
+    cache = Cache(Head(np.eye(3, dtype=np.float32), logit_scale=1.0), 2)
     plan = cache.plan(np.array([True]), np.array([1]), np.array([0.5]), np.array([0]))
-    nothing_marked = pad_marks(np.zeros((1, 3), bool))
+    plan.targets = compact(np.zeros((1, 3), bool))
     for _ in range(2):
-        cache.vote(votes, np.eye(3, dtype=np.float32)[:1], 1.0, 1.0, plan, nothing_marked)
+        cache.vote(votes, features, plan, alpha=1.0, beta=1.0)
         assert (votes == 1).all()
-        cache.commit(plan, np.eye(3, dtype=np.float32)[:1], nothing_marked)
+        cache.commit(plan, features)
         plan = Plan()
     assert cache.size == 1
 
@@ -70,8 +74,8 @@ def test_merging_keeps_the_best_of_all_whatever_the_order(seed, highest):
         caches.append(cache)
 
     def merged(*parts):
-        result = Cache(2, np.zeros((3, 5), np.float32), highest)
-        result.merge(parts)
+        result = Cache(head_of(3, 5), 2, highest)
+        result.restore(result.merged([part.dump() for part in parts]))
         return result
 
     a, b, c = caches
@@ -94,48 +98,51 @@ def test_merging_keeps_the_best_of_all_whatever_the_order(seed, highest):
 
 
 def test_memory_grows_with_the_classes_seen():
-    vectors = np.zeros((20_000, 768), np.float32)
-    cache = Cache(3, vectors)
+    cache = Cache(head_of(20_000, 768), 3)
     labels = np.arange(10)
     rows = np.eye(10, 768, dtype=np.float32)
     for start in range(20):
         plan = cache.plan(np.ones(10, bool), labels, np.full(10, 1.0 - start / 100), labels + 10 * start)
-        cache.commit(plan, rows, labels[:, None])
+        cache.commit(plan, rows)
     assert cache.size == 30
     assert sum(values.nbytes for values in cache.dump().values()) < 200_000
     assert cache._keys.nbytes < 400_000  # room included
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "rule"),
     [
-        ("keys", np.zeros((12, 4), np.float32)),
-        ("keys", np.full((12, 5), np.nan, np.float32)),
-        ("classes", np.full(12, 7, np.int32)),
-        ("classes", np.full(12, -1, np.int32)),
-        ("classes", np.zeros(12, np.int32)),
-        ("marks", np.full((12, 1), 9, np.int32)),
-        ("marks", np.full((12, 1), -2, np.int32)),
-        ("entropies", np.full(12, np.nan)),
-        ("ids", np.arange(11)),
+        ("keys", np.zeros((12, 4), np.float32), "keys must have 5 columns"),
+        ("keys", np.full((12, 5), np.nan, np.float32), "keys must be finite"),
+        ("keys", np.zeros(12, np.float32), "keys must have 2 axes"),
+        ("classes", np.full(12, 7, np.int32), "classes must be from 0 to 6"),
+        ("classes", np.full(12, -1, np.int32), "classes must be from 0 to 6"),
+        ("classes", np.zeros(12, np.int32), "a class may hold at most 4 entries, one holds 12"),
+        ("targets", np.full((12, 1), 9, np.int32), "targets must be from -1 to 6"),
+        ("targets", np.full((12, 1), -2, np.int32), "targets must be from -1 to 6"),
+        ("targets", np.zeros((12, 0), np.int32), "targets must have at least one column"),
+        ("entropies", np.full(12, np.nan), "entropies must be finite"),
+        ("entropies", np.zeros(12, np.int32), "entropies must be real numbers"),
+        ("ids", np.arange(11), "ids must have one row per entry"),
+        ("ids", np.zeros(12), "ids must be whole numbers"),
     ],
 )
-def test_entries_that_do_not_fit_are_refused_and_nothing_changes(name, value):
+def test_entries_that_break_a_rule_are_refused_and_nothing_changes(name, value, rule):
     cache, _ = filled(np.random.default_rng(0))
     before = cache.dump()
-    with pytest.raises(StateError, match="do not fit together"):
+    with pytest.raises(StateError, match=f"the state breaks a rule: {rule}"):
         cache.restore(before | {name: value})
     assert all(np.array_equal(values, before[key]) for key, values in cache.dump().items())
 
 
-def test_classes_that_go_take_their_entries_and_marks_along():
+def test_classes_that_go_take_their_entries_and_targets_along():
     cache, mask = filled(np.random.default_rng(1))
     position = np.array([0, -1, 1, 2, -1, 3, 4])
     before = cache.dump()
-    cache.reindex(position, np.zeros((5, 5), np.float32))
+    cache.move(head_of(5, 5), position)
     after = cache.dump()
     kept = np.isin(before["classes"], [0, 2, 3, 5, 6])
     assert np.array_equal(after["keys"], before["keys"][kept])
     assert np.array_equal(after["classes"], position[before["classes"][kept]])
     remaining = mask[kept][:, position >= 0]
-    assert [sorted(row[row >= 0]) for row in after["marks"]] == [list(np.flatnonzero(row)) for row in remaining]
+    assert [sorted(row[row >= 0]) for row in after["targets"]] == [list(np.flatnonzero(row)) for row in remaining]

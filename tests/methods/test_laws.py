@@ -3,7 +3,7 @@
 import pytest
 
 from acclimate import list_methods
-from acclimate.checks import LAWS, Trial
+from acclimate.checks import LAWS, Trial, why_not
 
 SWITCHES = {
     "tda": [
@@ -15,6 +15,9 @@ SWITCHES = {
         {"positive_capacity": 1, "negative_capacity": 5, "entropy_low": -0.1, "entropy_high": 0.7},
         {"mask_low": 0.0},
     ],
+    "dota": [{"refresh": 1}, {"refresh": 1000}, {"limit": 0.0}],
+    "prior": [{"strength": 1.0, "smoothing": 0.1}],
+    "zero": [{"voters": 1.0}],
 }
 CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 
@@ -22,4 +25,7 @@ CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases 
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_law(law, name, settings):
-    law(Trial(list_methods()[name], **settings))
+    method = list_methods()[name]
+    if reason := why_not(law, method):
+        pytest.skip(reason)
+    law(Trial(method, **settings))

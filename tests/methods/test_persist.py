@@ -9,17 +9,18 @@ import time
 import numpy as np
 import pytest
 from safetensors import safe_open
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 import acclimate
-from acclimate import TDA, load, merge, save
+from acclimate import TDA, Head, load_state, merge_states, save_state, state_from_bytes, state_to_bytes
 from acclimate.errors import InputError, StateError
-from acclimate.methods.persist import duplicate, read_notes, to_bytes
+from acclimate.files import snapshot_bytes
+from acclimate.methods import duplicate, load_with_notes
 
 
 @pytest.fixture
 def adapter(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names, origin="site")
+    adapter = TDA(stream.head, origin="site")
     adapter.step(stream.features)
     return adapter
 
@@ -27,7 +28,7 @@ def adapter(stream):
 @pytest.fixture
 def state_file(adapter, tmp_path):
     path = tmp_path / "state.safetensors"
-    save(adapter, path)
+    save_state(adapter, path)
     return path
 
 
@@ -37,44 +38,42 @@ def metadata_of(path):
 
 
 def rewrite(path, change):
-    """Change a state file in place, as if an acclimate that wrote no checksums had written it."""
-    tensors, metadata = load_file(path), metadata_of(path)
-    description = json.loads(metadata["description"])
-    del metadata["checksum"]
-    change(tensors, metadata, description)
-    save_file(tensors, path, metadata | {"description": json.dumps(description)})
+    """Change a state file in place, with a checksum that matches."""
+    tensors, description = load_file(path), json.loads(metadata_of(path)["description"])
+    change(tensors, description)
+    path.write_bytes(snapshot_bytes(tensors, description))
 
 
 def test_a_state_says_what_it_is(state_file, stream):
     metadata = metadata_of(state_file)
-    assert (metadata["format"], metadata["version"]) == ("acclimate-state", "1")
+    assert (metadata["format"], metadata["version"]) == ("acclimate-state", "2")
     description = json.loads(metadata["description"])
     assert description["method"] == "tda"
-    assert description["config"]["positive_capacity"] == 3
-    assert description["arguments"]["class_names"] == list(stream.class_names)
-    assert description["arguments"]["logit_scale"] == 10.0
-    assert (description["dim"], description["samples_seen"]) == (32, 400)
+    assert description["settings"]["positive_capacity"] == 3
+    assert description["head"]["class_names"] == list(stream.head.class_names)
+    assert description["head"]["logit_scale"] == 10.0
+    assert description["seen"] == {"site": 400}
 
 
 def test_loading_gives_the_adapter_back(state_file, adapter):
-    loaded = load(state_file)
+    loaded = load_state(state_file)
     assert repr(loaded) == repr(adapter)
     assert (loaded.seen, loaded.origin) == ({"site": 400}, "site")
-    assert np.array_equal(loaded.class_vectors, adapter.class_vectors)
+    assert np.array_equal(loaded.head.class_vectors, adapter.head.class_vectors)
 
 
 def test_saving_twice_gives_the_same_bytes(state_file, tmp_path):
-    save(load(state_file), tmp_path / "again.safetensors")
+    save_state(load_state(state_file), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == state_file.read_bytes()
 
 
 def test_batches_leave_no_trace_in_the_file(stream, tmp_path):
     files = []
     for size in (1, 64, 400):
-        adapter = TDA(stream.class_vectors.astype(np.float64), logit_scale=10.0)
+        adapter = TDA(stream.head.to(np.empty(0)))
         for start in range(0, 400, size):
             adapter.step(stream.features[start : start + size].astype(np.float64))
-        save(adapter, tmp_path / f"{size}.safetensors")
+        save_state(adapter, tmp_path / f"{size}.safetensors")
         files.append(load_file(tmp_path / f"{size}.safetensors"))
     for other in files[1:]:
         for name, values in files[0].items():
@@ -83,22 +82,22 @@ def test_batches_leave_no_trace_in_the_file(stream, tmp_path):
 
 def test_a_torch_adapter_comes_back_as_one(stream, tmp_path):
     torch = pytest.importorskip("torch")
-    adapter = TDA(torch.asarray(stream.class_vectors), logit_scale=10.0)
+    adapter = TDA(stream.head.to(torch.empty(0)))
     adapter.step(torch.asarray(stream.features))
-    save(adapter, tmp_path / "s.safetensors")
-    loaded = load(tmp_path / "s.safetensors", like=adapter)
-    assert isinstance(loaded.class_vectors, torch.Tensor)
+    save_state(adapter, tmp_path / "s.safetensors")
+    loaded = load_state(tmp_path / "s.safetensors", like=adapter)
+    assert isinstance(loaded.head.class_vectors, torch.Tensor)
     more = torch.asarray(stream.features[::-1].copy())
     assert torch.equal(loaded.step(more), adapter.step(more))
-    on_numpy = load(tmp_path / "s.safetensors")
+    on_numpy = load_state(tmp_path / "s.safetensors")
     assert isinstance(on_numpy.step(stream.features), np.ndarray)
 
 
 @pytest.mark.parametrize(
     ("other", "message"),
     [
-        ({"method": "zero-shot"}, "does not fit: method 'tda' against 'zero-shot'"),
-        ({"positive_capacity": 4}, "does not fit: positive_capacity 3 against 4"),
+        ({"method": "zero-shot"}, "does not match: method 'tda' against 'zero-shot'"),
+        ({"positive_capacity": 4}, "does not match: positive_capacity 3 against 4"),
         ({"names": ["x", *(f"class {i}" for i in range(1, 8))]}, "class 0 is 'class 0' against 'x'"),
         ({"classes": 7}, "8 classes against 7"),
         ({"dim": 16}, "dim 32 against 16"),
@@ -108,67 +107,88 @@ def test_a_torch_adapter_comes_back_as_one(stream, tmp_path):
 )
 def test_a_state_of_another_kind_is_refused_and_told_apart(state_file, stream, other, message):
     classes, dim = other.pop("classes", 8), other.pop("dim", 32)
-    vectors = stream.class_vectors[::-1] if other.pop("shuffled", False) else stream.class_vectors
-    names = other.pop("names", stream.class_names)[:classes]
-    arguments = {"logit_scale": 10.0} | other
-    method = arguments.pop("method", "tda")
-    like = acclimate.create(method, vectors[:classes, :dim], class_names=names, **arguments)
+    vectors = stream.head.class_vectors[::-1] if other.pop("shuffled", False) else stream.head.class_vectors
+    names = other.pop("names", stream.head.class_names)[:classes]
+    head = Head(vectors[:classes, :dim], other.pop("logit_scale", 10.0), class_names=names)
+    like = acclimate.create(other.pop("method", "tda"), head, **other)
     with pytest.raises(StateError, match=message):
-        load(state_file, like=like)
+        load_state(state_file, like=like)
 
 
 def test_foreign_and_damaged_files_are_refused(state_file, stream_file, tmp_path):
     with pytest.raises(StateError, match="no state file at"):
-        load(tmp_path / "nowhere")
+        load_state(tmp_path / "nowhere")
     with pytest.raises(StateError, match="not an acclimate state"):
-        load(stream_file)
+        load_state(stream_file)
     (tmp_path / "text").write_text("hello, this is no state file")
     with pytest.raises(StateError, match="truncated, damaged or foreign"):
-        load(tmp_path / "text")
+        load_state(tmp_path / "text")
     content = state_file.read_bytes()
     for length in [0, 1, 7, 8, 100, len(content) // 2, len(content) - 1]:
         (tmp_path / "cut").write_bytes(content[:length])
         with pytest.raises(StateError, match="truncated, damaged or foreign"):
-            load(tmp_path / "cut")
+            load_state(tmp_path / "cut")
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda t, m, d: m.update(version="9"), "has state version 9, this acclimate reads version 1"),
-        (lambda t, m, d: d.update(method="magic"), "does not have: unknown method 'magic'"),
-        (lambda t, m, d: d["config"].update(novelty=1), "has no setting 'novelty'"),
-        (lambda t, m, d: d.pop("seen"), "not a complete state"),
-        (lambda t, m, d: t.pop("positive.ids"), "a TDA state with these caches holds"),
-        (lambda t, m, d: t.pop("class_vectors"), "not a complete state"),
-        (lambda t, m, d: t.update({"positive.ids": t["positive.ids"][:-1]}), "do not fit together"),
-        (lambda t, m, d: t.update({"positive.ids": t["positive.ids"].astype(float)}), "do not fit together"),
-        (lambda t, m, d: t.update({"positive.marks": t["positive.marks"][:, :0]}), "do not fit together"),
-        (lambda t, m, d: d.update(seen={"": -1}), "not a complete state"),
-        (lambda t, m, d: d.update(frozen="yes"), "not a complete state"),
-        (lambda t, m, d: d["arguments"].update(logit_scale="high"), "not a complete state"),
+        (lambda t, d: d.update(method="magic"), "does not have: unknown method 'magic'"),
+        (lambda t, d: d["settings"].update(novelty=1), "has no setting 'novelty'"),
+        (lambda t, d: d["settings"].update(positive_capacity=2.5), "positive_capacity must be a whole number"),
+        (lambda t, d: d.pop("seen"), "not a complete state: 'seen' is missing or wrong"),
+        (lambda t, d: t.pop("positive.ids"), "a cache holds keys, classes, entropies, ids, targets"),
+        (lambda t, d: t.update({"third.ids": t["positive.ids"]}), "'tda' has no part named 'third'"),
+        (lambda t, d: t.pop("class_vectors"), "holds a head that cannot be used"),
+        (lambda t, d: t.update({"positive.ids": t["positive.ids"][:-1]}), "ids must have one row per entry"),
+        (lambda t, d: t.update({"positive.ids": t["positive.ids"].astype(float)}), "ids must be whole numbers"),
+        (lambda t, d: t.update({"positive.targets": t["positive.targets"][:, :0]}), "at least one column"),
+        (lambda t, d: d.update(seen={"": -1}), "'seen' must hold counts"),
+        (lambda t, d: d.update(frozen="yes"), "'frozen' is missing or wrong"),
+        (lambda t, d: d["head"].update(logit_scale="high"), "holds a head that cannot be used"),
     ],
 )
 def test_edited_files_are_refused(state_file, change, message):
     rewrite(state_file, change)
     with pytest.raises(StateError, match=message):
-        load(state_file)
+        load_state(state_file)
+
+
+def test_a_state_of_another_version_is_refused(state_file):
+    state_file.write_bytes(state_file.read_bytes().replace(b'"version":"2"', b'"version":"9"'))
+    with pytest.raises(StateError, match="has state version 9, this acclimate reads version 2"):
+        load_state(state_file)
+
+
+def test_a_bug_in_a_constructor_is_not_a_damaged_file(state_file, adapter):
+    class Buggy(TDA):
+        def setup(self):
+            raise KeyError("my own bug")
+
+    like = duplicate(adapter)
+    like.__class__ = Buggy
+    with pytest.raises(KeyError, match="my own bug"):
+        load_state(state_file, like=like)
 
 
 def test_a_flipped_bit_is_found_out(state_file, tmp_path):
     content = bytearray(state_file.read_bytes())
     header = int.from_bytes(content[:8], "little")
-    for place in (8 + header, len(content) - 1, content.index(b"samples_seen") + 16):
+    for place in (8 + header, len(content) - 1, content.index(b"frozen") + 12):
         damaged = bytes(content[:place]) + bytes([content[place] ^ 1]) + bytes(content[place + 1 :])
         (tmp_path / "damaged").write_bytes(damaged)
         with pytest.raises(StateError, match="damaged"):
-            load(tmp_path / "damaged")
+            load_state(tmp_path / "damaged")
 
 
-def test_notes_are_read_without_the_tensors(adapter, tmp_path):
-    save(adapter, tmp_path / "s", {"done": 3})
-    assert read_notes(tmp_path / "s") == {"done": 3}
-    assert to_bytes(adapter) == (save(adapter, tmp_path / "t"), (tmp_path / "t").read_bytes())[1]
+def test_notes_are_kept_and_bytes_are_a_file(adapter, tmp_path):
+    save_state(adapter, tmp_path / "s", {"done": 3})
+    loaded, notes = load_with_notes(tmp_path / "s")
+    assert (loaded.samples_seen, notes) == (400, {"done": 3})
+    assert state_to_bytes(adapter, {"done": 3}) == (tmp_path / "s").read_bytes()
+    assert repr(state_from_bytes((tmp_path / "s").read_bytes(), like=adapter)) == repr(adapter)
+    with pytest.raises(StateError, match="the state cannot be read as a state"):
+        state_from_bytes(b"nothing of the kind")
 
 
 def test_a_duplicate_goes_its_own_way(adapter, stream):
@@ -186,29 +206,29 @@ def test_a_failed_save_keeps_the_old_file(adapter, state_file, tmp_path, monkeyp
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StateError, match=r"No space left on device\. What was there before is untouched"):
-        save(adapter, state_file)
+        save_state(adapter, state_file)
     assert state_file.read_bytes() == before
     assert list(tmp_path.iterdir()) == [state_file]
     with pytest.raises(StateError, match="cannot write"):
-        save(adapter, tmp_path / "no" / "such" / "folder")
+        save_state(adapter, tmp_path / "no" / "such" / "folder")
 
 
 SAVER = """
 import sys
 import numpy as np
-from acclimate import TDA, save
+from acclimate import TDA, save_state
 from acclimate.checks.synthetic import shifted_stream
 stream = shifted_stream(samples=400, classes=40, dim=512, seed=1)
 states = []
 for count in (10, 400):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
+    adapter = TDA(stream.head)
     adapter.step(stream.features[:count])
     states.append(adapter)
-save(states[0], sys.argv[1])
+save_state(states[0], sys.argv[1])
 print("ready", flush=True)
 while True:
     for adapter in states:
-        save(adapter, sys.argv[1])
+        save_state(adapter, sys.argv[1])
 """
 
 
@@ -224,44 +244,67 @@ def test_a_kill_at_any_moment_leaves_the_old_file_or_the_new_one(tmp_path):
         child.send_signal(signal.SIGKILL)
         child.wait()
         child.stdout.close()
-        seen.add(load(path).samples_seen)
+        seen.add(load_state(path).samples_seen)
     assert seen <= {10, 400}
 
 
 def test_merging_shards_gives_the_cache_of_the_whole(stream):
-    whole = TDA(stream.class_vectors, logit_scale=10.0)
+    whole = TDA(stream.head)
     whole.step(stream.features)
     shards = []
     for name, part in (("first", slice(0, 150)), ("second", slice(150, 400))):
-        shards.append(TDA(stream.class_vectors, logit_scale=10.0, origin=name))
+        shards.append(TDA(stream.head, origin=name))
         shards[-1].step(stream.features[part])
-    merged = merge(shards)
+    merged = merge_states(shards)
     assert merged.samples_seen == 400
-    for name, values in merge([whole]).dump().items():
+    for name, values in merge_states([whole]).dump().items():
         if not name.endswith("ids"):  # the shards counted for themselves
             np.testing.assert_allclose(merged.dump()[name], values, atol=1e-5)
 
 
 def test_merging_leaves_its_inputs_alone(stream):
-    one, other = (TDA(stream.class_vectors, logit_scale=10.0) for _ in range(2))
+    one, other = (TDA(stream.head) for _ in range(2))
     one.step(stream.features[:200])
     other.step(stream.features[200:])
     before = one.dump()
-    merge([one, other]).step(stream.features)
+    merge_states([one, other]).step(stream.features)
     assert all(np.array_equal(values, before[name]) for name, values in one.dump().items())
 
 
 def test_what_cannot_be_merged(stream):
-    one = TDA(stream.class_vectors, logit_scale=10.0)
+    one = TDA(stream.head)
     with pytest.raises(InputError, match="nothing to merge"):
-        merge([])
+        merge_states([])
     with pytest.raises(InputError, match="cannot be merged: method 'zero-shot' against 'tda'"):
-        merge([one, acclimate.ZeroShot(stream.class_vectors, logit_scale=10.0)])
+        merge_states([one, acclimate.ZeroShot(stream.head)])
     with pytest.raises(InputError, match="cannot be merged: negative False against True"):
-        merge([one, TDA(stream.class_vectors, logit_scale=10.0, negative=False)])
+        merge_states([one, TDA(stream.head, negative=False)])
 
 
 def test_a_frozen_adapter_is_saved_frozen(adapter, tmp_path):
     adapter.freeze()
-    save(adapter, tmp_path / "s.safetensors")
-    assert load(tmp_path / "s.safetensors").frozen
+    save_state(adapter, tmp_path / "s.safetensors")
+    assert load_state(tmp_path / "s.safetensors").frozen
+
+
+@pytest.mark.parametrize("method", ["dota", "prior"])
+def test_sums_of_one_origin_cannot_be_merged_twice(stream, method):
+    one, other = (acclimate.create(method, stream.head, origin=name) for name in ("a", "b"))
+    for each in (one, other):
+        each.step(stream.features)
+    assert merge_states([one, other]).seen == {"a": 400, "b": 400}
+    with pytest.raises(InputError, match="2 of these hold samples of the origin 'a', which would count twice"):
+        merge_states([one, one])
+    with pytest.raises(InputError, match="origin 'b'"):
+        merge_states([merge_states([one, other]), other])
+
+
+@pytest.mark.parametrize("method", ["dota", "prior", "tda"])
+def test_a_state_moves_between_libraries(stream, method):
+    torch = pytest.importorskip("torch")
+    adapter, reference = (acclimate.create(method, stream.head) for _ in range(2))
+    for each in (adapter, reference):
+        each.step(stream.features[:200])
+    adapter.to(torch.empty(0))
+    assert isinstance(adapter.head.class_vectors, torch.Tensor)
+    np.testing.assert_allclose(adapter.step(stream.features[200:]), reference.step(stream.features[200:]), atol=1e-3)

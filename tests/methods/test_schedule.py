@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.methods.schedule import Entry, schedule
+from acclimate.methods.schedule import Queued, schedule
 
 samples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(float)), min_size=1, max_size=40)
 
@@ -48,12 +48,12 @@ def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, data):
 
 @given(samples, st.integers(1, 3))
 def test_planning_changes_nothing(offers, capacity):
-    queues = {0: [Entry(2.0, -1, 0)]}
+    queues = {0: [Queued(2.0, -1, 0)]}
     schedule([(i, *offer, i) for i, offer in enumerate(offers)], queues, capacity, 1, len(offers))
-    assert queues == {0: [Entry(2.0, -1, 0)]}
+    assert queues == {0: [Queued(2.0, -1, 0)]}
 
 
 def test_on_equal_rank_the_older_stays():
     plan = schedule([(0, 0, 1.0, 10), (1, 0, 1.0, 11), (2, 0, 0.5, 12)], {}, 1, 0, 3)
-    assert plan.queues == {0: [Entry(0.5, 12, 0)]}
+    assert plan.queues == {0: [Queued(0.5, 12, 0)]}
     assert (plan.samples, plan.deaths) == ([0, 2], [2, 3])

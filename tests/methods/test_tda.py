@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import TDA, ZeroShot, create, observe_views
+from acclimate import TDA, Head, ZeroShot, create
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -35,45 +35,45 @@ settings = st.fixed_dictionaries(
 @given(settings, st.integers(1, 9), st.integers(0, 999), st.lists(st.integers(1, 79), max_size=4))
 def test_answers_are_the_papers_for_any_settings_and_any_cut(settings, classes, seed, cuts):
     stream = shifted_stream(samples=80, classes=classes, dim=16, seed=seed)
-    adapter = TDA(stream.class_vectors.astype(np.float64), logit_scale=10.0, logit_bias=-2.0, **settings)
+    vectors = stream.head.class_vectors
+    adapter = TDA(Head(vectors.astype(np.float64), 10.0, logit_bias=-2.0), **settings)
     parts = np.split(stream.features.astype(np.float64), sorted(set(cuts)))
     logits = np.concatenate([adapter.step(part) for part in parts])
-    expected = NaiveTDA(stream.class_vectors, 10.0, -2.0, **settings).step(stream.features)
+    expected = NaiveTDA(vectors, 10.0, -2.0, **settings).step(stream.features)
     np.testing.assert_allclose(logits, expected, atol=1e-9)
 
 
 @pytest.mark.parametrize("batch_size", [1, 7, 300])
 def test_float32_on_any_library(to_backend, batch_size):
     stream = shifted_stream(samples=300, classes=12, dim=32, seed=5)
-    adapter = TDA(to_backend(stream.class_vectors), logit_scale=10.0)
+    adapter = TDA(stream.head.to(to_backend(stream.features)))
     parts = [to_backend(stream.features[i : i + batch_size]) for i in range(0, 300, batch_size)]
     answers = [adapter.step(part) for part in parts]
     assert all(type(answer) is type(parts[0]) and answer.dtype == parts[0].dtype for answer in answers)
-    expected = NaiveTDA(stream.class_vectors, 10.0).step(stream.features)
+    expected = NaiveTDA(stream.head.class_vectors, 10.0).step(stream.features)
     np.testing.assert_allclose(np.concatenate([to_host(answer) for answer in answers]), expected, atol=2e-4)
 
 
 def test_more_samples_than_a_block_are_one_stream():
     stream = shifted_stream(samples=2500, classes=5, dim=16)
-    logits = TDA(stream.class_vectors, logit_scale=10.0).step(stream.features)
-    np.testing.assert_allclose(logits, NaiveTDA(stream.class_vectors, 10.0).step(stream.features), atol=2e-4)
+    logits = TDA(stream.head).step(stream.features)
+    np.testing.assert_allclose(logits, NaiveTDA(stream.head.class_vectors, 10.0).step(stream.features), atol=2e-4)
 
 
 def test_views_go_through_step_and_through_evidence(to_backend, stream):
     views = stream.features[:, None] + 0.1 * np.random.default_rng(0).standard_normal((400, 20, 32)).astype(np.float32)
-    expected = NaiveTDA(stream.class_vectors, 10.0).step_views(views)
-    vectors = to_backend(stream.class_vectors)
-    stepped = TDA(vectors, logit_scale=10.0).step(to_backend(views))
+    expected = NaiveTDA(stream.head.class_vectors, 10.0).step_views(views)
+    head = stream.head.to(to_backend(stream.features))
+    stepped = TDA(head).step(to_backend(views))
     np.testing.assert_allclose(to_host(stepped), expected, atol=1e-3)
-    adapter = TDA(vectors, logit_scale=10.0)
-    adapted = adapter.adapt(observe_views(to_backend(views[:200]), adapter.class_vectors, 10.0))
-    np.testing.assert_allclose(to_host(adapted), expected[:200], atol=1e-3)
+    adapted = TDA(head).adapt(head.observe(to_backend(views[:200])))
+    np.testing.assert_allclose(to_host(adapted.logits), expected[:200], atol=1e-3)
 
 
 def test_libraries_meet(stream):
     torch = pytest.importorskip("torch")
-    on_torch = TDA(torch.asarray(stream.class_vectors), logit_scale=10.0)
-    on_numpy = TDA(stream.class_vectors, logit_scale=10.0)
+    on_torch = TDA(stream.head.to(torch.empty(0)))
+    on_numpy = TDA(stream.head)
     from_numpy = on_torch.step(stream.features)
     from_torch = on_numpy.step(torch.asarray(stream.features, dtype=torch.bfloat16).requires_grad_())
     assert isinstance(from_numpy, np.ndarray)
@@ -83,7 +83,7 @@ def test_libraries_meet(stream):
 
 
 def test_half_precision_features_are_adapted_in_float32(stream):
-    adapter, wide = TDA(stream.class_vectors, logit_scale=10.0), TDA(stream.class_vectors, logit_scale=10.0)
+    adapter, wide = TDA(stream.head), TDA(stream.head)
     halves = stream.features.astype(np.float16)
     assert np.array_equal(adapter.step(halves), wide.step(halves.astype(np.float32)).astype(np.float16))
 
@@ -91,9 +91,9 @@ def test_half_precision_features_are_adapted_in_float32(stream):
 def test_on_equal_entropy_the_first_sample_stays():
     vectors = np.eye(3, dtype=np.float32)
     twins = np.array([[1.0, 0.3, 0.0], [1.0, 0.0, 0.3]] * 3, np.float32)  # equal entropies, different features
-    adapter = TDA(vectors, logit_scale=10.0, positive_capacity=2, negative=False)
+    adapter = TDA(Head(vectors, logit_scale=10.0), positive_capacity=2, negative=False)
     adapter.step(twins)
-    assert adapter.dump()["positive.ids"].tolist() == [0, 1]
+    assert [entry.id for entry in adapter.entries()["positive"]] == [0, 1]
 
 
 def test_the_entropy_gate_is_nats_over_log2():
@@ -104,29 +104,29 @@ def test_the_entropy_gate_is_nats_over_log2():
         [[np.sin(np.pi / 4 + np.arcsin(z / (10 * np.sqrt(2)))), np.cos(np.pi / 4 + np.arcsin(z / 14.142136))]]
     )
     for gate, entries in (((0.5, 0.65), 1), ((0.8, 0.9), 0)):
-        adapter = TDA(vectors, logit_scale=10.0, entropy_low=gate[0], entropy_high=gate[1])
+        adapter = TDA(Head(vectors, logit_scale=10.0), entropy_low=gate[0], entropy_high=gate[1])
         adapter.step(feature)
-        assert len(adapter.dump()["negative.ids"]) == entries
+        assert len(adapter.entries()["negative"]) == entries
 
 
 def test_an_admitted_sample_meets_itself_unless_told_not_to(stream):
     alone = stream.features[:1]
-    zero_shot = ZeroShot(stream.class_vectors, logit_scale=10.0).step(alone)
-    met = TDA(stream.class_vectors, logit_scale=10.0, negative=False).step(alone)
+    zero_shot = ZeroShot(stream.head).step(alone)
+    met = TDA(stream.head, negative=False).step(alone)
     assert met.max() == pytest.approx(zero_shot.max() + 2.0)  # alpha times an affinity of 1
-    np.testing.assert_array_equal(TDA(stream.class_vectors, logit_scale=10.0, self_match=False).step(alone), zero_shot)
+    np.testing.assert_array_equal(TDA(stream.head, self_match=False).step(alone), zero_shot)
 
 
 def test_with_both_caches_off_it_is_zero_shot(stream):
-    off = TDA(stream.class_vectors, logit_scale=10.0, positive=False, negative=False)
-    zero_shot = create("zero-shot", stream.class_vectors, logit_scale=10.0)
+    off = TDA(stream.head, positive=False, negative=False)
+    zero_shot = create("zero-shot", stream.head)
     np.testing.assert_array_equal(off.step(stream.features), zero_shot.step(stream.features))
 
 
 def test_twenty_thousand_classes_of_768_channels():
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((20_000, 768), dtype=np.float32)
-    adapter = TDA(vectors, logit_scale=100.0)
+    adapter = TDA(Head(vectors, logit_scale=100.0))
     adapter.step(vectors[:64] + 0.1 * rng.standard_normal((64, 768), dtype=np.float32))
     assert sum(values.nbytes for values in adapter.dump().values()) < 1_000_000
 
@@ -136,24 +136,24 @@ def test_twenty_thousand_classes_of_768_channels():
     [
         ({"positive_capacty": 3}, "has no setting 'positive_capacty'; did you mean 'positive_capacity'"),
         ({"zzz": 3}, "has no setting 'zzz'; there are: positive, positive_capacity"),
-        ({"positive_capacity": 0}, "positive_capacity must be at least 1; to go without a cache, switch it off"),
-        ({"positive_capacity": 2.5}, "positive_capacity must be of the kind of its default, 3, got 2.5"),
-        ({"positive": 1}, "positive must be of the kind of its default, True, got 1"),
-        ({"positive_alpha": "2"}, "positive_alpha must be of the kind of its default, 2.0, got '2'"),
-        ({"negative_beta": float("nan")}, "negative_beta must be of the kind"),
+        ({"positive_capacity": 0}, "positive_capacity must be at least 1; to do without a cache, switch it off"),
+        ({"positive_capacity": 2.5}, "positive_capacity must be a whole number, got 2.5"),
+        ({"positive": 1}, "positive must be True or False, got 1"),
+        ({"positive_alpha": "2"}, "positive_alpha must be a number, got '2'"),
+        ({"negative_beta": float("nan")}, "negative_beta must be a number, got nan"),
         ({"negative_keep": "best"}, "negative_keep must be 'lowest' or 'highest', got 'best'"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(stream, settings, message):
     with pytest.raises(InputError, match=message):
-        TDA(stream.class_vectors, logit_scale=10.0, **settings)
+        create("tda", stream.head, **settings)
 
 
 def test_evidence_that_is_not_finite_is_refused_before_anything_is_learnt(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=10.0)
-    evidence = observe_views(stream.features[:4, None], stream.class_vectors, 10.0)
+    adapter = TDA(stream.head)
+    evidence = adapter.head.observe(stream.features[:4, None])
     evidence.entropy[2] = np.nan
     with pytest.raises(InputError, match="evidence holds NaN"):
         adapter.adapt(evidence)
     assert adapter.samples_seen == 0
-    assert len(adapter.dump()["positive.ids"]) == 0
+    assert adapter.entries()["positive"] == []

@@ -7,13 +7,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.errors import InputError
-from acclimate.prompts import class_vectors, default_cache_folder, prompts_for, template_sets
+from acclimate.prompts import build_head, default_cache_folder, prompts_for, template_sets
 
 LABELS = ["cat", "dog", "sea_lion"]
 
 
+def class_vectors(encoder, labels, templates, cache=None):
+    return build_head(encoder, labels, templates, cache).class_vectors
+
+
 class Words:
     """Every prompt has its own random direction and length; what was asked is kept."""
+
+    logit_scale, logit_bias = 50.0, -1.0
 
     def __init__(self, fingerprint=None, known=None):
         self.fingerprint = fingerprint
@@ -87,7 +93,6 @@ def test_vectors_are_kept_on_disk(tmp_path, files):
     second = class_vectors(warm, LABELS, "openai-7", tmp_path / "new" / "folder")
     assert np.array_equal(first, second)
     assert second.dtype == np.float32
-    assert second.flags.writeable
     assert (len(cold.batches), len(warm.batches)) == (1, 0)
     assert [path.suffix for path in files() if path.is_file()] == [".safetensors"]
 
@@ -200,6 +205,12 @@ def test_an_encoder_that_changes_its_width_is_refused():
 
     with pytest.raises(InputError, match="different lengths"):
         class_vectors(Growing(), [f"c{i}" for i in range(300)], "single")
+
+
+def test_a_head_has_the_models_scale_and_the_clean_labels(tmp_path, files):
+    head = build_head(Words("model"), [" cat ", "dog"], "a {}.", cache=False)
+    assert (head.logit_scale, head.logit_bias, head.class_names) == (50.0, -1.0, ("cat", "dog"))
+    assert files() == []
 
 
 def test_labels_are_checked():

@@ -5,7 +5,6 @@ from acclimate.methods.base import (
     Adapter,
     Change,
     Step,
-    check_settings,
     create,
     find_method,
     list_methods,
@@ -25,6 +24,7 @@ from acclimate.methods.persist import (
     state_to_bytes,
 )
 from acclimate.methods.prior import Prior
+from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums
 from acclimate.methods.tda import TDA
 from acclimate.methods.zero import Zero

@@ -8,16 +8,14 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
-from math import isfinite
-from numbers import Integral, Real
-from types import UnionType
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
 from acclimate.errors import InputError, nearest
 from acclimate.evidence import Evidence, Head
+from acclimate.methods.settings import check_settings
 from acclimate.methods.state import Dump, Entry, MergeRule, State
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
@@ -355,40 +353,6 @@ def require(method: type[Adapter], views: bool = False, text: bool = False, labe
     for need in sorted(method.needs):
         if not there[need]:
             raise InputError(f"the method {method.name!r} needs {how[need]}.")
-
-
-def check_settings(method: type[Adapter], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with NumPy scalars made plain; an unknown name or a value of the wrong type is an error."""
-    known, hints = method.default_settings(), get_type_hints(method)
-    checked = {}
-    for name, value in settings.items():
-        if name not in known:
-            raise InputError(f"{method.name!r} has no setting {name!r}; {nearest(name, known)}")
-        checked[name] = value.item() if isinstance(value, np.generic) else value
-        if not _fits(checked[name], hints[name]):
-            raise InputError(f"{name} must be {_described(hints[name])}, got {value!r}.")
-    return checked
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if get_origin(hint) in (Union, UnionType):
-        return any(_fits(value, each) for each in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
-    if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
-    return hint not in (bool, str, type(None)) or isinstance(value, hint)
-
-
-def _described(hint: Any) -> str:
-    if get_origin(hint) in (Union, UnionType):
-        return " or ".join(_described(each) for each in get_args(hint))
-    if get_origin(hint) is Literal:
-        return " or ".join(repr(each) for each in get_args(hint))
-    words = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
-    return words.get(hint, str(hint))
 
 
 def _check_ids(ids: Ids, samples: int) -> HostArray:

@@ -10,7 +10,8 @@ from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.base import Adapter, check_settings, find_method
+from acclimate.methods.base import Adapter, find_method
+from acclimate.methods.settings import check_settings
 
 VECTORS = "class_vectors"
 # what the description of a state holds
@@ -36,7 +37,7 @@ def save_state(adapter: Adapter, path: str | os.PathLike[str], notes: Mapping[st
         ...     load_state(f"{folder}/site.safetensors").samples_seen
         3
     """
-    with writing(path, StateError):
+    with writing(path, StateError, "What was there before is untouched."):
         write_atomically(path, state_to_bytes(adapter, notes))
 
 
