@@ -3,7 +3,6 @@ import pytest
 from acclimate.bench.tables import FORMATS, Cell, Table, cell_text, letters, notes
 
 TABLE = Table(
-    name="example",
     title="An example: top-1 accuracy, %",
     context="Model: a & b_c.",
     corner="method",

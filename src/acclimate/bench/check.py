@@ -34,10 +34,7 @@ class Finding:
 
 
 def check_dataset(
-    dataset: Dataset,
-    root: Path,
-    decode: bool = True,
-    progress: Callable[[int], None] = lambda images: None,
+    dataset: Dataset, root: Path, decode: bool = True, progress: Callable[[int], None] = lambda images: None
 ) -> list[Finding]:
     """All problems with a dataset; an empty list if it is the one of the benchmark.
 
@@ -56,7 +53,7 @@ def check_dataset(
         return [Finding("split", f"{folder / dataset.split} is missing; {source}.")]
     if not images.is_dir():
         return [Finding("count", f"no folder {images}; get {dataset.get}.")]
-    checks = {"split": _split_order, "wnids": _wnid_order, "numbers": _number_order, "variants": _variant_order}
+    checks = {"split": _split_order, "wnids": _folder_order, "numbers": _folder_order, "variants": _variant_order}
     findings = list(checks[dataset.layout](dataset, root))
     try:
         listing = read_dataset(dataset, root)
@@ -103,38 +100,28 @@ def _names_in(file: str) -> Iterator[str]:
     yield spoken(name.rpartition("_")[0]).casefold()
 
 
-def _wnid_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
+def _folder_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
     yield from _class_file(dataset, root)
-    images = dataset.image_folder(root)
+    images, last = dataset.image_folder(root), dataset.classes - 1
     folders = sub_folders(images)
-    if not folders and folder_images(images):
-        yield Finding("count", f"{images} holds images without class folders; sort them into folders by WordNet id.")
-    unknown = [name for name in folders if name not in dataset.wnids]
-    if unknown:
-        yield Finding("class order", f"{images}: {_some(unknown)} are not among the {dataset.classes} WordNet ids.")
-    yield from _files_against_folders(images, {name: name for name in folders if name in dataset.wnids})
-
-
-def _number_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    yield from _class_file(dataset, root)
-    images = dataset.image_folder(root)
-    folders = sub_folders(images)
+    numbered = dataset.layout == "numbers"
+    wnid_of = {str(label) if numbered else wnid: wnid for label, wnid in enumerate(dataset.wnids)}
     again = f"unpack {dataset.get} again."
-    if any(WNID.fullmatch(name) for name in folders):
+    if numbered and any(WNID.fullmatch(name) for name in folders):
         yield Finding(
             "class order",
-            f"{images}: the folders were renamed to WordNet ids. The published names are 0 to {dataset.classes - 1}, "
-            "and a renaming in string order (0, 1, 10, 100, ...) cannot be distinguished from a correct one; "
-            f"{again}",
+            f"{images}: the folders were renamed to WordNet ids. The published names are 0 to {last}, and a renaming "
+            f"in string order (0, 1, 10, 100, ...) cannot be distinguished from a correct one; {again}",
         )
         return
-    expected = {str(number) for number in range(dataset.classes)}
-    if str(dataset.classes) in folders and "0" not in folders:
+    if not folders and folder_images(images):
+        yield Finding("count", f"{images} holds images without class folders; sort them into folders by WordNet id.")
+    if numbered and str(dataset.classes) in folders and "0" not in folders:
         yield Finding("class order", f"{images}: the folder numbers start at 1, so every label is off by one; {again}")
-    elif unknown := sorted(set(folders) - expected):
-        yield Finding("class order", f"{images}: {_some(unknown)} are not numbers from 0 to {dataset.classes - 1}.")
-    numbered = {name: dataset.wnids[int(name)] for name in folders if name in expected}
-    yield from _files_against_folders(images, numbered)
+    elif unknown := sorted(set(folders) - set(wnid_of)):
+        expected = f"numbers from 0 to {last}" if numbered else f"among the {dataset.classes} WordNet ids"
+        yield Finding("class order", f"{images}: {_some(unknown)} are not {expected}.")
+    yield from _files_against_folders(images, {name: wnid_of[name] for name in folders if name in wnid_of})
 
 
 def _files_against_folders(images: Path, wnid_of: dict[str, str]) -> Iterator[Finding]:
@@ -197,11 +184,11 @@ def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
     if dataset.per_class is not None:
         wrong = {label: count for label, count in sorted(counts.items()) if count != dataset.per_class}
         if wrong:
-            listed = _some([f"{listing.class_names[label]} {count}" for label, count in wrong.items()])
+            listed = _some([f"{dataset.class_names[label]} {count}" for label, count in wrong.items()])
             yield Finding("count", f"classes that do not have {dataset.per_class} images: {listed}.")
     if len(listing) not in dataset.counts:
         label, least = min(counts.items(), key=lambda pair: pair[1])
-        fewest = "" if empty else f" The smallest class is {listing.class_names[label]!r} with {least}."
+        fewest = "" if empty else f" The smallest class is {dataset.class_names[label]!r} with {least}."
         expected = " or ".join(map(str, dataset.counts))
         yield Finding("count", f"{len(listing)} test images instead of {expected}.{fewest}")
     missing = [path for path in listing.paths if not path.is_file()]

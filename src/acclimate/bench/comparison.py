@@ -186,7 +186,7 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
                 cells.append(_mean_cell(results, figures.get(heading), model))
             rows.append((label, tuple(cells)))
     headings = (*(DATASETS[key].title for key in recipe.datasets), *recipe.averages)
-    return [Table(recipe.name, f"{recipe.title}: top-1 accuracy, %", group.context, "method", headings, tuple(rows))]
+    return [Table(f"{recipe.title}: top-1 accuracy, %", group.context, "method", headings, tuple(rows))]
 
 
 def _figures(recipe: Recipe, model: str, name: str) -> dict[str, float]:
@@ -216,7 +216,7 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
             rows.append((name, tuple(Cell(None, figure) for figure in paper)))
     context = f"{group.context} Hardware: {result.hardware}."
     columns = ("minutes", "accuracy, %", "gain")
-    return [Table(recipe.name, recipe.title, context, "method", columns, tuple(rows))]
+    return [Table(recipe.title, context, "method", columns, tuple(rows))]
 
 
 def _cost_cells(result: Result, minutes: float, accuracy: float, gain: float) -> tuple[Cell, ...]:
@@ -258,7 +258,7 @@ def _sweep_table(recipe: Recipe, group: Group, sweep: Sweep, found: Mapping[str,
             averaged = results if heading == AVERAGE else [results[place]]
             row.append(_mean_cell(averaged, figure, ABLATION_MODEL, sweep.score, also))
         cells.append((label, tuple(row)))
-    return Table(recipe.name, sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))
+    return Table(sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))
 
 
 def _other_tables(group: Group, shown: Container[dict[str, Any]]) -> list[Table]:
@@ -276,4 +276,4 @@ def _other_tables(group: Group, shown: Container[dict[str, Any]]) -> list[Table]
     if not columns:
         return []
     cells = tuple((label, tuple(row.get(name, Cell()) for name in columns)) for label, row in rows.items())
-    return [Table("others", "Other streams and settings: top-1 accuracy, %", group.context, "method", columns, cells)]
+    return [Table("Other streams and settings: top-1 accuracy, %", group.context, "method", columns, cells)]

@@ -97,14 +97,12 @@ class Listing:
     Attributes:
         paths: n files.
         labels: (n,) class indices.
-        class_names: in label order, as used in prompts.
         folder: the common parent folder of all paths.
         domains: n domain names; None for a dataset without domains.
     """
 
     paths: list[Path]
     labels: HostArray
-    class_names: tuple[str, ...]
     folder: Path
     domains: tuple[str, ...] | None = None
 
@@ -176,7 +174,7 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
         raise InputError(f"{dataset.title}: no images in {images}. Run `acclimate data check {root}`.")
     paths = [path for path, _ in rows]
     domains = tuple(path.name.rpartition("_")[0] for path in paths) if dataset.domains else None
-    return Listing(paths, np.array([label for _, label in rows]), dataset.class_names, images, domains)
+    return Listing(paths, np.array([label for _, label in rows]), images, domains)
 
 
 def folder_images(folder: Path) -> list[Path]:

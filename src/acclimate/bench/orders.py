@@ -46,18 +46,20 @@ def take_order(
             f"{', '.join(f'{name}:1' for name in SHAPES)}."
         )
     by, arrange = SHAPES[shape]
-    if by == "class" and labels is None:
-        raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
-    names = () if domains is None else domains
-    if by == "domain" and (len(names) != count or len(set(names)) < 2):
-        raise InputError(
-            f"an order by domain needs at least two domains and one domain name for each of the {count} samples, but "
-            f"the stream has {len(names)} names of {len(set(names))} domains; use seed:N."
-        )
-    groups = (
-        labels if by == "class" else np.unique(names, return_inverse=True)[1] if by == "domain" else np.zeros(count)
-    )
-    return arrange(np.asarray(groups), np.random.default_rng(seed))
+    groups = np.zeros(count, np.int64)
+    if by == "class":
+        if labels is None:
+            raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
+        groups = labels
+    elif by == "domain":
+        names = domains or ()
+        if len(names) != count or len(set(names)) < 2:
+            raise InputError(
+                f"an order by domain needs at least two domains and one domain name for each of the {count} samples, "
+                f"but the stream has {len(names)} names of {len(set(names))} domains; use seed:N."
+            )
+        groups = np.unique(names, return_inverse=True)[1]
+    return arrange(groups, np.random.default_rng(seed))
 
 
 def order_names(order: str, count: int) -> list[str]:

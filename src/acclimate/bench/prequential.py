@@ -6,7 +6,7 @@ Many adapters can share one pass: the zero-shot evidence of a batch is computed 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,11 +32,8 @@ class Variant:
     Attributes:
         method: its name.
         settings: those that differ from the method's defaults.
-        settings_name: what results call the settings, such as "authors-per-dataset"; if empty, "paper" for the
-            defaults and "custom" for others.
-
-    Raises:
-        InputError: there is no such method or setting.
+        settings_name: name of the settings in results, such as "authors-per-dataset"; "" for "paper" if they are the
+            defaults and "custom" if not.
     """
 
     method: str
@@ -96,17 +93,8 @@ class Run:
         }
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """One variant on one stream.
-
-    Attributes:
-        variant: the method and its settings.
-        adapter: in its state after the last order.
-        runs: order -> run.
-        batch_size: rows per step.
-        device: where the adapter ran.
-    """
+class Outcome(NamedTuple):
+    """One variant on one stream: the adapter after the last order, and the run in each order."""
 
     variant: Variant
     adapter: Adapter

@@ -22,6 +22,7 @@ from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, le
 from acclimate.bench.prequential import Outcome, Run, Variant
 from acclimate.errors import InputError
 from acclimate.files import write_atomically, writing
+from acclimate.sources.base import parse_order
 from acclimate.stream import FeatureStream
 
 OF_FILE = "those of the feature file"  # prompts that only the author of a feature file knows
@@ -93,12 +94,7 @@ def summarise(
 ) -> Result:
     """Score the outcome of a method on a stream against that of zero-shot.
 
-    Args:
-        dataset: name of the dataset.
-        stream: the samples.
-        outcome: of the method.
-        zero_shot: the outcome of zero-shot on the same stream.
-        prompts: name of the prompts.
+    `dataset` and `prompts` are the names of the dataset and of the prompts in the result.
     """
     adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
     runs = list(outcome.runs.values())
@@ -106,7 +102,6 @@ def summarise(
     scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
     wall_s = sum(run.wall_s for run in runs)
     per_s = len(stream) * len(runs) / wall_s
-    seed = names[0].partition(":")[2] if len(names) == 1 else ""
     result = Result(
         dataset=dataset,
         model=stream.encoder or "unknown",
@@ -128,7 +123,7 @@ def summarise(
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
         learnt=learnt(adapter, runs[-1].labels),
         order=names[0] if len(names) == 1 else "many",
-        seed=int(seed) if seed else None,
+        seed=parse_order(names[0])[1] if len(names) == 1 else None,
         orders={"names": names, **_spread(runs)},
         batch_size=outcome.batch_size,
         precision=str(adapter.head.class_vectors.dtype).removeprefix("torch."),
@@ -244,7 +239,6 @@ def _spread(runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _curve(runs: Sequence[Run]) -> list[float]:
+def _curve(runs: Sequence[Run]) -> Any:
     """Accuracy over time, averaged over the orders."""
-    curve: list[float] = np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()
-    return curve
+    return np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()

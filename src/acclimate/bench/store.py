@@ -50,8 +50,8 @@ def stored_stream(
     If the encoding is interrupted, the next call continues where it stopped.
 
     Args:
-        dataset: of the images.
-        listing: its images.
+        dataset: gives the class names.
+        listing: the images.
         encoder: the model.
         templates: name of the template set.
         views: per image; 1 for the image alone, else the image and `views - 1` AugMix views.
@@ -82,7 +82,7 @@ def stored_stream(
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
     if views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
-    prompts = _prompts(listing.class_names, templates)
+    prompts = _prompts(dataset.class_names, templates)
     return FeatureStream(
         features,
         build_head(encoder, tuple(prompts), prompts),

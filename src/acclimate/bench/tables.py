@@ -34,7 +34,6 @@ class Table:
     """A table of cells.
 
     Attributes:
-        name: the recipe it belongs to.
         title: what the figures are.
         context: what they were measured with.
         corner: heading of the row names.
@@ -42,7 +41,6 @@ class Table:
         rows: for each row its name and one cell per column.
     """
 
-    name: str
     title: str
     context: str
     corner: str

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from acclimate.cli.classify import MODEL_HELP
+from acclimate.cli.options import MODEL_HELP
 
 if TYPE_CHECKING:
     from acclimate.bench.results import Result

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acclimate.cli.classify import MODEL_HELP
+from acclimate.cli.options import MODEL_HELP
 
 if TYPE_CHECKING:
     from acclimate.bench.tables import Table

@@ -43,8 +43,8 @@ def run(
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.prequential import Variant, compare
     from acclimate.bench.results import summarise, write_results
+    from acclimate.cli.options import parse_settings
     from acclimate.cli.progress import progress_bar
-    from acclimate.cli.settings import parse_settings
     from acclimate.errors import InputError
     from acclimate.files import check_writable
     from acclimate.methods import save_state as write_state
@@ -52,7 +52,7 @@ def run(
 
     chosen = list(dict.fromkeys(method or ["tda"]))
     adapting = [name for name in chosen if name != "zero-shot"]
-    variants = [Variant(name, parse_settings(name, setting or [], adapting)) for name in adapting]
+    variants = [Variant(name, parse_settings(name, setting, adapting)) for name in adapting]
     for path in filter(None, (json, plot, save_state)):
         check_writable(path)
     if (plot or save_state) and (len(files) > 1 or orders):
