@@ -96,6 +96,7 @@ def test_a_variant_is_checked_at_once():
         Variant("tad")
     with pytest.raises(InputError, match="'dota' has no setting 'positive_alpha'"):
         Variant("dota", {"positive_alpha": 1.0})
+    assert type(Variant("tda", {"positive_capacity": np.int64(2)}).config["positive_capacity"]) is int
     assert Variant("dota", {"rate": 0.1}).config == {**create("dota", Head(np.eye(2), 1.0)).settings, "rate": 0.1}
 
 

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, load_state, read_stream, save_state
-from acclimate.cli.settings import parse_settings
-from acclimate.errors import InputError
+from acclimate import TDA, load_state, read_stream
 
 
 def rows(output):
@@ -47,20 +45,6 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
     assert table["shifted", "tda"][2] == "+0.00"
-
-
-def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
-
-    @acclimate.register
-    class Plain(acclimate.ZeroShot):
-        name = "plain"
-
-    both = ["tda", "plain"]
-    assert parse_settings("tda", ["positive-alpha=3"], both) == {"positive_alpha": 3}
-    assert parse_settings("plain", ["positive-alpha=3"], both) == {}
-    with pytest.raises(InputError, match="'plain' has no setting 'positive_alpha'"):
-        parse_settings("plain", ["plain.positive_alpha=3"], both)
 
 
 def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
@@ -116,48 +100,8 @@ def test_bad_input_is_one_line_and_exit_code_2(invoke, stream_file, tmp_path, ar
 
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
     pytest.importorskip("matplotlib")
-    vectors = stream.head.class_vectors
-    np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=vectors, logit_scale=10.0)
+    np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.head.class_vectors, logit_scale=10.0)
     assert "no accuracy to draw" in invoke("run", "s.npz", "--plot", "x.png", exit_code=2).stderr
-
-
-@pytest.fixture
-def states(stream, tmp_path):
-    paths = []
-    for name, part in (("a", slice(0, 150)), ("b", slice(150, 400))):
-        adapter = TDA(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names, origin=name)
-        adapter.step(stream.features[part], ids=np.arange(400)[part])
-        paths.append(tmp_path / f"{name}.safetensors")
-        save(adapter, paths[-1])
-    return paths
-
-
-def test_state_inspect(invoke, states):
-    output = invoke("state", "inspect", *states).stdout
-    assert "samples_seen=150" in output
-    assert "samples_seen=250" in output
-    assert "positive cache: 24 entries" in output
-    listed = invoke("state", "inspect", states[0], "--entries").stdout
-    adapter = load(states[0])
-    for entry_id, entropy in zip(adapter.dump()["positive.ids"], adapter.dump()["positive.entropies"], strict=True):
-        assert any(line.split()[-2:] == [str(entry_id), f"{entropy:.3g}"] for line in listed.splitlines())
-
-
-def test_state_merge_and_diff(invoke, states, tmp_path):
-    invoke("state", "merge", *states, "--out", "ab.safetensors")
-    invoke("state", "merge", *reversed(states), "--out", "ba.safetensors")
-    assert invoke("state", "diff", "ab.safetensors", "ba.safetensors").stdout == "no difference\n"
-    merged = load(tmp_path / "ab.safetensors")
-    assert merged.samples_seen == 400
-    output = invoke("state", "diff", states[0], "ab.safetensors", exit_code=1).stdout
-    assert "samples seen: 150 against 400" in output
-    assert "positive cache:" in output
-    merged.freeze()
-    save(merged, tmp_path / "frozen.safetensors")
-    assert (
-        "frozen: False against True"
-        in invoke("state", "diff", "ab.safetensors", "frozen.safetensors", exit_code=1).stdout
-    )
 
 
 @pytest.mark.slow

@@ -129,15 +129,11 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 
 def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
     """The datasets of the suites and those named individually, without duplicates."""
-    chosen: list[str] = []
-    for suite in suites:
-        if suite not in SUITES:
-            raise InputError(f"unknown suite {suite!r}; choose from {', '.join(SUITES)}.")
-        chosen += SUITES[suite]
-    for key in keys:
-        if key not in DATASETS:
-            raise InputError(f"unknown dataset {key!r}; choose from {', '.join(DATASETS)}.")
-        chosen.append(key)
+    for kind, known, names in (("suite", SUITES, suites), ("dataset", DATASETS, keys)):
+        for name in names:
+            if name not in known:
+                raise InputError(f"unknown {kind} {name!r}; choose from {', '.join(known)}.")
+    chosen = [key for suite in suites for key in SUITES[suite]] + keys
     return [DATASETS[key] for key in dict.fromkeys(chosen)]
 
 

@@ -85,7 +85,7 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
     }
     for name, kept in entries.items():
         right = None if labels is None else [labels[entry.id] == entry.class_index for entry in kept]
-        counts = np.bincount([entry.class_index for entry in kept], minlength=len(adapter.head))
+        counts = np.bincount(np.array([entry.class_index for entry in kept], int), minlength=len(adapter.head))
         summary[name] = {
             "entries": len(kept),
             "label_accuracy": float(np.mean(right)) if right else None,

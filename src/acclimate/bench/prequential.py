@@ -11,12 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
-from acclimate.bench.metrics import (
-    early_phase,
-    expected_calibration_error,
-    mean_per_class_recall,
-    squared_errors,
-)
+from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import take_order
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Head
@@ -41,7 +36,7 @@ class Variant:
     settings_name: str = ""
 
     def __post_init__(self) -> None:
-        check_settings(find_method(self.method), self.settings)
+        object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
 
     @property
     def config(self) -> dict[str, Any]:
