@@ -10,8 +10,9 @@ from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import RECIPES
-from acclimate.bench.reproduce import run_on_streams, write_report
+from acclimate.bench.report import write_report
 from acclimate.bench.results import OF_FILE, read_results
+from acclimate.bench.suite import run_on_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import TDA
@@ -174,7 +175,7 @@ def test_pictures_of_every_kind(swept, tmp_path, suffix):
 def test_results_of_other_models_prompts_and_orders_stand_apart(swept):
     _, _, results = swept
     others = [replace(result, model="another") for result in results]
-    assert [group.model for group in group_results([*results, *others])] == [results[0].model, "another"]
+    assert [group.results[0].model for group in group_results([*results, *others])] == [results[0].model, "another"]
     assert len(group_results([*results, *(replace(result, prompts="single") for result in results)])) == 2
 
 
@@ -251,7 +252,8 @@ def test_the_printed_average_of_the_cross_domain_table(default):
 def test_other_views_stand_apart(default):
     results = [as_dataset(default, "imagenet-a"), as_dataset(default, "imagenet-a", views=1)]
     paper, single = group_results(results)
-    assert (paper.views, single.views) == ("", "1")
+    assert [group.results[0].views for group in (paper, single)] == [64, 1]
+    assert "Views" not in paper.context
     assert "Views: 1." in single.context
 
 

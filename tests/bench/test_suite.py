@@ -7,10 +7,13 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import DATASETS, SUITES, find_datasets
+from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
 from acclimate.bench.prequential import Variant
+from acclimate.bench.recipes import variant_for
 from acclimate.bench.results import read_results
-from acclimate.bench.suite import Setup, run_suite, variant_for
+from acclimate.bench.store import Setup, stored_stream
+from acclimate.bench.suite import result_name, run_suite
+from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, RunError
 from acclimate.methods import TDA
 from miniatures import draw_dataset, few
@@ -77,14 +80,9 @@ def test_a_method_that_needs_views_is_refused_before_anything_is_encoded(run, tm
 def test_methods_run_on_what_the_views_say(run, tmp_path):
     """The suite's answers are those of the adapter on the stored views in the same order."""
     result = run(["imagenet-a"], prompts="single")["imagenet-a", "tda"]
-    from acclimate.bench.datasets import read_dataset
-    from acclimate.bench.store import stored_stream
-    from acclimate.encoders import load_encoder
-
-    dataset = DATASETS["imagenet-a"]
-    encoder = load_encoder(result["model"])
-    listing = read_dataset(dataset, tmp_path / "data")
-    stream = stored_stream(dataset, listing, encoder, "single", 64, tmp_path / "store")
+    setup = Setup(tmp_path / "data", result["model"], tmp_path / "store", prompts="single")
+    listing = read_dataset(DATASETS["imagenet-a"], setup.root)
+    stream = stored_stream(setup, listing, load_encoder(setup.model))
     order = np.random.default_rng(1).permutation(24)
     adapter = TDA(stream.head)
     answers = adapter.step(stream.features[order]).argmax(axis=1)
@@ -168,12 +166,12 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
 def test_names_of_results_tell_setups_apart():
     a, dtd, tda = DATASETS["imagenet-a"], DATASETS["dtd"], variant_for("tda", DATASETS["dtd"], "paper")
     known = {"root": "data", "model": "open_clip:ViT-B-16/openai", "store": "store"}
-    name = Setup(**known).result_name(a, tda)
+    name = result_name(Setup(**known), a, tda)
     assert name == "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views_seed-1.json"
     setups = [Setup(**known, **each) for each in ({"prompts": "single"}, {"views": 8}, {"orders": ("rows",)})]
     setups.append(Setup(**{**known, "model": "m"}))
-    names = {setup.result_name(dataset, tda) for dataset in (a, dtd) for setup in setups}
-    names |= {Setup(**known).result_name(dtd, variant_for("tda", dtd, "authors-per-dataset")), name}
+    names = {result_name(setup, dataset, tda) for dataset in (a, dtd) for setup in setups}
+    names |= {result_name(Setup(**known), dtd, variant_for("tda", dtd, "authors-per-dataset")), name}
     assert len(names) == 10
 
 

@@ -4,15 +4,14 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
-from acclimate.bench.datasets import Dataset, Listing, folder_images, read_dataset, sub_folders, wrong_class
+from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
 from acclimate.predict import default_workers, read_ahead
-from acclimate.prompts import spoken
-from acclimate.sources.coop import read_split
 
 Kind = Literal["missing", "split", "class order", "count", "image"]
 WNID = re.compile(r"n\d{8}")
@@ -53,37 +52,35 @@ def check_dataset(
         return [Finding("split", f"{folder / dataset.split} is missing; {source}.")]
     if not images.is_dir():
         return [Finding("count", f"no folder {images}; get {dataset.get}.")]
-    checks = {"split": _split_order, "wnids": _folder_order, "numbers": _folder_order, "variants": _variant_order}
-    findings = list(checks[dataset.layout](dataset, root))
+    findings: list[Finding] = []
+    if dataset.layout == "variants":
+        findings += _variants_file(dataset, folder / "variants.txt")
+    elif dataset.wnids:
+        findings += [*_class_file(dataset, folder / "classnames.txt"), *_folder_names(dataset, images)]
     try:
-        listing = read_dataset(dataset, root)
+        listing = list_images(dataset, root)
     except InputError as error:
-        return findings or [Finding("split" if dataset.split else "count", str(error))]
-    findings += _counts(dataset, listing)
+        again = f" Get it again from {SPLITS}." if dataset.layout == "split" else ""
+        return findings or [Finding("split" if dataset.split else "count", f"{error}{again}")]
+    for problem in listing.problems:
+        findings.append(Finding("class order", f"{dataset.split}: {problem}; get it again from {SPLITS}."))
+    findings += [*(_wnids_of_files if dataset.wnids else _names_in_paths)(listing), *_counts(listing)]
     if decode:
         findings += _unreadable([path for path in listing.paths if path.is_file()], progress)
     return findings
 
 
-def _split_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    try:
-        rows = read_split(root / dataset.folder / dataset.split)
-    except InputError as error:
-        yield Finding("split", f"{error} Get it again from {SPLITS}.")
-        return
-    for number, name in dict.fromkeys((number, name) for _, number, name in rows):
-        if problem := wrong_class(dataset, number, name):
-            yield Finding("class order", f"{dataset.split}: {problem}; get it again from {SPLITS}.")
-    yield from _paths_against_labels(dataset, rows)
-
-
-def _paths_against_labels(dataset: Dataset, rows: Sequence[tuple[str, int, str]]) -> Iterator[Finding]:
+def _names_in_paths(listing: Listing) -> Iterator[Finding]:
     """Images whose folder or file name contradicts their label."""
-    label_of = {spoken(name).casefold(): label for label, name in enumerate(dataset.class_names)}
-    label_of |= {spoken(folder).casefold(): label_of[name.casefold()] for folder, name in dataset.folder_names.items()}
+    dataset = listing.dataset
+    label_of = {plain(name): label for label, name in enumerate(dataset.class_names)}
+    label_of |= {plain(folder): label_of[plain(name)] for folder, name in dataset.folder_names.items()}
     wrong: Counter[tuple[str, int]] = Counter()
-    for file, number, _ in rows:
-        name = next((name for name in _names_in(file) if name in label_of), None)
+    for path, number in zip(listing.paths, listing.labels.tolist(), strict=True):
+        *folders, file = path.relative_to(listing.folder).parts
+        # The two last folders (shop/bakery of SUN397), the last folder, the file name up to its number.
+        parts = (" ".join(reversed(folders[-2:])), *folders[-1:], file.rpartition("_")[0])
+        name = next((name for name in map(plain, parts) if name in label_of), None)
         if name is not None and label_of[name] != number:
             wrong[name, number] += 1
     for (name, number), count in wrong.items():
@@ -91,60 +88,43 @@ def _paths_against_labels(dataset: Dataset, rows: Sequence[tuple[str, int, str]]
         yield Finding("class order", f"{dataset.split}: {count} images of {name!r} are labelled {label!r}.")
 
 
-def _names_in(file: str) -> Iterator[str]:
-    """Class names a path may contain: shop/bakery of SUN397, the last folder, the file name up to its number."""
-    *folders, name = file.split("/")
-    yield spoken(" ".join(reversed(folders[-2:]))).casefold()
-    if folders:
-        yield spoken(folders[-1]).casefold()
-    yield spoken(name.rpartition("_")[0]).casefold()
+def _wnids_of_files(listing: Listing) -> Iterator[Finding]:
+    """Folders with files named after a different class; ImageNet's file names start with a WordNet id."""
+    wnid_of: dict[str, str] = {}
+    wrong: dict[str, str] = {}
+    for path, label in zip(listing.paths, listing.labels.tolist(), strict=True):
+        wnid_of[path.parent.name] = listing.dataset.wnids[label]
+        if (named := WNID.match(path.name)) and named[0] != listing.dataset.wnids[label]:
+            wrong.setdefault(path.parent.name, named[0])
+    if wrong:
+        pairs = _some([f"{folder} holds {other}" for folder, other in sorted(wrong.items())])
+        by_string = dict(zip(sorted(wnid_of), sorted(wnid_of.values()), strict=True))
+        as_strings = all(folder.isdecimal() and by_string[folder] == other for folder, other in wrong.items())
+        why = " The numbers were sorted as strings." if as_strings else ""
+        yield Finding("class order", f"{listing.folder}: files of other classes: {pairs}.{why}")
 
 
-def _folder_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    yield from _class_file(dataset, root)
-    images, last = dataset.image_folder(root), dataset.classes - 1
-    folders = sub_folders(images)
+def _folder_names(dataset: Dataset, images: Path) -> Iterator[Finding]:
+    folders, last = sub_folders(images), dataset.classes - 1
     numbered = dataset.layout == "numbers"
-    wnid_of = {str(label) if numbered else wnid: wnid for label, wnid in enumerate(dataset.wnids)}
     again = f"unpack {dataset.get} again."
-    if numbered and any(WNID.fullmatch(name) for name in folders):
+    if not folders and folder_images(images):
+        yield Finding("count", f"{images} holds images without class folders; sort them into folders by WordNet id.")
+    elif numbered and any(WNID.fullmatch(name) for name in folders):
         yield Finding(
             "class order",
             f"{images}: the folders were renamed to WordNet ids. The published names are 0 to {last}, and a renaming "
             f"in string order (0, 1, 10, 100, ...) cannot be distinguished from a correct one; {again}",
         )
-        return
-    if not folders and folder_images(images):
-        yield Finding("count", f"{images} holds images without class folders; sort them into folders by WordNet id.")
-    if numbered and str(dataset.classes) in folders and "0" not in folders:
+    elif numbered and str(dataset.classes) in folders and "0" not in folders:
         yield Finding("class order", f"{images}: the folder numbers start at 1, so every label is off by one; {again}")
-    elif unknown := sorted(set(folders) - set(wnid_of)):
+    elif unknown := sorted(set(folders) - set(dataset.class_folders)):
         expected = f"numbers from 0 to {last}" if numbered else f"among the {dataset.classes} WordNet ids"
         yield Finding("class order", f"{images}: {_some(unknown)} are not {expected}.")
-    yield from _files_against_folders(images, {name: wnid_of[name] for name in folders if name in wnid_of})
 
 
-def _files_against_folders(images: Path, wnid_of: dict[str, str]) -> Iterator[Finding]:
-    """Folders with files named after a different class; ImageNet's file names start with a WordNet id."""
-    wrong = {}
-    for folder, wnid in wnid_of.items():
-        named = {match[0] for path in folder_images(images / folder) if (match := WNID.match(path.name))}
-        if named - {wnid}:
-            wrong[folder] = sorted(named - {wnid})[0]
-    if wrong:
-        pairs = _some([f"{folder} holds {other}" for folder, other in wrong.items()])
-        string_order = " The numbers were sorted as strings." if _is_string_order(wrong, wnid_of) else ""
-        yield Finding("class order", f"{images}: files of other classes: {pairs}.{string_order}")
-
-
-def _is_string_order(wrong: dict[str, str], wnid_of: dict[str, str]) -> bool:
-    by_string = dict(zip(sorted(wnid_of), sorted(wnid_of.values()), strict=True))
-    return all(folder.isdecimal() and by_string[folder] == other for folder, other in wrong.items())
-
-
-def _class_file(dataset: Dataset, root: Path) -> Iterator[Finding]:
+def _class_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
     """CoOp's classnames.txt. It is not needed here, but programs that read it need the right order."""
-    path = root / dataset.folder / "classnames.txt"
     if not path.is_file():
         return
     lines = [line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -164,8 +144,7 @@ def _class_file(dataset: Dataset, root: Path) -> Iterator[Finding]:
         yield Finding("class order", f"{path} gives classes the names of others: {_some(swapped)}.")
 
 
-def _variant_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    path = root / dataset.folder / "variants.txt"
+def _variants_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
     if not path.is_file():
         yield Finding("split", f"{path} is missing; it comes with the images.")
         return
@@ -176,19 +155,19 @@ def _variant_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
         yield Finding("class order", f"{path} differs from the published list from line {first}; unpack it again.")
 
 
-def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
-    counts = Counter(listing.labels.tolist())
-    empty = [name for label, name in enumerate(dataset.class_names) if not counts[label]]
+def _counts(listing: Listing) -> Iterator[Finding]:
+    dataset = listing.dataset
+    images_of = Counter(listing.labels.tolist())
+    counts = [(name, images_of[label]) for label, name in enumerate(dataset.class_names)]
+    empty = [name for name, count in counts if not count]
     if empty:
         yield Finding("count", f"{len(empty)} of {dataset.classes} classes have no images: {_some(empty)}.")
-    if dataset.per_class is not None:
-        wrong = {label: count for label, count in sorted(counts.items()) if count != dataset.per_class}
-        if wrong:
-            listed = _some([f"{dataset.class_names[label]} {count}" for label, count in wrong.items()])
-            yield Finding("count", f"classes that do not have {dataset.per_class} images: {listed}.")
+    wrong = [f"{name} {count}" for name, count in counts if count not in (0, dataset.per_class)]
+    if wrong and dataset.per_class is not None:
+        yield Finding("count", f"classes that do not have {dataset.per_class} images: {_some(wrong)}.")
     if len(listing) not in dataset.counts:
-        label, least = min(counts.items(), key=lambda pair: pair[1])
-        fewest = "" if empty else f" The smallest class is {dataset.class_names[label]!r} with {least}."
+        name, least = min(counts, key=itemgetter(1))
+        fewest = "" if empty else f" The smallest class is {name!r} with {least}."
         expected = " or ".join(map(str, dataset.counts))
         yield Finding("count", f"{len(listing)} test images instead of {expected}.{fewest}")
     missing = [path for path in listing.paths if not path.is_file()]

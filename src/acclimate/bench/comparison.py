@@ -1,17 +1,15 @@
 """From results and recipes to tables: what was measured next to what the paper reports, and why the two may differ."""
 
 import re
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from acclimate.bench.datasets import DATASETS, Dataset
 from acclimate.bench.prequential import Variant
-from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, Sweep
+from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe
 from acclimate.bench.results import OF_FILE, Result
-from acclimate.bench.tables import Cell, Table
 
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models, as names have them
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
@@ -20,31 +18,53 @@ OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where
 
 
 @dataclass(frozen=True)
+class Cell:
+    """A measured figure and the paper's figure; None where there is none.
+
+    Attributes:
+        measured: for instance an accuracy in percent.
+        reported: the paper's figure.
+        sd: standard deviation over several orders.
+        why: reasons why the two may differ.
+    """
+
+    measured: float | None = None
+    reported: float | None = None
+    sd: float | None = None
+    why: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of cells.
+
+    Attributes:
+        title: what the figures are.
+        context: what they were measured with.
+        corner: heading of the row names.
+        columns: headings.
+        rows: for each row its name and one cell per column.
+    """
+
+    title: str
+    context: str
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+
+
+@dataclass(frozen=True)
 class Group:
     """Results that can be compared in one table.
 
     Attributes:
-        model: name of the encoder.
-        prompts: name of the prompts.
-        views: "" for the paper's number of views, else the number.
-        orders: names.
-        results: those of methods that adapt, each with zero-shot in the same orders as its baseline; those of
-            zero-shot only where no other method was run.
+        context: the model, prompts, views and orders that they have in common.
+        results: those of methods that adapt, each with zero-shot as its baseline; those of zero-shot only where no
+            other method was run.
     """
 
-    model: str
-    prompts: str
-    views: str
-    orders: tuple[str, ...]
+    context: str
     results: tuple[Result, ...]
-
-    @property
-    def context(self) -> str:
-        """What the results were measured with."""
-        first, last, count = self.orders[0], self.orders[-1], len(self.orders)
-        order = first if count == 1 else f"{count}, {first} to {last}"
-        views = f" Views: {self.views}." if self.views else ""
-        return f"Model: {self.model}. Prompts: {self.prompts}.{views} Order: {order}."
 
     @property
     def datasets(self) -> list[str]:
@@ -59,14 +79,13 @@ class Group:
 
 def group_results(results: Iterable[Result]) -> list[Group]:
     """Sort results into groups; results without labels are left out."""
-    scored = [result for result in results if result.metrics["acc1"] is not None]
-    adapted = {_stream(result) for result in scored if result.method != "zero-shot"}
-    members: dict[tuple[str, str, str, tuple[str, ...]], list[Result]] = {}
-    for result in scored:
-        if result.method != "zero-shot" or _stream(result) not in adapted:
-            key = (result.model, result.prompts, _views(result), result.order_names)
-            members.setdefault(key, []).append(result)
-    return [Group(*key, tuple(each)) for key, each in members.items()]
+    scored = [(_context(result), result) for result in results if result.metrics["acc1"] is not None]
+    adapted = {(context, result.dataset) for context, result in scored if result.method != "zero-shot"}
+    members: dict[str, list[Result]] = {}
+    for context, result in scored:
+        if result.method != "zero-shot" or (context, result.dataset) not in adapted:
+            members.setdefault(context, []).append(result)
+    return [Group(context, tuple(each)) for context, each in members.items()]
 
 
 def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
@@ -75,14 +94,28 @@ def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 
 def every_table(group: Group) -> list[Table]:
-    """The tables of all recipes in the paper's order, then a table of everything that they do not show."""
+    """The tables of all recipes in the paper's order, then a table of everything that they do not show.
+
+    The last one has methods on streams that are not the paper's, and custom settings that no ablation shows.
+    """
     tables: list[Table] = []
-    shown: list[dict[str, Any]] = []
+    shown = []
     for recipe in RECIPES.values():
         if made := recipe_tables(recipe, group):
             tables += made
             shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
-    return tables + _other_tables(group, shown)
+    rows: dict[str, dict[str, Result]] = {"zero-shot": {}}
+    for result in group.results:
+        custom = result.settings == "custom"
+        if (custom and result.config not in shown) or (not custom and paper_dataset(result) is None):
+            defaults = Variant(result.method).config
+            settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
+            rows["zero-shot"][result.dataset] = _zero_shot(result)
+            rows.setdefault(", ".join([result.method, *settings]), {})[result.dataset] = result
+    columns = {name: (name,) for name in rows["zero-shot"]}
+    if columns:
+        tables.append(_table(group, "Other streams and settings: top-1 accuracy, %", "method", rows, columns, {}, ""))
+    return tables
 
 
 def backbone(model: str) -> str | None:
@@ -122,13 +155,13 @@ def reasons(result: Result, model: str) -> tuple[str, ...]:
     return tuple(why)
 
 
-def _stream(result: Result) -> tuple[str, ...]:
-    return result.dataset, result.model, result.prompts, _views(result)
-
-
-def _views(result: Result) -> str:
+def _context(result: Result) -> str:
+    """What a result was measured with; the views only if they are not those of the paper."""
     dataset = paper_dataset(result)
-    return "" if result.views == (dataset.views if dataset else 1) else str(result.views)
+    views = "" if result.views == (dataset.views if dataset else 1) else f" Views: {result.views}."
+    first, *more = result.orders["names"]
+    order = f"{1 + len(more)}, {first} to {more[-1]}" if more else first
+    return f"Model: {result.model}. Prompts: {result.prompts}.{views} Order: {order}."
 
 
 def _zero_shot(result: Result) -> Result:
@@ -145,27 +178,47 @@ def _score(result: Result, score: str = "accuracy") -> float:
     return 100 * (value or 0.0)
 
 
-def _mean_cell(
-    results: Sequence[Result], figure: float | None, model: str, score: str = "accuracy", also: tuple[str, ...] = ()
-) -> Cell:
-    """The mean score of results (there may be none) next to the paper's figure for a model.
+def _table(
+    group: Group,
+    title: str,
+    corner: str,
+    rows: Mapping[str, Mapping[str, Result]],
+    columns: Mapping[str, Sequence[str]],
+    reported: Mapping[str, Mapping[str, float]],
+    model: str,
+    score: str = "accuracy",
+    also: tuple[str, ...] = (),
+) -> Table:
+    """A table of mean scores next to the paper's figures for a model; `also` are reasons besides those of a result.
 
-    If the two differ, the cell has the reasons of the results and those in `also`.
+    `rows` maps name -> dataset -> result, `columns` heading -> datasets to average over, and `reported` name -> heading
+    -> figure. Where a row lacks one of the datasets of a column, nothing was measured.
     """
-    if not results:
-        return Cell(None, figure)
-    measured = float(np.mean([_score(result, score) for result in results]))
-    spread = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
-    why: dict[str, None] = {}
-    if figure is not None and abs(measured - figure) >= 0.005:
-        why = dict.fromkeys([*(reason for result in results for reason in reasons(result, model)), *also])
-    return Cell(measured, figure, None if spread is None else 100 * spread, tuple(why))
+
+    def cell(results: Sequence[Result], figure: float | None) -> Cell:
+        if not results:
+            return Cell(None, figure)
+        measured = float(np.mean([_score(result, score) for result in results]))
+        sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
+        why: dict[str, None] = {}
+        if figure is not None and abs(measured - figure) >= 0.005:
+            why = dict.fromkeys([*(reason for result in results for reason in reasons(result, model)), *also])
+        return Cell(measured, figure, None if sd is None else 100 * sd, tuple(why))
+
+    made = []
+    for label, found in rows.items():
+        figures = reported.get(label, {})
+        cells = [
+            cell([found[name] for name in names] if found.keys() >= set(names) else [], figures.get(heading))
+            for heading, names in columns.items()
+        ]
+        made.append((label, tuple(cells)))
+    return Table(title, group.context, corner, tuple(columns), tuple(made))
 
 
 def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     """Rows are the paper's methods in the paper's order, then others; columns are datasets and averages."""
-    model = backbone(group.model) or SUITE_MODEL
-    measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> label of a row -> dataset -> result
+    measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> name of the row -> dataset -> result
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and dataset.key in recipe.datasets and result.settings != "custom":
@@ -174,29 +227,19 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
             measured.setdefault("zero-shot", {}).setdefault("zero-shot", {})[dataset.key] = _zero_shot(result)
     if not measured:
         return []
-    names = {OUR_NAMES.get(name, name.lower()): name for name in recipe.reported[model]}
-    columns = {**{key: (key,) for key in recipe.datasets}, **recipe.averages}
-    rows = []
-    for method in dict.fromkeys([*names, *measured]):
-        figures = _figures(recipe, model, names[method]) if method in names else {}
-        for label, found in (measured.get(method) or {names[method]: {}}).items():
-            cells = []
-            for heading, keys in columns.items():
-                results = [found[key] for key in keys] if found.keys() >= set(keys) else []
-                cells.append(_mean_cell(results, figures.get(heading), model))
-            rows.append((label, tuple(cells)))
-    headings = (*(DATASETS[key].title for key in recipe.datasets), *recipe.averages)
-    return [Table(f"{recipe.title}: top-1 accuracy, %", group.context, "method", headings, tuple(rows))]
-
-
-def _figures(recipe: Recipe, model: str, name: str) -> dict[str, float]:
-    """The paper's figures of a method: dataset or heading of an average -> percent."""
-    figures = dict(zip(recipe.datasets, recipe.reported[model][name], strict=True))
-    for heading, keys in recipe.averages.items():
-        figures[heading] = float(np.mean([figures[key] for key in keys]))
-    if recipe.printed_averages:  # not always the mean of the printed columns
-        figures["Average"] = recipe.printed_averages[model][name]
-    return figures
+    model = backbone(group.results[0].model) or SUITE_MODEL
+    columns = {**{DATASETS[key].title: (key,) for key in recipe.datasets}, **recipe.averages}
+    rows, reported = {}, {}
+    for name, figures in recipe.reported[model].items():
+        of = dict(zip(recipe.datasets, figures, strict=True))
+        averages = {heading: float(np.mean([of[key] for key in keys])) for heading, keys in columns.items()}
+        if recipe.printed_averages:  # not always the mean of the printed columns
+            averages["Average"] = recipe.printed_averages[model][name]
+        for label, found in measured.pop(OUR_NAMES.get(name, name.lower()), {name: {}}).items():
+            rows[label], reported[label] = found, averages
+    for others in measured.values():
+        rows |= others
+    return [_table(group, f"{recipe.title}: top-1 accuracy, %", "method", rows, columns, reported, model)]
 
 
 def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
@@ -204,76 +247,48 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
     result = group.find(recipe.datasets[0], Variant(recipe.method))
     if result is None or result.cost["encode_s"] is None:
         return []
-    measured = {"zero-shot": _zero_shot(result), result.method: result}
+    zero_shot = _zero_shot(result)
+    measured = {"zero-shot": zero_shot, result.method: result}
     rows = []
     for name, figures in recipe.reported.items():
-        method = OUR_NAMES.get(name, name.lower())
         gain = figures["accuracy"] - recipe.reported["CLIP"]["accuracy"]
         paper = (figures["minutes"], figures["accuracy"], gain)
-        if method in measured:
-            rows.append((method, _cost_cells(measured[method], *paper)))
-        else:
+        method = OUR_NAMES.get(name, name.lower())
+        if method not in measured:
             rows.append((name, tuple(Cell(None, figure) for figure in paper)))
+            continue
+        found = measured[method]
+        seconds = result.cost["encode_s"] + (found.cost["wall_s"] or 0.0) / len(found.orders["names"])
+        ours = (seconds / 60, _score(found), _score(found) - _score(zero_shot))
+        why = reasons(found, ABLATION_MODEL)
+        whys = ((*why, "the paper's machine has one RTX 6000."), why, why if gain else ())
+        cells = (Cell(figure, theirs, None, each) for figure, theirs, each in zip(ours, paper, whys, strict=True))
+        rows.append((method, tuple(cells)))
     context = f"{group.context} Hardware: {result.hardware}."
-    columns = ("minutes", "accuracy, %", "gain")
-    return [Table(recipe.title, context, "method", columns, tuple(rows))]
-
-
-def _cost_cells(result: Result, minutes: float, accuracy: float, gain: float) -> tuple[Cell, ...]:
-    seconds = (result.cost["encode_s"] or 0.0) + (result.cost["wall_s"] or 0.0) / len(result.order_names)
-    why = reasons(result, ABLATION_MODEL)
-    return (
-        Cell(seconds / 60, minutes, None, (*why, "the paper's machine has one RTX 6000.")),
-        Cell(_score(result), accuracy, None, why),
-        Cell(_score(result) - _score(_zero_shot(result)), gain, None, why if gain else ()),
-    )
+    return [Table(recipe.title, context, "method", ("minutes", "accuracy, %", "gain"), tuple(rows))]
 
 
 def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
     """A table per sweep, over the datasets on which all its settings were run."""
     tables = []
     for sweep in recipe.sweeps:
-        found = {name: [group.find(name, each) for each in sweep.rows.values()] for name in group.datasets}
-        complete = {name: [each for each in found[name] if each] for name in found if None not in found[name]}
-        if complete:
-            tables.append(_sweep_table(recipe, group, sweep, complete))
+        found = {
+            label: {name: result for name in group.datasets if (result := group.find(name, variant))}
+            for label, variant in sweep.rows.items()
+        }
+        datasets = [name for name in group.datasets if all(name in results for results in found.values())]
+        if not datasets:
+            continue
+        if sweep.score == "accuracy":
+            results = next(iter(found.values()))
+            found = {"zero-shot": {name: _zero_shot(results[name]) for name in datasets}, **found}
+        columns = {name: [name] for name in datasets} | ({AVERAGE: datasets} if len(datasets) > 1 else {})
+        column = recipe.reported_for if recipe.reported_for in columns else list(columns)[-1]
+        same = datasets == list(recipe.datasets) if column == AVERAGE else column == recipe.reported_for
+        titles = ", ".join(DATASETS[key].title for key in recipe.datasets)
+        also = () if same else (f"the paper's figure is for {titles}.",)
+        reported = {label: {column: figure} for label, figure in sweep.reported.items()}
+        tables.append(
+            _table(group, sweep.title, sweep.corner, found, columns, reported, ABLATION_MODEL, sweep.score, also)
+        )
     return tables
-
-
-def _sweep_table(recipe: Recipe, group: Group, sweep: Sweep, found: Mapping[str, Sequence[Result]]) -> Table:
-    """A table of the results per dataset, which are in the order of the sweep's rows."""
-    rows = {label: [results[place] for results in found.values()] for place, label in enumerate(sweep.rows)}
-    if sweep.score == "accuracy":
-        rows = {"zero-shot": [_zero_shot(results[0]) for results in found.values()], **rows}
-    headings = [*found, *([AVERAGE] if len(found) > 1 else [])]
-    column = recipe.reported_for if recipe.reported_for in headings else headings[-1]
-    same = list(found) == list(recipe.datasets) if column == AVERAGE else column == recipe.reported_for
-    titles = ", ".join(DATASETS[key].title for key in recipe.datasets)
-    also = () if same else (f"the paper's figure is for {titles}.",)
-    cells = []
-    for label, results in rows.items():
-        row = []
-        for place, heading in enumerate(headings):
-            figure = sweep.reported.get(label) if heading == column else None
-            averaged = results if heading == AVERAGE else [results[place]]
-            row.append(_mean_cell(averaged, figure, ABLATION_MODEL, sweep.score, also))
-        cells.append((label, tuple(row)))
-    return Table(sweep.title, group.context, sweep.corner, tuple(headings), tuple(cells))
-
-
-def _other_tables(group: Group, shown: Container[dict[str, Any]]) -> list[Table]:
-    """Methods on streams that are not the paper's, and custom settings that no ablation shows."""
-    rows: dict[str, dict[str, Cell]] = {"zero-shot": {}}
-    for result in group.results:
-        custom = result.settings == "custom"
-        if (custom and result.config not in shown) or (not custom and paper_dataset(result) is None):
-            defaults = Variant(result.method).config
-            settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
-            label = ", ".join([result.method, *settings])
-            rows["zero-shot"][result.dataset] = _mean_cell([_zero_shot(result)], None, "")
-            rows.setdefault(label, {})[result.dataset] = _mean_cell([result], None, "")
-    columns = tuple(rows["zero-shot"])
-    if not columns:
-        return []
-    cells = tuple((label, tuple(row.get(name, Cell()) for name in columns)) for label, row in rows.items())
-    return [Table("Other streams and settings: top-1 accuracy, %", group.context, "method", columns, cells)]

@@ -6,9 +6,8 @@ The facts about each dataset are data: `data/datasets.json` (folders, counts, se
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -28,6 +27,8 @@ class Dataset:
 
     Attributes:
         key: its name on the command line, and the name of its template set.
+        class_names: names in label order, as used in prompts. ImageNet has two pairs of classes with the same name.
+        wnids: WordNet ids in label order; () if it is not a kind of ImageNet.
         title: its name in the paper's tables.
         folder: below the root folder of all datasets.
         layout: where the labels come from: a "split" file of CoOp, folders named by WordNet ids ("wnids") or by
@@ -42,9 +43,12 @@ class Dataset:
         published: number of images in the published archive, if it differs from `test`.
         per_class: number of images per class, if it is the same for all classes.
         domains: whether file names start with a domain, as in toy_3.jpg.
+        folder_names: folder -> class name, where they differ by more than spelling.
     """
 
     key: str
+    class_names: tuple[str, ...]
+    wnids: tuple[str, ...]
     title: str
     folder: str
     layout: Literal["split", "wnids", "numbers", "variants"]
@@ -58,36 +62,24 @@ class Dataset:
     published: int | None = None
     per_class: int | None = None
     domains: bool = False
+    folder_names: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def counts(self) -> tuple[int, ...]:
         """Valid numbers of test images."""
         return (self.test,) if self.published is None else (self.test, self.published)
 
-    @property
-    def class_names(self) -> tuple[str, ...]:
-        """Names in label order, as used in prompts. ImageNet has two pairs of classes with the same name."""
-        entry = _class_names().get(self.key, {})
-        if "names" in entry:
-            return tuple(entry["names"])
-        imagenet = _class_names()["imagenet"]
-        by_wnid = dict(zip(imagenet["wnids"], imagenet["names"], strict=True))
-        return tuple(by_wnid[wnid] for wnid in self.wnids)
-
-    @property
-    def wnids(self) -> tuple[str, ...]:
-        """WordNet ids in label order; those of ImageNet unless the dataset is a subset."""
-        entries = _class_names()
-        return tuple(entries.get(self.key, entries["imagenet"])["wnids"])
-
-    @property
-    def folder_names(self) -> Mapping[str, str]:
-        """Folder -> class name, where they differ by more than spelling."""
-        return dict(_class_names().get(self.key, {}).get("folders", {}))
-
     def image_folder(self, root: Path) -> Path:
         """The folder of the images."""
         return root / self.folder / self.images
+
+    @property
+    def class_folders(self) -> tuple[str, ...]:
+        """Names of the image folders in label order, for the layouts "wnids" and "numbers".
+
+        Numbers are not sorted as strings: 10 would come before 2 and nearly every label would be wrong.
+        """
+        return self.wnids if self.layout == "wnids" else tuple(map(str, range(self.classes)))
 
 
 @dataclass(frozen=True)
@@ -95,24 +87,23 @@ class Listing:
     """The test images of a dataset in a fixed order, not read yet.
 
     Attributes:
+        dataset: what they belong to.
         paths: n files.
         labels: (n,) class indices.
         folder: the common parent folder of all paths.
         domains: n domain names; None for a dataset without domains.
+        problems: class numbers and names in the split file that are not those of the benchmark, in words.
     """
 
+    dataset: Dataset
     paths: list[Path]
     labels: HostArray
     folder: Path
     domains: tuple[str, ...] | None = None
+    problems: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.paths)
-
-
-@cache
-def _class_names() -> dict[str, Any]:
-    return dict(read_data("class_names.json"))
 
 
 def read_data(name: str) -> Any:
@@ -120,7 +111,20 @@ def read_data(name: str) -> Any:
     return json.loads((files("acclimate.bench") / "data" / name).read_text(encoding="utf-8"))
 
 
-DATASETS: Mapping[str, Dataset] = {key: Dataset(key, **facts) for key, facts in read_data("datasets.json").items()}
+def _read_datasets() -> dict[str, Dataset]:
+    classes = read_data("class_names.json")
+    imagenet = classes["imagenet"]
+    name_of = dict(zip(imagenet["wnids"], imagenet["names"], strict=True))
+    datasets = {}
+    for key, facts in read_data("datasets.json").items():
+        known = classes.get(key, imagenet)
+        wnids = tuple(known.get("wnids", ()))
+        names = tuple(known["names"]) if "names" in known else tuple(name_of[wnid] for wnid in wnids)
+        datasets[key] = Dataset(key, names, wnids, **facts, folder_names=known.get("folders", {}))
+    return datasets
+
+
+DATASETS: Mapping[str, Dataset] = _read_datasets()
 SUITES: Mapping[str, tuple[str, ...]] = {
     "ood": tuple(key for key in DATASETS if key.startswith("imagenet")),
     "cross-domain": tuple(key for key in DATASETS if not key.startswith("imagenet")),
@@ -156,21 +160,35 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
     Raises:
         InputError: the dataset is missing, or its labels are not those of the benchmark.
     """
-    images = dataset.image_folder(root)
+    listing = list_images(dataset, root)
+    for problem in listing.problems:
+        raise InputError(
+            f"{dataset.title}: the classes in {dataset.split} are in a different order: {problem}; "
+            "use CoOp's split file."
+        )
+    return listing
+
+
+def list_images(dataset: Dataset, root: Path) -> Listing:
+    """List a dataset's test images, even if the classes in its split file are not those of the benchmark."""
+    images, split = dataset.image_folder(root), root / dataset.folder / dataset.split
     if not images.is_dir():
         raise InputError(f"{dataset.title}: no folder {images}; get {dataset.get}. Run `acclimate data check {root}`.")
-    readers: dict[str, Callable[[Dataset, Path], list[tuple[Path, int]]]] = {
-        "split": _read_split,
-        "wnids": _read_folders,
-        "numbers": _read_folders,
-        "variants": _read_variants,
-    }
-    rows = readers[dataset.layout](dataset, root)
+    problems: tuple[str, ...] = ()
+    if dataset.layout == "split":
+        entries = read_split(split)
+        problems = tuple(_wrong_classes(dataset, dict.fromkeys((number, name) for _, number, name in entries)))
+        rows = [(images / file, number) for file, number, _ in entries]
+    elif dataset.layout == "variants":
+        rows = _read_variants(dataset, images, split)
+    else:
+        present, labelled = set(sub_folders(images)), enumerate(dataset.class_folders)
+        rows = [(path, label) for label, name in labelled if name in present for path in folder_images(images / name)]
     if not rows:
         raise InputError(f"{dataset.title}: no images in {images}. Run `acclimate data check {root}`.")
     paths = [path for path, _ in rows]
     domains = tuple(path.name.rpartition("_")[0] for path in paths) if dataset.domains else None
-    return Listing(paths, np.array([label for _, label in rows]), images, domains)
+    return Listing(dataset, paths, np.array([label for _, label in rows]), images, domains, problems)
 
 
 def folder_images(folder: Path) -> list[Path]:
@@ -185,50 +203,29 @@ def sub_folders(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def wrong_class(dataset: Dataset, number: int, name: str) -> str | None:
-    """What is wrong with a class number and name in a split file; None if they are correct or the name is unknown."""
-    names = [spoken(each).casefold() for each in dataset.class_names]
-    given = spoken(name).casefold()
-    if not 0 <= number < len(names):
-        return f"{name!r} has the number {number}, but there are {len(names)} classes"
-    if given in names and names[number] != given:
-        return f"{name!r} has the number {number}, which belongs to {dataset.class_names[number]!r}"
-    return None
+def plain(name: str) -> str:
+    """A class name without its spelling: no underscores, no capitals."""
+    return spoken(name).casefold()
 
 
-def _read_split(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
-    rows = read_split(root / dataset.folder / dataset.split)
-    for number, name in dict.fromkeys((number, name) for _, number, name in rows):
-        if problem := wrong_class(dataset, number, name):
-            raise InputError(
-                f"{dataset.title}: the classes in {dataset.split} are in a different order: {problem}; "
-                "use CoOp's split file."
-            )
-    images = dataset.image_folder(root)
-    return [(images / file, number) for file, number, _ in rows]
+def _wrong_classes(dataset: Dataset, classes: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """What is wrong with class numbers and names; a name that is spelt differently is not wrong."""
+    names = list(map(plain, dataset.class_names))
+    for number, name in classes:
+        if not 0 <= number < len(names):
+            yield f"{name!r} has the number {number}, but there are {len(names)} classes"
+        elif plain(name) in names and names[number] != plain(name):
+            yield f"{name!r} has the number {number}, which belongs to {dataset.class_names[number]!r}"
 
 
-def _read_folders(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
-    images = dataset.image_folder(root)
-    # Numbers must not be sorted as strings: 10 would come before 2 and nearly every label would be wrong.
-    names = dataset.wnids if dataset.layout == "wnids" else tuple(map(str, range(dataset.classes)))
-    present = set(sub_folders(images))
-    return [
-        (path, label) for label, name in enumerate(names) if name in present for path in folder_images(images / name)
-    ]
-
-
-def _read_variants(dataset: Dataset, root: Path) -> list[tuple[Path, int]]:
-    path = root / dataset.folder / dataset.split
+def _read_variants(dataset: Dataset, images: Path, split: Path) -> list[tuple[Path, int]]:
     label_of = {name: label for label, name in enumerate(dataset.class_names)}
-    images = dataset.image_folder(root)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        rows = [line.split(" ", 1) for line in lines if line.strip()]
+        rows = [line.split(" ", 1) for line in split.read_text(encoding="utf-8").splitlines() if line.strip()]
         return [(images / f"{number}.jpg", label_of[name.strip()]) for number, name in rows]
     except OSError as error:
-        raise InputError(f"{dataset.title}: cannot read {path}: {reason(error)}.") from error
+        raise InputError(f"{dataset.title}: cannot read {split}: {reason(error)}.") from error
     except (ValueError, KeyError) as error:
         raise InputError(
-            f"{dataset.title}: each line of {path} must hold an image number and one of the 100 variants ({error})."
+            f"{dataset.title}: each line of {split} must hold an image number and one of the 100 variants ({error})."
         ) from error

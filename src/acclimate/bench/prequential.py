@@ -53,7 +53,7 @@ class Run:
         labels: (n,) true classes; None if unknown.
         top: (n, up to 5) classes by decreasing logit.
         confidence: (n,) softmax probability of the first class.
-        errors: (n,) Brier score of each answer; None without labels.
+        errors: (n,) Brier score of each answer; (0,) without labels.
         wall_s: seconds taken by zero-shot and adapter together.
     """
 
@@ -61,7 +61,7 @@ class Run:
     labels: HostArray | None
     top: HostArray
     confidence: HostArray
-    errors: HostArray | None
+    errors: HostArray
     wall_s: float
 
     @property
@@ -76,7 +76,7 @@ class Run:
 
     def scores(self) -> dict[str, float]:
         """Scores by name, as fractions; empty without labels."""
-        if self.labels is None or self.errors is None:
+        if self.labels is None:
             return {}
         return {
             "acc1": float(self.correct.mean()),
@@ -153,33 +153,27 @@ def _run_pass(
 ) -> list[Run]:
     """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)
+    labels = None if stream.labels is None else stream.labels[order]
     answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
     seconds = np.zeros(len(adapters))
     for start in range(0, len(order), size):
-        batch = order[start : start + size]
-        truth = None if stream.labels is None else stream.labels[batch]
+        batch = slice(start, start + size)
         began = perf_counter()
-        evidence = adapters[0].head.observe(stream.features[batch])
+        evidence = adapters[0].head.observe(stream.features[order[batch]])
         seconds += perf_counter() - began
         for i, adapter in enumerate(adapters):
             began = perf_counter()
             logits = to_host(adapter.adapt(evidence).logits)
             seconds[i] += perf_counter() - began
-            answers[i].append(_answers(logits, truth))
-            progress(len(batch))
-    labels = None if stream.labels is None else stream.labels[order]
+            probs = softmax_and_entropy(logits)[0]
+            errors = np.empty(0) if labels is None else squared_errors(probs, labels[batch])
+            answers[i].append((top_classes(logits, 5), probs.max(axis=1), errors))
+            progress(len(logits))
     runs = []
-    for parts, wall_s in zip(answers, seconds, strict=True):
-        top, confidence, *errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-        runs.append(Run(order, labels, top, confidence, errors[0] if errors else None, float(wall_s)))
+    for parts, wall_s in zip(answers, seconds.tolist(), strict=True):
+        top, confidence, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+        runs.append(Run(order, labels, top, confidence, errors, wall_s))
     return runs
-
-
-def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
-    """Top five classes and confidences of a batch, and squared errors if the true classes are known."""
-    probs = softmax_and_entropy(logits)[0]
-    known = top_classes(logits, 5), probs.max(axis=1)
-    return known if truth is None else (*known, squared_errors(probs, truth))
 
 
 def _on_device(head: Head, device: str) -> Head:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from acclimate.bench.datasets import DATASETS, read_data
+from acclimate.bench.datasets import DATASETS, Dataset, read_data
 from acclimate.bench.prequential import Variant
-from acclimate.bench.suite import variant_for
 
 AVERAGE = "average"
 
@@ -72,6 +71,16 @@ class Recipe:
             return [variant for sweep in self.sweeps for variant in sweep.rows.values()]
         settings = ("paper", "authors-per-dataset") if self.kind == "methods" else ("paper",)
         return [variant_for(self.method, DATASETS[dataset], name) for name in settings]
+
+
+def variant_for(method: str, dataset: Dataset, settings: str) -> Variant:
+    """A method on a dataset with "paper" (its defaults) or "authors-per-dataset" settings.
+
+    The latter are those that the authors of the method published for the dataset, or the defaults if there are none.
+    """
+    if settings == "authors-per-dataset" and method in dataset.authors:
+        return Variant(method, dataset.authors[method], settings)
+    return Variant(method, {}, "paper")
 
 
 def _read(name: str, facts: Mapping[str, Any]) -> Recipe:

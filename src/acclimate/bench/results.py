@@ -74,11 +74,6 @@ class Result:
     task: str = "zeroshot_classification"
     language: str = "en"
 
-    @property
-    def order_names(self) -> tuple[str, ...]:
-        """The names of the orders."""
-        return tuple(self.orders["names"])
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Result":
         """The result in an object of a JSON file; other keys are ignored.

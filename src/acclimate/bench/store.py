@@ -9,21 +9,22 @@ vectors are made separately.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
 from acclimate.bench.datasets import Dataset, Listing
 from acclimate.encoders import Encoder
-from acclimate.errors import RunError, reason
+from acclimate.errors import InputError, RunError, reason
 from acclimate.files import write_atomically
 from acclimate.predict import encode_ahead, gpu_of
-from acclimate.prompts import build_head, prompts_for
+from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 
@@ -32,34 +33,50 @@ SEED = 0  # of the views
 CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
 
 
+@dataclass(frozen=True)
+class Setup:
+    """What datasets are encoded and run with.
+
+    Attributes:
+        root: the folder of all datasets.
+        model: name of the encoder; also distinguishes encoders without a fingerprint.
+        store: the folder of encoded features.
+        prompts: "dataset" for each dataset's template set, or the name of one template set for all.
+        views: "paper" for each dataset's number of views in the paper, or one number for all: 1 for the image alone,
+            else the image and `views - 1` AugMix views.
+        orders: orders to take the samples in; several give a mean and its spread.
+        batch_size: images encoded at once, counting views.
+        workers: threads that read and augment images.
+        device: of the encoder; the methods use it too if it is a GPU.
+    """
+
+    root: Path
+    model: str
+    store: Path
+    prompts: str = "dataset"
+    views: Literal["paper"] | int = "paper"
+    orders: tuple[str, ...] = ("seed:1",)
+    batch_size: int = 64
+    workers: int | None = None
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        known = ("dataset", *template_sets())
+        if self.prompts not in known:
+            raise InputError(f"unknown prompts {self.prompts!r}; choose from {', '.join(known)}.")
+
+    def views_of(self, dataset: Dataset) -> int:
+        """The number of views per image."""
+        return dataset.views if self.views == "paper" else self.views
+
+
 def stored_stream(
-    dataset: Dataset,
-    listing: Listing,
-    encoder: Encoder,
-    templates: str,
-    views: int,
-    store: Path,
-    *,
-    model: str = "",
-    batch_size: int = 64,
-    workers: int | None = None,
-    progress: Callable[[int], None] = lambda images: None,
+    setup: Setup, listing: Listing, encoder: Encoder, progress: Callable[[int], None] = lambda images: None
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    If the encoding is interrupted, the next call continues where it stopped.
-
-    Args:
-        dataset: gives the class names.
-        listing: the images.
-        encoder: the model.
-        templates: name of the template set.
-        views: per image; 1 for the image alone, else the image and `views - 1` AugMix views.
-        store: the folder of all features.
-        model: name of the model in results; also distinguishes models without a fingerprint.
-        batch_size: images encoded at once, counting views.
-        workers: threads that read and augment images.
-        progress: called with the number of images done since the last call.
+    If the encoding is interrupted, the next call continues where it stopped. `progress` is called with the number of
+    images done since the last call.
 
     Returns:
         A stream with features (n, d), float32, for one view; (n, views, d), float16 and mapped from disk, for several.
@@ -67,28 +84,32 @@ def stored_stream(
     Raises:
         RunError: an image cannot be read. It is not skipped: without it this would be a different dataset.
     """
+    dataset, views = listing.dataset, setup.views_of(listing.dataset)
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
     description = {
         "format": FORMAT,
         "dataset": dataset.key,
-        "encoder": encoder.fingerprint or model,
+        "encoder": encoder.fingerprint or setup.model,
         "images": _fingerprint(listing),
         "shape": [len(listing), views, encoder.dim],
         "views": None if views == 1 else [SEED, VIEWS_VERSION, pixels],
     }
     name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
-    folder = store / f"{dataset.key}-{views}-{name}"
-    encode_s = _encode_missing(folder, description, listing, encoder, batch_size, workers, progress)
+    folder = setup.store / f"{dataset.key}-{views}-{name}"
+    encode_s = _encode_missing(folder, description, setup, listing, encoder, progress)
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
     if views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
-    prompts = _prompts(dataset.class_names, templates)
+    templates = dataset.key if setup.prompts == "dataset" else setup.prompts
+    prompts: dict[str, list[str]] = {}
+    for label in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
+        (prompts[label if label not in prompts else f"{label} (2)"],) = prompts_for([label], templates)
     return FeatureStream(
         features,
         build_head(encoder, tuple(prompts), prompts),
         labels=listing.labels,
         domains=listing.domains,
-        encoder=model or encoder.fingerprint,
+        encoder=setup.model,
         prompts=templates,
         encode_s=encode_s,
     )
@@ -97,23 +118,29 @@ def stored_stream(
 def _encode_missing(
     folder: Path,
     description: dict[str, Any],
+    setup: Setup,
     listing: Listing,
     encoder: Encoder,
-    batch_size: int,
-    workers: int | None,
     progress: Callable[[int], None],
 ) -> float:
     """Encode the images that are not done yet; the seconds that all images took."""
-    views = description["shape"][1]
+    shape = tuple(description["shape"])
     done, encode_s = _done(folder, description)
     progress(done)
     if done == len(listing):
         return encode_s
     noted = done
     began = perf_counter() - encode_s
-    rest = listing.paths[done:]
-    batches = encode_ahead(rest, encoder, views=views, seed=SEED, batch_size=batch_size, workers=workers, start=done)
-    with _open(folder, description["shape"], done) as file:
+    batches = encode_ahead(
+        listing.paths[done:],
+        encoder,
+        views=shape[1],
+        seed=SEED,
+        batch_size=setup.batch_size,
+        workers=setup.workers,
+        start=done,
+    )
+    with _open(folder, shape, done) as file:
         try:
             for batch in batches:
                 for path, error in zip(batch.names, batch.errors, strict=True):
@@ -122,7 +149,7 @@ def _encode_missing(
                 file.write(unit_rows(batch.features.astype(np.float32), "features").astype(np.float16).tobytes())
                 done += len(batch.names)
                 progress(len(batch.names))
-                if (done - noted) * views >= CHECKPOINT:
+                if (done - noted) * shape[1] >= CHECKPOINT:
                     _note(folder, file, description, done, perf_counter() - began)
                     noted = done
         finally:
@@ -133,32 +160,21 @@ def _encode_missing(
 
 
 @contextmanager
-def _open(folder: Path, shape: Sequence[int], done: int) -> Iterator[BinaryIO]:
-    """The file of features, created if it does not exist, at the position of the next image.
+def _open(folder: Path, shape: tuple[int, ...], done: int) -> Iterator[BinaryIO]:
+    """The file of features, created unless some are done, at the position of the next image.
 
     It is written as a file and not through a memory map, in which a full disk would kill the process.
     """
     path = folder / "features.npy"
     try:
-        features = _features(path, shape)
-        if features is None:
-            folder.mkdir(parents=True, exist_ok=True)
-            features = np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
+        folder.mkdir(parents=True, exist_ok=True)
+        features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, shape)
         with path.open("r+b") as file:
             file.seek(features.offset + done * features[0].nbytes)
             yield file
     except OSError as error:
         message = f"cannot write to {folder}: {reason(error)}; free some space or choose a different store."
         raise RunError(message) from error
-
-
-def _features(path: Path, shape: Sequence[int]) -> Any:
-    """The features of a file as a memory map; None if it does not exist or is damaged."""
-    with suppress(OSError, ValueError):
-        features = np.load(path, mmap_mode="r")
-        if list(features.shape) == shape:
-            return features
-    return None
 
 
 def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, encode_s: float) -> None:
@@ -173,8 +189,8 @@ def _done(folder: Path, description: dict[str, Any]) -> tuple[int, float]:
     """How many images are encoded, and how many seconds they took; 0 if the store is damaged."""
     with suppress(OSError, ValueError, KeyError):
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        same = {key: manifest[key] for key in description} == description
-        if same and _features(folder / "features.npy", description["shape"]) is not None:
+        features = np.load(folder / "features.npy", mmap_mode="r")
+        if manifest.items() >= description.items() and list(features.shape) == description["shape"]:
             return int(manifest["done"]), float(manifest["encode_s"])
     return 0, 0.0
 
@@ -185,12 +201,3 @@ def _fingerprint(listing: Listing) -> str:
     for path, label in zip(listing.paths, listing.labels.tolist(), strict=True):
         digest.update(f"{path.relative_to(listing.folder).as_posix()}\0{label}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _prompts(class_names: Sequence[str], templates: str) -> dict[str, list[str]]:
-    """Distinct class names and their prompts: ImageNet has two pairs of classes with the same name and prompts."""
-    prompts: dict[str, list[str]] = {}
-    for name in class_names:
-        distinct = name if name not in prompts else f"{name} (2)"
-        (prompts[distinct],) = prompts_for([name], templates)
-    return prompts

@@ -2,14 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from acclimate.cli.options import MODEL_HELP
-
-if TYPE_CHECKING:
-    from acclimate.bench.tables import Table
+from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_skipped
+from acclimate.cli.options import MODEL_HELP, Device, Workers
 
 
 def reproduce(
@@ -21,19 +19,23 @@ def reproduce(
         ),
     ],
     streams: Annotated[Path | None, typer.Option(help="Feature files to run on; more can follow the first.")] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of all datasets; see `acclimate data check`.")] = None,
-    model: Annotated[str | None, typer.Option(help=f"With --data: {MODEL_HELP}")] = None,
-    store: Annotated[Path, typer.Option(help="With --data: the folder of encoded features.")] = Path("features"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="The folder of all datasets; see `acclimate data check`. "
+            "--model, --store, --batch-size, --workers and --device apply to it."
+        ),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
+    store: Store = Path("features"),
     order: Annotated[
         str | None, typer.Option(help="As in `acclimate run`. [default: stored with --streams, seed:1 with --data]")
     ] = None,
-    orders: Annotated[int, typer.Option(help="Run over this many orders of that shape, seeds 0 to N-1.", min=0)] = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for results, tables and figures.")] = Path(
-        "results"
-    ),
-    batch_size: Annotated[int, typer.Option(help="With --data: images encoded at once; each view counts.", min=1)] = 64,
-    workers: Annotated[int | None, typer.Option(help="With --data: threads that read images.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="With --data: auto, cpu, cuda, ...")] = "auto",
+    orders: Orders = 0,
+    out: Out = Path("results"),
+    batch_size: EncodeSize = 64,
+    workers: Workers = None,
+    device: Device = "auto",
 ) -> None:
     """Measure the paper's tables and figures again, on its datasets or on feature files.
 
@@ -43,8 +45,9 @@ def reproduce(
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
-    from acclimate.bench.reproduce import run_on_datasets, run_on_streams, write_report
-    from acclimate.bench.suite import Setup
+    from acclimate.bench.report import cell_text, write_report
+    from acclimate.bench.store import Setup
+    from acclimate.bench.suite import run_on_datasets, run_on_streams
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
 
@@ -74,11 +77,15 @@ def reproduce(
     command = f"acclimate reproduce {' '.join(names)} {where}{how} --out {out}"
     report = write_report(chosen, results, out, command, streams is not None)
     for group in group_results(results):
-        _print([table for recipe in chosen for table in recipe_tables(recipe, group)])
+        for table in (table for recipe in chosen for table in recipe_tables(recipe, group)):
+            # The last column is the average, if there is one.
+            typer.echo(f"\n{table.title} ({table.columns[-1]}; measured / reported)")
+            for label, cells in table.rows:
+                typer.echo(f"  {label:22} {cell_text(cells[-1])}")
     measured = {result.dataset for result in results}
-    absent = dict.fromkeys(key for recipe in chosen for key in recipe.datasets if key not in measured)
-    if data is not None and absent:
-        typer.echo(f"skipped, not in {data}: {', '.join(absent)}; see `acclimate data check {data}`.", err=True)
+    if data is not None:
+        needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
+        report_skipped([key for key in needed if key not in measured], data)
     typer.echo(f"tables and figures are in {report}.", err=True)
 
 
@@ -88,13 +95,3 @@ def _pattern(paths: Sequence[Path]) -> str:
     if len(paths) > 1 and sorted(paths) == sorted(pattern.parent.glob(pattern.name)):
         return str(pattern)
     return " ".join(map(str, paths))
-
-
-def _print(tables: "Sequence[Table]") -> None:
-    """The last column of every table: the average, next to what was reported."""
-    from acclimate.bench.tables import cell_text
-
-    for table in tables:
-        typer.echo(f"\n{table.title} ({table.columns[-1]}; measured / reported)")
-        for label, cells in table.rows:
-            typer.echo(f"  {label:22} {cell_text(cells[-1])}")

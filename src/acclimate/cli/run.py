@@ -6,6 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cli.bench import Orders
+from acclimate.cli.options import parse_settings
+from acclimate.cli.tables import percent, print_table
+
 if TYPE_CHECKING:
     from acclimate.bench.results import Result
 
@@ -23,9 +27,7 @@ def run(
             "mixed-domains:N or domain-shift:N."
         ),
     ] = "stored",
-    orders: Annotated[
-        int, typer.Option(help="Run over this many orders of that shape (shuffled by default), seeds 0 to N-1.", min=0)
-    ] = 0,
+    orders: Orders = 0,
     batch_size: Annotated[int, typer.Option(help="Samples per step; the answers do not depend on it.", min=1)] = 256,
     device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
     labels: Annotated[Path | None, typer.Option(help="True classes, .npy or .pt, if not in the file.")] = None,
@@ -37,13 +39,10 @@ def run(
     save_state: Annotated[Path | None, typer.Option(help="Write the adapter's state to this file.")] = None,
 ) -> None:
     """Run methods on feature files and score them, with zero-shot for comparison."""
-    from rich.console import Console
-
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.prequential import Variant, compare
     from acclimate.bench.results import summarise, write_results
-    from acclimate.cli.options import parse_settings
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
     from acclimate.files import check_writable
@@ -74,8 +73,7 @@ def run(
         for path, stream in streams.items():
             outcomes = compare(stream, variants, names, batch_size, device, advance)
             results += [summarise(path.stem, stream, outcome, outcomes[0]) for outcome in outcomes]
-    # No figure is cut off: a narrow terminal wraps the lines, and a pipe has no width.
-    Console(width=max(100, Console().width)).print(_table(results))
+    _print(results)
     if json:
         write_results([result for result in results if result.method in chosen], json)
     if plot:
@@ -94,31 +92,16 @@ def _lines(path: Path) -> list[str]:
         raise InputError(f"cannot read class names from {path}: {error}.") from error
 
 
-def _table(results: "Sequence[Result]") -> Any:
-    from rich.table import Table
-
-    many = any(len(result.order_names) > 1 for result in results)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("stream")
-    table.add_column("method")
-    headings = ["n", "accuracy", *(["sd", "worst 10%"] if many else []), "gain", "changed", "ECE", "samples/s"]
-    for heading in headings:
-        table.add_column(heading, justify="right")
+def _print(results: "Sequence[Result]") -> None:
+    many = any(len(result.orders["names"]) > 1 for result in results)
+    rows = []
     for result in results:
-        spread = [_percent(result.orders.get(name)) for name in ("sd", "worst_tenth")] if many else []
-        table.add_row(
-            result.dataset,
-            result.method,
-            str(result.n),
-            _percent(result.metrics["acc1"]),
-            *spread,
-            "" if result.method == "zero-shot" else _percent(result.gain, "+.2f"),
-            _percent(result.changed),
-            _percent(result.ece),
-            f"{result.cost['samples_per_s']:,.0f}",
+        spread = [percent(result.orders.get(name)) for name in ("sd", "worst_tenth")] if many else []
+        gain = "" if result.method == "zero-shot" else percent(result.gain, "+.2f")
+        rows.append(
+            [result.dataset, result.method, str(result.n), percent(result.metrics["acc1"]), *spread, gain]
+            + [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
         )
-    return table
-
-
-def _percent(fraction: float | None, form: str = ".2f") -> str:
-    return "-" if fraction is None else f"{100 * fraction:{form}}"
+    spread = ["sd", "worst 10%"] if many else []
+    headings = ["stream", "method", "n", "accuracy", *spread, "gain", "changed", "ECE", "samples/s"]
+    print_table(headings, rows, left=("stream", "method"))

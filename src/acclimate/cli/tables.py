@@ -1,7 +1,8 @@
-"""`acclimate tables`: results as tables, measured next to reported."""
+"""`acclimate tables`: results as tables, measured next to reported. Also how commands print tables."""
 
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -13,8 +14,8 @@ def tables(
 ) -> None:
     """Make tables from results. Each cell shows the measured and the paper's figure, and why they may differ."""
     from acclimate.bench.comparison import every_table, group_results
+    from acclimate.bench.report import FORMATS
     from acclimate.bench.results import read_results
-    from acclimate.bench.tables import FORMATS
     from acclimate.errors import InputError
     from acclimate.files import check_writable, write_atomically
 
@@ -28,3 +29,24 @@ def tables(
         typer.echo(text)
     else:
         write_atomically(out, text.encode())
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[str], width: int = 100) -> None:
+    """Print rows of strings or rich texts; columns are aligned to the right, except those in `left`.
+
+    No figure is cut off: a terminal narrower than `width` wraps the lines, and a pipe has no width.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console(width=max(width, Console().width)).print(table)
+
+
+def percent(fraction: float | None, form: str = ".2f") -> str:
+    """A fraction in percent; "-" if there is none."""
+    return "-" if fraction is None else f"{100 * fraction:{form}}"

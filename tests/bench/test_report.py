@@ -1,6 +1,7 @@
 import pytest
 
-from acclimate.bench.tables import FORMATS, Cell, Table, cell_text, letters, notes
+from acclimate.bench.comparison import Cell, Table
+from acclimate.bench.report import FORMATS, cell_text, letters, notes
 
 TABLE = Table(
     title="An example: top-1 accuracy, %",
