@@ -46,13 +46,7 @@ def check_picture(path: Path) -> None:
 
 
 def plot_running_accuracy(correct: Mapping[str, HostArray], title: str, path: Path) -> None:
-    """Draw the accuracy along the stream, one line per method.
-
-    Args:
-        correct: method -> (n,) whether each answer is right, in the order taken.
-        title: what was measured.
-        path: the picture to write; its suffix determines the format.
-    """
+    """Draw the accuracy along the stream, one line per method; `correct` maps it to (n,) whether answers are right."""
     length = max(len(values) for values in correct.values())
     window = max(50, length // 20)
     with _figure(path) as (_, (axes,)):
@@ -72,18 +66,18 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
     zero_shot = rows.pop("zero-shot")
     x, width = np.arange(len(table.columns)), 0.8 / max(1, len(rows))
-    with _figure(path, width=max(9.0, 1.1 * len(table.columns))) as (figure, (axes,)):
+    with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
         axes.axhline(0, color=GREY, linewidth=1)
         for place, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
             at = x + (place - (len(rows) - 1) / 2) * width
             measured, reported = _gains(cells, zero_shot)
             axes.bar(at, measured, 0.92 * width, color=BY_METHOD.get(label, colour), label=label)
             axes.scatter(at, reported, **REPORTED, label=None if place else REPORTED_LABEL)
-        axes.axvline(len(x) - 1.5, color=GREY, linewidth=0.8, linestyle=":")
+        averages = sum("average" in heading.lower() for heading in table.columns)
+        axes.axvline(len(x) - averages - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, table.columns)
         axes.set_ylabel(GAIN)
-        axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)
-        figure.legend(frameon=False, loc="outside right center")
+        _finish(figure, tables)
 
 
 def draw_curves(tables: Sequence[Table], path: Path) -> None:
@@ -108,12 +102,10 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
             axes.plot(x, measured[-1], **style, markersize=7, linewidth=2.6, color="black", label=table.columns[-1])
             axes.scatter(x, reported, **REPORTED, label=REPORTED_LABEL)
             axes.set_xticks(x, rows, rotation=45 if categories else 0)
-            title, _, unit = table.title.partition(":")
-            axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else unit)
+            axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else table.title.partition(":")[2])
             if categories:
                 axes.label_outer()
-            axes.set_title(title, loc="left", fontsize=11)
-        figure.legend(*panels[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+        _finish(figure, tables)
 
 
 def draw_times(tables: Sequence[Table], path: Path) -> None:
@@ -127,8 +119,7 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
             axes.scatter(*reported[:2], **{**REPORTED, "edgecolors": colour})
         axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
         axes.set(xscale="log", xlabel="minutes", ylabel="top-1 accuracy, %")
-        axes.set_title(table.title, loc="left", fontsize=11)
-        figure.legend(frameon=False, loc="outside right center")
+        _finish(figure, tables)
 
 
 FIGURES: dict[str, Callable[[Sequence[Table], Path], None]] = {
@@ -158,6 +149,13 @@ def _figure(path: Path, panels: int = 1, width: float = 8.0, share_y: bool = Fal
         plt.close(figure)
     with writing(path):
         write_atomically(path, content.getvalue())
+
+
+def _finish(figure: Any, tables: Sequence[Table]) -> None:
+    """Titles of the panels, and one legend for all of them."""
+    for axes, table in zip(figure.axes, tables, strict=True):
+        axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
 
 
 def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[list[float], list[float]]:

@@ -173,9 +173,14 @@ def versions() -> dict[str, str]:
     return found
 
 
+@cache
 def hardware(device: str) -> str:
     """The processor, the number of cores, and the GPU if the device is one."""
-    words = f"{_processor()}, {os.cpu_count()} cores"
+    processor = platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    words = f"{processor}, {os.cpu_count()} cores"
     if device.startswith("cuda"):
         import torch
 
@@ -195,15 +200,6 @@ def peak_memory_mb(device: str) -> float | None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kibibytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
-
-
-@cache
-def _processor() -> str:
-    with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.machine()
 
 
 def _rounded(value: Any) -> Any:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Setup:
     model: str
     store: Path
     prompts: str = "dataset"
-    views: Literal["paper"] | int = "paper"
+    views: int | str = "paper"
     orders: tuple[str, ...] = ("seed:1",)
     batch_size: int = 64
     workers: int | None = None
@@ -67,7 +67,7 @@ class Setup:
 
     def views_of(self, dataset: Dataset) -> int:
         """The number of views per image."""
-        return dataset.views if self.views == "paper" else self.views
+        return dataset.views if self.views == "paper" else int(self.views)
 
 
 def stored_stream(

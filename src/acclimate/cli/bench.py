@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from acclimate.cli.options import Device, Model, Workers
-from acclimate.cli.tables import percent, print_table
+from acclimate.cli.tables import print_results
 
 Orders = Annotated[
     int, typer.Option(help="Run over this many orders of that shape (shuffled by default), seeds 0 to N-1.", min=0)
@@ -62,8 +62,7 @@ def bench(
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
-    per_image = "paper" if views == "paper" else int(views)
-    setup = Setup(data, model, store, prompts, per_image, taken, batch_size, workers, device)
+    setup = Setup(data, model, store, prompts, views, taken, batch_size, workers, device)
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:
@@ -71,11 +70,7 @@ def bench(
     except KeyboardInterrupt:
         typer.echo("stopped; run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
-    rows = []
-    for each in results:
-        scores = percent(each.metrics["acc1"]), percent((each.baseline or {})["acc1"]), percent(each.gain, "+.2f")
-        rows.append((each.dataset, each.method, str(each.n), *scores))
-    print_table(["dataset", "method", "n", "accuracy", "zero-shot", "gain"], rows, left=("dataset", "method"))
+    print_results(results)
     typer.echo(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from acclimate.cli.tables import print_table
 
-data = typer.Typer(help="The datasets of the paper's benchmarks on disk.", no_args_is_help=True)
+data = typer.Typer(no_args_is_help=True)
 
 
 @data.callback()

@@ -1,17 +1,13 @@
 """`acclimate run`: methods on stored features, compared with zero-shot."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from acclimate.cli.bench import Orders
 from acclimate.cli.options import parse_settings
-from acclimate.cli.tables import percent, print_table
-
-if TYPE_CHECKING:
-    from acclimate.bench.results import Result
+from acclimate.cli.tables import print_results
 
 
 def run(
@@ -60,8 +56,12 @@ def run(
         raise InputError("--save-state writes the state of one method; name exactly one besides zero-shot.")
     if plot:
         check_picture(plot)
+    try:
+        lines = None if class_names is None else class_names.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read class names from {class_names}: {error}.") from error
     given: dict[str, Any] = {"labels": labels, "class_vectors": class_vectors, "logit_scale": logit_scale}
-    given["class_names"] = None if class_names is None else _lines(class_names)
+    given["class_names"] = lines and [line.strip() for line in lines if line.strip()]
     streams = {path: read_stream(path, **given) for path in files}
     if plot and streams[files[0]].labels is None:
         raise InputError(f"{files[0]} has no labels, so there is no accuracy to draw; pass --labels.")
@@ -73,7 +73,7 @@ def run(
         for path, stream in streams.items():
             outcomes = compare(stream, variants, names, batch_size, device, advance)
             results += [summarise(path.stem, stream, outcome, outcomes[0]) for outcome in outcomes]
-    _print(results)
+    print_results(results)
     if json:
         write_results([result for result in results if result.method in chosen], json)
     if plot:
@@ -81,27 +81,3 @@ def run(
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
         write_state(outcomes[1].adapter, save_state)
-
-
-def _lines(path: Path) -> list[str]:
-    from acclimate.errors import InputError
-
-    try:
-        return [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read class names from {path}: {error}.") from error
-
-
-def _print(results: "Sequence[Result]") -> None:
-    many = any(len(result.orders["names"]) > 1 for result in results)
-    rows = []
-    for result in results:
-        spread = [percent(result.orders.get(name)) for name in ("sd", "worst_tenth")] if many else []
-        gain = "" if result.method == "zero-shot" else percent(result.gain, "+.2f")
-        rows.append(
-            [result.dataset, result.method, str(result.n), percent(result.metrics["acc1"]), *spread, gain]
-            + [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
-        )
-    spread = ["sd", "worst 10%"] if many else []
-    headings = ["stream", "method", "n", "accuracy", *spread, "gain", "changed", "ECE", "samples/s"]
-    print_table(headings, rows, left=("stream", "method"))

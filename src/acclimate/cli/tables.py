@@ -1,10 +1,13 @@
-"""`acclimate tables`: results as tables, measured next to reported. Also how commands print tables."""
+"""`acclimate tables`: results as tables, measured next to reported. Also how commands print tables on the terminal."""
 
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+
+if TYPE_CHECKING:
+    from acclimate.bench.results import Result
 
 
 def tables(
@@ -47,6 +50,20 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Co
     Console(width=max(width, Console().width)).print(table)
 
 
-def percent(fraction: float | None, form: str = ".2f") -> str:
-    """A fraction in percent; "-" if there is none."""
-    return "-" if fraction is None else f"{100 * fraction:{form}}"
+def print_results(results: "Sequence[Result]") -> None:
+    """Print one line per result; with the spread over the orders if there are several."""
+
+    def percent(fraction: float | None, form: str = ".2f") -> str:
+        return "-" if fraction is None else f"{100 * fraction:{form}}"
+
+    many = any(len(result.orders["names"]) > 1 for result in results)
+    spread = {"sd": "sd", "worst 10%": "worst_tenth"} if many else {}
+    rows = []
+    for result in results:
+        row = [result.dataset, result.method, str(result.n), percent(result.metrics["acc1"])]
+        row += [percent(result.orders.get(name)) for name in spread.values()]
+        row += ["" if result.method == "zero-shot" else percent(result.gain, "+.2f")]
+        row += [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
+        rows.append(row)
+    headings = ["stream", "method", "n", "accuracy", *spread, "gain", "changed", "ECE", "samples/s"]
+    print_table(headings, rows, left=("stream", "method"))
