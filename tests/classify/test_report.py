@@ -22,7 +22,7 @@ from acclimate.classify.report import write_report
 from acclimate.classify.summary import Summary
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.predict import Answer, Prediction, predictions
+from acclimate.predict import Answer, Batch, Prediction, adapt_batch, predictions
 from acclimate.sources.base import Sample
 
 Image = pytest.importorskip("PIL.Image")
@@ -32,15 +32,17 @@ HOSTILE = "</title><script>alert('x')</script><img src=x onerror=\"alert(1)\">&a
 SETTINGS = {"encoder": "synthetic clusters", "labels": "<b>8</b> & more", "acclimate": "0.1"}
 
 
-def make_run(stream, method="tda", names=(), unreadable=(), **settings):
+def make_run(stream, method="tda", labels=(), unreadable=(), **settings):
     """The predictions of a method over a stream, and the adapter; images in `unreadable` have no answer."""
-    head = Head(stream.head.class_vectors, stream.head.logit_scale, class_names=names or stream.head.class_names)
+    head = Head(stream.head.class_vectors, stream.head.logit_scale, class_names=labels or stream.head.class_names)
     adapter = create(method, head, **settings)
-    indices = np.array([i for i in range(len(stream)) if i not in unreadable])
-    evidence = adapter.head.observe(stream.features[indices])
-    step = adapter.adapt(evidence, indices)
-    found = predictions(head, evidence, step, 2, indices.tolist(), [f"photos/{i:05d}.jpg" for i in indices])
-    failed = [Prediction(i, name=f"photos/{i:05d}.jpg", error="not an image") for i in unreadable]
+    names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
+    errors = ["not an image" if i in unreadable else None for i in range(len(stream))]
+    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]])
+    readable = batch.readable
+    adapted = adapt_batch(adapter, batch, first_id=0)
+    found = predictions(head, adapted, 2, readable, [names[i] for i in readable])
+    failed = [Prediction(i, name=names[i], error=errors[i]) for i in unreadable]
     return sorted([*found, *failed], key=lambda each: each.index), adapter
 
 
@@ -144,9 +146,9 @@ def test_images_of_earlier_runs_are_named_as_such(run, tmp_path):
 
 
 def test_names_cannot_break_out_of_the_page(stream, tmp_path):
-    names = [f"{HOSTILE} {i}" for i in range(8)]
+    labels = [f"{HOSTILE} {i}" for i in range(8)]
     for method in ("tda", "prior"):
-        found, adapter = make_run(stream, method, names, unreadable=(0,))
+        found, adapter = make_run(stream, method, labels, unreadable=(0,))
         found = [replace(each, name=HOSTILE + "\udcff") for each in found]
         found[0] = Prediction(0, name=HOSTILE, error=HOSTILE)
         gone = [Sample(HOSTILE, lambda: b"")] * len(stream)
@@ -185,7 +187,7 @@ def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, met
     for column, values in adapter.learnt().items():
         assert column in page.text
         for value in values.tolist():
-            assert (f"{value:,.0f}" if value >= 100 else f"{value:.3g}") in page.text
+            assert f"{round(value, 3):,}" in page.text
 
 
 @pytest.mark.parametrize("found", [[], [unreadable(0)]])

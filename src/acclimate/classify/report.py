@@ -46,9 +46,10 @@ def write_report(
         settings: what to list at the end, such as options and versions, in this order.
         first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
     """
-    nothing = "<p>No image was classified.</p>"
-    picture, after = _pictures(samples), summary.after
-    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - after[label])
+    picture, nothing = _pictures(samples), "<p>No image was classified.</p>"
+    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
+    answers = {"Zero-shot": summary.before, "Adapted": summary.after}
+    most = max([0, *summary.before.values(), *summary.after.values()])
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
         images=_count(summary.answered, "image"),
@@ -56,7 +57,7 @@ def write_report(
         share=_percent(summary.changed / max(1, summary.answered)),
         changed=_count(summary.changed, "answer"),
         unreadable_count=_count(summary.unreadable, "image"),
-        answers=_label_table("Answers by label", order, {"Zero-shot": summary.before, "Adapted": after}),
+        answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
         most_changed=_most_changed(summary, picture),
         learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - first_id)),
@@ -82,8 +83,7 @@ def _pictures(samples: Sequence[Sample]) -> Picture:
         except (ImageError, OSError):
             label = f'aria-label="{_text(name)}, no longer readable" title="{_text(name)}"'
             return f'<div class="thumb gone" role="img" {label}>{_text(PurePath(name).name)}</div>'
-        source = f"data:image/jpeg;base64,{content}"
-        return f'<img class="thumb" src="{source}" alt="{_text(name)}" title="{_text(name)}">'
+        return f'<img class="thumb" src="data:image/jpeg;base64,{content}" alt="{_text(name)}" title="{_text(name)}">'
 
     return picture
 
@@ -93,7 +93,7 @@ def _transitions(summary: Summary) -> str:
     if not rows:
         return '<p class="soft">No answer changed.</p>'
     note = "Rare changes were not all counted: these numbers are lower bounds." if summary.pairs_dropped else ""
-    table = _table(("Zero-shot answer", "Adapted answer", "Images"), rows, "Most frequent changes")
+    table = _table(("Zero-shot answer", "Adapted answer", "#Images"), rows, "Most frequent changes")
     return f'{table}<p class="note">{note}</p>'
 
 
@@ -120,7 +120,7 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
         return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
     text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {_count(adapter.samples_seen, 'image')}.")
     if not parts:
-        return f"<p>{text}</p>{_label_table('', order, columns)}"
+        return f"<p>{text}</p>{_label_table(order, columns)}"
     kept: dict[str, dict[str, list[Entry]]] = {}
     for part, entries in parts.items():
         for entry in entries:
@@ -186,34 +186,32 @@ def _unreadable(summary: Summary) -> str:
     return f"<p>{text}</p>{_table(('File', 'Reason'), rows)}"
 
 
-def _label_table(caption: str, order: Sequence[str], columns: Mapping[str, Mapping[str, float]]) -> str:
-    """Numbers by label, each with a bar; grey for zero-shot, green for the rest."""
+def _label_table(
+    order: Sequence[str], columns: Mapping[str, Mapping[str, float]], caption: str = "", full: float = 0.0
+) -> str:
+    """Numbers by label, each with a bar; the longest bar is `full`, or the largest number of the column."""
     head, rows = ["Label"], [[_text(label)] for label in order[:LABELS]]
     for name, values in columns.items():
-        head += ["", _text(name)]
-        most, kind = max([*values.values(), 1e-9]), "before" if name == "Zero-shot" else "after"
+        head += ["", f"#{_text(name)}"]
+        kind, most = "before" if name == "Zero-shot" else "after", full or max(values.values(), default=0) or 1
         for row, label in zip(rows, order, strict=False):
             bar = f'<rect class="{kind}" width="{100 * values[label] / most:.2f}" height="6"/>'
             row += [f'<svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{bar}</svg>']
-            row += [_number(values[label])]
+            row += [f"{round(values[label], 3):,}"]
     more = f'<p class="note">{len(order) - LABELS:,} other labels are not shown.</p>' if len(order) > LABELS else ""
     return _table(head, rows, caption) + more
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table of HTML; a column without a head holds bars, and the column after it their numbers."""
-    kinds = ["bars" if not name else "number" if i and not head[i - 1] else "name" for i, name in enumerate(head)]
-    titles = (f'<th scope="col" class="{kind}">{name}</th>' for kind, name in zip(kinds, head, strict=True))
+    """A table of HTML; columns whose head begins with # hold numbers, and those without a head bars."""
+    kinds = ["number" if name.startswith("#") else "name" if name else "bars" for name in head]
+    titles = (f'<th scope="col" class="{kind}">{name.lstrip("#")}</th>' for kind, name in zip(kinds, head, strict=True))
     body = ""
     for first, *others in rows:
         cells = (f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds[1:], others, strict=True))
         body += f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>'
     above = f"<caption>{caption}</caption>" if caption else ""
     return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _number(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _text(value: str) -> str:

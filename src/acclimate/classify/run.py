@@ -1,4 +1,4 @@
-"""The run: classify images in order, write rows as they come, save checkpoints, stop and resume.
+"""The run: classify images in order, write predictions as they come, save checkpoints, stop and resume.
 
 A checkpoint is the state of the adapter and the length of the results at one moment. To resume, the results are cut
 back to that length and the run continues from there. Batches begin at the same images, so the results end with the
@@ -22,35 +22,21 @@ from acclimate.sources.base import Sample, source_fingerprint
 
 @dataclass(kw_only=True)
 class Classification:
-    """The classification of many images, which can be stopped and resumed.
+    """The classification of many images, which can be stopped and resumed."""
 
-    Attributes:
-        classifier: answers and learns, unless it is frozen.
-        samples: the images, in order.
-        output: where rows are written; by default nowhere.
-        emit: called with the rows of every batch.
-        top_k: number of labels in a row.
-        on_error: "skip" images that cannot be read, with the reason in their row, or "raise" a RunError.
-        state: where to write what was learnt, at the end; without an output also when stopped.
-        checkpoint_every: seconds between two checkpoints.
-        stop: called after every batch; True stops the run.
-        summary: of the rows so far, including those before a stop.
-        first_id: id of the first image in the adapter's state.
-    """
-
-    classifier: Classifier
-    samples: Sequence[Sample]
-    output: Output = field(default_factory=Output)
-    emit: Callable[[Sequence[Prediction]], None] = lambda rows: None
-    top_k: int = 3
-    on_error: OnError = "skip"
-    state: Path | None = None
-    checkpoint_every: float = 10.0
-    stop: Callable[[], bool] = lambda: False
+    classifier: Classifier  # answers, and learns unless it is frozen
+    samples: Sequence[Sample]  # the images, in order
+    output: Output = field(default_factory=Output)  # where predictions are written; by default nowhere
+    emit: Callable[[Sequence[Prediction]], None] = lambda predictions: None  # called with every batch
+    top_k: int = 3  # labels per prediction
+    on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
+    state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
+    checkpoint_every: float = 10.0  # seconds between two checkpoints
+    stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
 
     def __post_init__(self) -> None:
         self.summary = Summary()
-        self.first_id = self.classifier.adapter.next_id
+        self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
         # What must be the same to resume; the method, its settings and the labels are checked with the state.
         self._identity = {
             "list of images": source_fingerprint(self.samples),
@@ -61,7 +47,7 @@ class Classification:
         }
 
     def run(self, resume: bool = False) -> bool:
-        """Classify all images, or those that a stopped run has left; returns False if this run was stopped, too."""
+        """Classify all images, or those that a stopped run has left; returns False if this run was stopped."""
         checkpoint = self.output.checkpoint
         if resume and checkpoint is not None and checkpoint.is_file():
             self._resume(checkpoint)

@@ -31,13 +31,13 @@ def classify(
     order: options.Order = "path",
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
-        str | None, typer.Option(help="Name of this stream in merged states. [default: the stem of --state]")
+        str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
-    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="What to do about unreadable images.")] = "skip",
+    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
