@@ -242,7 +242,8 @@ def test_what_there_is(invoke):
 
 
 def command(tiny_onnx, photos, out):
-    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0", "--state", f"{out}.state"]
+    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0"]
+    options += ["--state", f"{out}.state", "--origin", "site"]
     return [
         sys.executable,
         "-m",
