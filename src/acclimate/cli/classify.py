@@ -63,6 +63,8 @@ def classify(
     if resume and out is None:
         raise InputError("--resume continues a file; name it with --out.")
     output = Output() if out is None else FileOutput(out, top_k)
+    if out is not None and not _may_write(out, output.checkpoint, resume, overwrite):
+        return
     names, templates = options.read_labels(labels), options.read_templates(template)
     settings = options.parse_settings(method, setting)
     samples = order_samples(open_source(source, sys.stdin), order)
@@ -84,8 +86,6 @@ def classify(
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
-    if out is not None and not _may_write(out, output.checkpoint, resume, overwrite):
-        return
     intro = f"{len(samples)} images, {len(names)} labels: {' · '.join(example_prompts(names, templates))}"
     with _stop_requests() as stopped, _display(intro, len(samples), None if out else Csv(top_k)) as show:
         run = Classification(
@@ -95,7 +95,7 @@ def classify(
             emit=show,
             top_k=top_k,
             on_error="raise" if on_error == "fail" else "skip",
-            state=state,
+            state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
         )
@@ -124,7 +124,7 @@ def classify(
             },
         )
     unreadable = f", {run.summary.unreadable} could not be read" if run.summary.unreadable else ""
-    written = {"Results": out, "State": state, "Report": report}
+    written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
     changed = f"{run.summary.changed} answers changed by adapting"
     typer.echo(f"{run.summary.answered} images classified{unreadable}, {changed}.{where}", err=True)
