@@ -193,8 +193,9 @@ class Classifier:
 
     def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
         """Encoded batches; an image that cannot be read raises where it should."""
-        options = {"views": self.views, "batch_size": self.batch_size, "workers": self.workers, "start": start}
-        for batch in encode_ahead(images, self.encoder, **options):
+        for batch in encode_ahead(
+            images, self.encoder, views=self.views, batch_size=self.batch_size, workers=self.workers, start=start
+        ):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"

@@ -254,10 +254,8 @@ def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, lea
     readable = batch.readable
     if not readable:
         return None
-    if first_id is None:
-        ids = adapter.samples_seen + np.arange(len(readable))
-    else:
-        ids = first_id + np.array(readable)
+    counted = adapter.samples_seen + np.arange(len(readable))
+    ids = counted if first_id is None else first_id + np.array(readable)
     evidence = adapter.head.observe(batch.features)
     step = adapter.adapt(evidence, ids, learn)
     return Adapted(evidence, step, ids if learn and not adapter.frozen else None)
