@@ -8,29 +8,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from array_api_compat import array_namespace, device, is_array_api_obj, is_torch_array, to_device
+from array_api_compat import array_namespace, is_torch_array, to_device
+from array_api_compat import device as device
+from array_api_compat import is_array_api_obj as is_array_api_obj
 
 from acclimate.errors import InputError
 
-__all__ = [
-    "Array",
-    "HostArray",
-    "as_floats",
-    "device",
-    "entropy_of",
-    "index",
-    "is_array_api_obj",
-    "move",
-    "namespace",
-    "softmax_and_entropy",
-    "to_host",
-    "unit_rows",
-]
-
 Array = Any  # an array of any namespace that array-api-compat knows
 HostArray = npt.NDArray[Any]
-ROUNDING = 32  # a squared length of 1 to this many units in the last place is 1
 namespace = array_namespace
+ROUNDING = 32  # a squared length of 1 to this many units in the last place is 1
 
 
 def as_floats(x: Any, what: str) -> Array:

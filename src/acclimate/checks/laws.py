@@ -43,6 +43,12 @@ class Trial:
         head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
         return self.method(head, **self.settings, **arguments)
 
+    def warm(self) -> Adapter:
+        """An adapter that has seen the first 100 samples."""
+        adapter = self.adapter()
+        adapter.step(self.features[:100])
+        return adapter
+
 
 def answers_do_not_depend_on_batches(trial: Trial) -> None:
     """Any way to cut a stream into steps gives the same logits and leaves the same state."""
@@ -81,8 +87,7 @@ def inputs_stay_untouched(trial: Trial) -> None:
 
 def saved_state_goes_on_exactly(trial: Trial) -> None:
     """An adapter that was saved and loaded goes on bit for bit as if nothing had happened."""
-    adapter = trial.adapter()
-    adapter.step(trial.features[:100])
+    adapter = trial.warm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
         save_state(adapter, path)
@@ -104,8 +109,7 @@ def reset_is_new(trial: Trial) -> None:
 
 def pickled_adapter_goes_on_exactly(trial: Trial) -> None:
     """An adapter that was pickled goes on bit for bit as if nothing had happened."""
-    adapter = trial.adapter()
-    adapter.step(trial.features[:100])
+    adapter = trial.warm()
     copied = pickle.loads(pickle.dumps(adapter))
     _assert_same_state(adapter, copied)
     _assert_equal(adapter.step(trial.features[100:]), copied.step(trial.features[100:]), "logits after pickling")
@@ -113,9 +117,7 @@ def pickled_adapter_goes_on_exactly(trial: Trial) -> None:
 
 def a_move_keeps_what_was_learnt(trial: Trial) -> None:
     """An adapter that moves to another precision, as to another device, goes on with what it learnt."""
-    adapter, reference = trial.adapter(), trial.adapter()
-    for each in (adapter, reference):
-        each.step(trial.features[:100])
+    adapter, reference = trial.warm(), trial.warm()
     adapter.to(np.empty(0, np.float64))
     _assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
 
@@ -191,9 +193,7 @@ def one_class_works(trial: Trial) -> None:
 
 def frozen_never_changes(trial: Trial) -> None:
     """An adapter that is frozen, or asked not to learn, keeps its answers and its state."""
-    adapter, reference = trial.adapter(), trial.adapter()
-    for each in (adapter, reference):
-        each.step(trial.features[:100])
+    adapter, reference = trial.warm(), trial.warm()
     first = adapter.step(trial.features[100:], learn=False)
     adapter.freeze()
     _assert_equal(adapter.step(trial.features[100:]), first, "the answers of a frozen adapter")
@@ -210,9 +210,7 @@ def answers_keep_the_callers_type(trial: Trial) -> None:
 
 def bad_input_changes_nothing(trial: Trial) -> None:
     """A refused step leaves the state as it was, even when only the last row is bad."""
-    adapter, reference = trial.adapter(), trial.adapter()
-    for each in (adapter, reference):
-        each.step(trial.features[:100])
+    adapter, reference = trial.warm(), trial.warm()
     for value in (np.nan, np.inf, 0.0):
         bad = np.concatenate([trial.features] * 3)
         bad[-1] = value
@@ -226,13 +224,10 @@ def bad_input_changes_nothing(trial: Trial) -> None:
 
 def classes_come_and_go(trial: Trial) -> None:
     """Classes can be added and removed in mid-stream; removing what was just added changes nothing."""
-    adapter, reference = trial.adapter(), trial.adapter()
-    for each in (adapter, reference):
-        each.step(trial.features[:100])
+    adapter, reference = trial.warm(), trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     assert adapter.step(trial.features[:1]).shape == (1, 8), "two classes were added to 6, logits must be (1, 8)"
-    adapter = trial.adapter()
-    adapter.step(trial.features[:100])
+    adapter = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     adapter.remove_classes(["new", "newer"])
     _assert_same_state(adapter, reference)
