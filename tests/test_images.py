@@ -163,7 +163,7 @@ def test_older_configs_and_strange_ones():
         "bilinear",
     )
     assert Preprocess.from_json(preprocess.as_json()) == preprocess
-    with pytest.raises(ModelError, match="does not know"):
+    with pytest.raises(ModelError, match="does not support how"):
         Preprocess.from_processor(flat | {"size": {"height": 256, "width": 256}})
     with pytest.raises(ModelError, match="any shape"):
         Preprocess.from_processor(flat | {"size": {"shortest_edge": 256}, "do_center_crop": False})

@@ -111,7 +111,7 @@ app()
 @pytest.mark.slow
 def test_it_keeps_its_floors_on_real_images(shared):
     if not (shared / "eval" / "images.tar").is_file():
-        pytest.skip("no test images beside the project")
+        pytest.skip("no test images in ../shared")
     pytest.importorskip("evaluate", reason="the training scripts are not here")
     from evaluate import Pack, accuracies
 

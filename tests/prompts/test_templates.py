@@ -51,7 +51,7 @@ def test_labels_are_refused_or_cleaned_for_good(labels):
         (["cat", 3], "label 2 must be a string, got 3 of type int"),
         (["cat", "dog", "cat "], "'cat' and 'cat' are the same"),
         (["sea_lion", "sea  lion"], "'sea_lion' and 'sea  lion' are the same"),
-        (["n01440764"], "WordNet id; map ids to words"),
+        (["n01440764"], "WordNet id; replace ids by words"),
         (["n01440764 tench"], "WordNet id"),
     ],
 )
@@ -107,7 +107,7 @@ def test_a_label_comes_through_as_it_is_spoken(label, before, after):
         (7, "must be a string or a function, got 7"),
         ([["a {}."]], "must be a string or a function"),
         (lambda c: None, "must return a prompt, got None for the label 'cat'"),
-        ({"cat": ["It purrs."]}, "lacks 'sea_lion'"),
+        ({"cat": ["It purrs."]}, "has no entry for 'sea_lion'"),
         ({"cat": [], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": [1], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": {"a": "b"}, "sea_lion": ["It barks."]}, "'cat' has"),
@@ -119,7 +119,7 @@ def test_templates_that_say_nothing_are_refused(templates, message):
 
 
 def test_many_missing_classes_are_counted():
-    with pytest.raises(InputError, match=r"lacks 'c0', .*'c9' and 15 more; add"):
+    with pytest.raises(InputError, match=r"has no entry for 'c0', .*'c9' and 15 more; add"):
         prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."]})
 
 

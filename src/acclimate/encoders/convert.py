@@ -1,4 +1,4 @@
-"""From a PyTorch model to an ONNX folder, so that classifying and serving need no PyTorch."""
+"""Convert a PyTorch model to ONNX, so that classifying and serving need no PyTorch."""
 
 import json
 import logging
@@ -16,19 +16,19 @@ from acclimate.errors import InputError, MissingExtraError, ModelError
 
 
 def convert(encoder: Any, folder: Path) -> float:
-    """Write an encoder as an ONNX folder, whole or not at all.
+    """Write an encoder as an ONNX folder, completely or not at all.
 
     Args:
-        encoder: from `hf:` or `local:`.
-        folder: must not exist yet.
+        encoder: loaded from `hf:` or `local:`.
+        folder: must not exist.
 
     Returns:
-        The largest difference between the two models' unit features on random images and words.
+        The largest difference between the normalised features of the two models on random images and a few texts.
     """
     if not isinstance(encoder, TransformersEncoder):
-        raise InputError("only hf: and local: models can be converted.")
+        raise InputError("only models loaded from hf: or local: can be converted.")
     if folder.exists():
-        raise InputError(f"{folder} exists; name a new folder, or remove it first.")
+        raise InputError(f"{folder} exists; choose another folder, or remove it first.")
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -64,7 +64,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
     model = encoder.model.to("cpu")
 
     class Tower(torch.nn.Module):  # type: ignore[misc]
-        """One side of the model, as a module of its own."""
+        """One tower of the model as a module."""
 
         def __init__(self, encode: Any) -> None:
             super().__init__()
@@ -78,7 +78,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
     ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")[
         "input_ids"
     ]
-    batch = torch.export.Dim("batch")
+    batch = torch.export.Dim("batch", max=2**16)
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -108,18 +108,20 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 def _write_tokenizer(encoder: TransformersEncoder, folder: Path) -> None:
     backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ModelError(f"{encoder.source} has a tokenizer that only runs in Python, so it cannot be converted.")
+        raise ModelError(
+            f"{encoder.source} has a tokenizer that runs in Python only, which cannot be converted; use another model."
+        )
     backend.save(str(folder / "tokenizer.json"))
 
 
 def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:
     size = one.prepare_pixels
     pixels = np.random.default_rng(0).standard_normal((4, 3, size.height, size.width), dtype=np.float32)
-    words = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
+    texts = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
     gaps = []
     for ours, theirs in (
         (one.encode_images(list(pixels)), other.encode_images(list(pixels))),
-        (one.encode_text(words), other.encode_text(words)),
+        (one.encode_text(texts), other.encode_text(texts)),
     ):
         unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (ours, theirs)]
         gaps.append(float(np.abs(unit[0] - unit[1]).max()))
