@@ -1,16 +1,16 @@
-"""The feature store: a dataset is encoded once for a model, and every method then runs on its features in seconds.
+"""The feature store: a dataset is encoded once per model, and every method then runs on its features in seconds.
 
-One folder holds `features.npy` (n, views, d), unit rows in float16, and `manifest.json`, which says what they are
-features of and how many are done. The folder's name ends in a fingerprint of the model with its preprocessing, the
-images with their labels and the views, so other features never pass for these. Prompts are no part of it: class vectors
-are made apart.
+One folder holds `features.npy` (n, views, d), unit rows in float16, and `manifest.json`, which describes the features
+and counts those that are done. The folder's name ends in a fingerprint of the model with its preprocessing, the images
+with their labels, and the views, so that features are never mistaken for others. Prompts are not part of it: class
+vectors are made separately.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any, BinaryIO
@@ -19,17 +19,17 @@ import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
 from acclimate.bench.datasets import Dataset, Listing
-from acclimate.bench.encode import iter_view_batches
 from acclimate.encoders import Encoder
-from acclimate.errors import RunError
+from acclimate.errors import RunError, reason
 from acclimate.files import write_atomically
-from acclimate.prompts import class_vectors, prompts_for
+from acclimate.predict import encode_ahead, gpu_of
+from acclimate.prompts import build_head, prompts_for
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 
-FORMAT = 1  # to be raised when the same images would be stored otherwise
+FORMAT = 1  # to be raised when the same images are stored differently
 SEED = 0  # of the views
-CHECKPOINT = 4096  # images, views counted, between two notes of what is done
+CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
 
 
 def stored_stream(
@@ -45,130 +45,115 @@ def stored_stream(
     workers: int | None = None,
     progress: Callable[[int], None] = lambda images: None,
 ) -> FeatureStream:
-    """The features of a dataset with its labels and class vectors; encoded here unless they are in the store.
+    """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    Whatever stops the encoding, the next call goes on where it stopped.
+    If the encoding is interrupted, the next call continues where it stopped.
 
     Args:
-        dataset: whose images they are.
-        listing: its images.
+        dataset: gives the class names.
+        listing: the images.
         encoder: the model.
-        templates: name of the set of templates.
-        views: per image; 1 for the image alone, else itself and `views - 1` AugMix views.
+        templates: name of the template set.
+        views: per image; 1 for the image alone, else the image and `views - 1` AugMix views.
         store: the folder of all features.
-        model: what results call the model; also tells models apart that have no fingerprint.
-        batch_size: images, views counted, encoded at once.
+        model: name of the model in results; also distinguishes models without a fingerprint.
+        batch_size: images encoded at once, counting views.
         workers: threads that read and augment images.
-        progress: called with the number of images done.
+        progress: called with the number of images done since the last call.
 
     Returns:
-        A stream with features (n, d), float32, for one view; (n, views, d), float16 and left on disk, for many.
+        A stream with features (n, d), float32, for one view; (n, views, d), float16 and mapped from disk, for several.
 
     Raises:
-        RunError: an image cannot be read. A score over fewer images would be a score of another dataset.
+        RunError: an image cannot be read. It is not skipped: without it this would be a different dataset.
     """
-    device = gpu_of(encoder)
-    known = {
+    pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
+    description = {
         "format": FORMAT,
         "dataset": dataset.key,
         "encoder": encoder.fingerprint or model,
         "images": _fingerprint(listing),
         "shape": [len(listing), views, encoder.dim],
-        # Pillow and PyTorch round pixels differently.
-        "views": None if views == 1 else [SEED, VIEWS_VERSION, "pillow" if device is None else "torch"],
+        "views": None if views == 1 else [SEED, VIEWS_VERSION, pixels],
     }
-    name = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
+    name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = store / f"{dataset.key}-{views}-{name}"
-    encode_s = _encode_missing(folder, known, listing, encoder, batch_size, workers, device, progress)
+    encode_s = _encode_missing(folder, description, listing, encoder, batch_size, workers, progress)
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
     if views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
-    names, prompts = _prompts(listing.class_names, templates)
+    prompts = _prompts(dataset.class_names, templates)
     return FeatureStream(
-        features=features,
-        class_vectors=class_vectors(encoder, names, prompts),
-        logit_scale=encoder.logit_scale,
-        class_names=names,
+        features,
+        build_head(encoder, tuple(prompts), prompts),
         labels=listing.labels,
-        logit_bias=encoder.logit_bias,
-        metadata={
-            "encoder": model or encoder.fingerprint,
-            "class_vectors": templates,
-            "encode_s": repr(encode_s),
-            **listing.metadata,
-        },
+        domains=listing.domains,
+        encoder=model or encoder.fingerprint,
+        prompts=templates,
+        encode_s=encode_s,
     )
-
-
-def gpu_of(encoder: Encoder) -> str | None:
-    """The GPU an encoder runs on, for the work around it; None if it runs on none."""
-    device = str(getattr(encoder, "device", "cpu"))
-    return device if device.startswith("cuda") else None
 
 
 def _encode_missing(
     folder: Path,
-    known: dict[str, Any],
+    description: dict[str, Any],
     listing: Listing,
     encoder: Encoder,
     batch_size: int,
     workers: int | None,
-    device: str | None,
     progress: Callable[[int], None],
 ) -> float:
-    """Encode what is not done yet; the seconds that all of it took."""
-    views = known["shape"][1]
-    batch_images = max(1, batch_size // views)
-    done, encode_s = _done(folder, known)
+    """Encode the images that are not done yet; the seconds that all images took."""
+    views = description["shape"][1]
+    done, encode_s = _done(folder, description)
     progress(done)
     if done == len(listing):
         return encode_s
     noted = done
     began = perf_counter() - encode_s
-    batches = iter_view_batches(
-        listing.paths[done:], encoder, views, SEED, workers, batch_images, first=done, device=device
-    )
-    try:
-        with _open(folder, known["shape"], done) as file:
-            try:
-                for batch, errors in batches:
-                    for path, error in zip(listing.paths[done : done + len(errors)], errors, strict=True):
-                        if error is not None:
-                            raise RunError(
-                                f"{path} cannot be read: {error}. Get it again and run again; it goes on here."
-                            )
-                    file.write(unit_rows(batch.astype(np.float32), "features").astype(np.float16).tobytes())
-                    done += len(batch)
-                    progress(len(batch))
-                    if (done - noted) * views >= CHECKPOINT:
-                        _note(folder, file, known, done, perf_counter() - began)
-                        noted = done
-            finally:
-                # Batches are whole, so that the next call cuts the images as this one would have, and rounds alike.
-                encode_s = perf_counter() - began
-                _note(folder, file, known, done, encode_s)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror or error}; make room or change --store.") from error
+    rest = listing.paths[done:]
+    batches = encode_ahead(rest, encoder, views=views, seed=SEED, batch_size=batch_size, workers=workers, start=done)
+    with _open(folder, description["shape"], done) as file:
+        try:
+            for batch in batches:
+                for path, error in zip(batch.names, batch.errors, strict=True):
+                    if error is not None:
+                        raise RunError(f"{path} cannot be read: {error}. Get it again; the next run continues here.")
+                file.write(unit_rows(batch.features.astype(np.float32), "features").astype(np.float16).tobytes())
+                done += len(batch.names)
+                progress(len(batch.names))
+                if (done - noted) * views >= CHECKPOINT:
+                    _note(folder, file, description, done, perf_counter() - began)
+                    noted = done
+        finally:
+            # Only whole batches are written, so the next call makes the same batches and rounds the same way.
+            encode_s = perf_counter() - began
+            _note(folder, file, description, done, encode_s)
     return encode_s
 
 
-def _open(folder: Path, shape: Sequence[int], done: int) -> BinaryIO:
-    """The file of features, made if it is not there, at the place of the next image.
+@contextmanager
+def _open(folder: Path, shape: Sequence[int], done: int) -> Iterator[BinaryIO]:
+    """The file of features, created if it does not exist, at the position of the next image.
 
-    It is written as a file, not through a memory map, in which a full disk would end the process.
+    It is written as a file and not through a memory map, in which a full disk would kill the process.
     """
     path = folder / "features.npy"
-    features = _features(path, shape)
-    if features is None:
-        folder.mkdir(parents=True, exist_ok=True)
-        features = np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
-    file = path.open("r+b")
-    file.seek(features.offset + done * features[0].nbytes)
-    return file
+    try:
+        features = _features(path, shape)
+        if features is None:
+            folder.mkdir(parents=True, exist_ok=True)
+            features = np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
+        with path.open("r+b") as file:
+            file.seek(features.offset + done * features[0].nbytes)
+            yield file
+    except OSError as error:
+        message = f"cannot write to {folder}: {reason(error)}; free some space or choose a different store."
+        raise RunError(message) from error
 
 
 def _features(path: Path, shape: Sequence[int]) -> Any:
-    """The features of a file as a memory map; None if it is not there, or damaged."""
+    """The features of a file as a memory map; None if it does not exist or is damaged."""
     with suppress(OSError, ValueError):
         features = np.load(path, mmap_mode="r")
         if list(features.shape) == shape:
@@ -176,37 +161,36 @@ def _features(path: Path, shape: Sequence[int]) -> Any:
     return None
 
 
-def _note(folder: Path, file: BinaryIO, known: dict[str, Any], done: int, encode_s: float) -> None:
-    """Say how far it is; only once those features are on the disk."""
+def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, encode_s: float) -> None:
+    """Update the manifest, once the features are on disk."""
     file.flush()
     os.fsync(file.fileno())
-    note = {**known, "done": done, "encode_s": encode_s}
-    write_atomically(folder / "manifest.json", json.dumps(note, indent=2).encode() + b"\n")
+    manifest = {**description, "done": done, "encode_s": encode_s}
+    write_atomically(folder / "manifest.json", json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-def _done(folder: Path, known: dict[str, Any]) -> tuple[int, float]:
-    """How many images are encoded, and how long it took; none if what lies there is damaged."""
+def _done(folder: Path, description: dict[str, Any]) -> tuple[int, float]:
+    """How many images are encoded, and how many seconds they took; 0 if the store is damaged."""
     with suppress(OSError, ValueError, KeyError):
-        note = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if {key: note[key] for key in known} == known and _features(
-            folder / "features.npy", known["shape"]
-        ) is not None:
-            return int(note["done"]), float(note["encode_s"])
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        same = {key: manifest[key] for key in description} == description
+        if same and _features(folder / "features.npy", description["shape"]) is not None:
+            return int(manifest["done"]), float(manifest["encode_s"])
     return 0, 0.0
 
 
 def _fingerprint(listing: Listing) -> str:
-    """Of the names of the images below their folder, and their labels, in order."""
+    """Of the image names below their folder and their labels, in order."""
     digest = hashlib.sha256()
     for path, label in zip(listing.paths, listing.labels.tolist(), strict=True):
         digest.update(f"{path.relative_to(listing.folder).as_posix()}\0{label}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
 
 
-def _prompts(class_names: Sequence[str], templates: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """Names that differ, and their prompts: ImageNet says two pairs of classes alike, and so do their prompts."""
+def _prompts(class_names: Sequence[str], templates: str) -> dict[str, list[str]]:
+    """Distinct class names and their prompts: ImageNet has two pairs of classes with the same name and prompts."""
     prompts: dict[str, list[str]] = {}
     for name in class_names:
         distinct = name if name not in prompts else f"{name} (2)"
         (prompts[distinct],) = prompts_for([name], templates)
-    return tuple(prompts), prompts
+    return prompts

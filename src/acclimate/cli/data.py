@@ -1,30 +1,30 @@
-"""`acclimate data check`: is every dataset of the benchmarks there, whole and in order?"""
+"""`acclimate data check`: whether the datasets of the benchmarks are complete and correct."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-data = typer.Typer(help="The datasets of the paper's benchmarks on this disk.", no_args_is_help=True)
+data = typer.Typer(help="The datasets of the paper's benchmarks on disk.", no_args_is_help=True)
 
 
 @data.callback()
 def options() -> None:
-    """The datasets of the paper's benchmarks on this disk."""
+    """The datasets of the paper's benchmarks on disk."""
 
 
 @data.command()
 def check(
     root: Annotated[Path, typer.Argument(help="The folder of all datasets, in CoOp's layout.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Check this one; may be given again. [default: all fifteen]")
+        list[str] | None, typer.Option(help="Check this dataset; can be repeated. [default: all fifteen]")
     ] = None,
     decode: Annotated[bool, typer.Option(help="Read every image; minutes for the large datasets.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Say of each dataset whether it is found, missing or wrong (files, counts, order of classes), and how to get it.
+    """Show for each dataset whether it is found, missing or wrong (files, counts, class order), and what to do.
 
-    Ends with 1 if a dataset is wrong, or missing though it was named.
+    Exits with 1 if a dataset is wrong, or if a dataset named with --dataset is missing.
     """
     from acclimate.bench.check import check_dataset
     from acclimate.bench.datasets import DATASETS, find_datasets
@@ -32,7 +32,7 @@ def check(
     from acclimate.errors import InputError, RunError
 
     if not root.is_dir():
-        raise InputError(f"no folder at {root}; give the folder that holds the datasets.")
+        raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")
     chosen = find_datasets([], dataset or list(DATASETS))
     here = sum(each.test for each in chosen if (root / each.folder).is_dir())
     findings = {}
@@ -74,7 +74,7 @@ def _print_table(chosen: list[Any], findings: dict[str, Any], states: dict[str, 
         )
     colours = {"found": "green", "missing": "dim", "wrong": "red"}
     for each in chosen:
-        said = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
+        problems = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
         state = states[each.key]
-        table.add_row(each.key, Text(state, colours[state]), str(each.classes), str(each.test), Text(said))
+        table.add_row(each.key, Text(state, colours[state]), str(each.classes), str(each.test), Text(problems))
     Console(width=max(120, Console().width)).print(table)
