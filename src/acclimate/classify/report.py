@@ -9,14 +9,15 @@ from importlib.resources import files
 from pathlib import PurePath
 from string import Template
 
-from acclimate.classify.summary import BINS, Summary
+from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError
 from acclimate.files import write_atomically, writing
 from acclimate.images import open_image, thumbnail
-from acclimate.methods import Adapter, Entry
+from acclimate.methods import Adapter
 from acclimate.sources.base import Sample
 
 LABELS = 40  # labels in a table
+CHANGES = 20  # kinds of changed answers in a table
 ENTRIES = 3  # images shown per label and part of the state
 PICTURES = 200  # such images shown in all; the file stays under about 3 MB
 PIXELS = 112  # longer side of a thumbnail
@@ -89,10 +90,12 @@ def _pictures(samples: Sequence[Sample]) -> Picture:
 
 
 def _transitions(summary: Summary) -> str:
-    rows = [(_text(old), _text(new), f"{count:,}") for old, new, count in summary.transitions()]
+    most = summary.pairs.most_common(CHANGES)
+    rows = [(_text(old), _text(new), f"{count:,}") for (old, new), count in most]
     if not rows:
         return '<p class="soft">No answer changed.</p>'
-    note = "Rare changes were not all counted: these numbers are lower bounds." if summary.pairs_dropped else ""
+    dropped = summary.pairs.total() < summary.changed
+    note = "Rare changes were not all counted: these numbers are lower bounds." if dropped else ""
     table = _table(("Zero-shot answer", "Adapted answer", "#Images"), rows, "Most frequent changes")
     return f'{table}<p class="note">{note}</p>'
 
@@ -121,58 +124,49 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
     text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {_count(adapter.samples_seen, 'image')}.")
     if not parts:
         return f"<p>{text}</p>{_label_table(order, columns)}"
-    kept: dict[str, dict[str, list[Entry]]] = {}
-    for part, entries in parts.items():
-        for entry in entries:
-            kept.setdefault(labels[entry.class_index], {}).setdefault(part, []).append(entry)
-    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
-    cards = [_card(label, kept[label], picture) for label in shown]
     text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
+    kept = {labels[entry.class_index] for entries in parts.values() for entry in entries}
+    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
     text += f"nats: 0 is certain. Shown are {len(shown)} of {len(labels):,} labels, up to {ENTRIES} images in a row."
-    return f'<p>{text}</p><ul class="cards wide">{"".join(cards)}</ul>'
-
-
-def _card(label: str, parts: Mapping[str, Sequence[Entry]], picture: Picture) -> str:
-    """The images that the state keeps of a label."""
-    rows = ""
-    for part, entries in parts.items():
-        rows += f'<div><h4>{_text(part)}</h4><div class="row">'
-        for entry in entries[:ENTRIES]:
-            rows += f"<figure>{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption></figure>"
-        rows += "</div></div>"
-    return f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">{rows}</div></li>'
+    cards = ""
+    for label in shown:
+        cards += f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">'
+        for part, entries in parts.items():
+            first = [entry for entry in entries if labels[entry.class_index] == label][:ENTRIES]
+            figures = (f"{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption>" for entry in first)
+            row = "".join(f"<figure>{figure}</figure>" for figure in figures)
+            cards += f'<div><h4>{_text(part)}</h4><div class="row">{row}</div></div>' if row else ""
+        cards += "</div></li>"
+    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>'
 
 
 def _confidence(summary: Summary) -> str:
-    top = _ceiling(max(*summary.before_bins, *summary.after_bins) / summary.answered)
-    bars = ""
-    for i, (old, new) in enumerate(zip(summary.before_bins, summary.after_bins, strict=True)):
-        bars += f"<g><title>{i / BINS:.2f} to {(i + 1) / BINS:.2f}: {old:,} zero-shot, {new:,} adapted</title>"
-        for kind, x, count in (("before", 10 * i + 1, old), ("after", 10 * i + 5, new)):
-            height = 100 * count / summary.answered / top
-            bars += f'<rect class="{kind}" x="{x}" y="{100 - height:.2f}" width="4" height="{height:.2f}"/>'
-        bars += "</g>"
-    return _chart(bars, top, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
+    bins = {"before": summary.before_bins, "after": summary.after_bins}
+    shares = {kind: [count / summary.answered for count in counts] for kind, counts in bins.items()}
+    return _chart(shares, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
 
 
 def _stream(summary: Summary) -> str:
     sizes = [summary.bin_width] * (summary.answered // summary.bin_width) or [summary.answered]  # full bins, or one
     shares = [changed / size for changed, size in zip(summary.stream, sizes, strict=False)]
-    top = _ceiling(max(shares))
-    middles = [200 * (i + 0.5) / len(shares) for i in range(len(shares))]
-    points = zip([0.0, *middles, 200.0], [shares[0], *shares, shares[-1]], strict=True)
-    line = " ".join(f"{x:.2f},{100 - 100 * share / top:.2f}" for x, share in points)
-    drawn = f'<polygon class="area" points="0,100 {line} 200,100"/><polyline class="line" points="{line}"/>'
-    caption = f"images classified, {sizes[0]:,} per point; height: share of changed answers"
-    return _chart(drawn, top, ("0", f"{sum(sizes):,}"), caption)
+    caption = f"images classified, {sizes[0]:,} per bar; height: share of changed answers"
+    return _chart({"after": shares}, ("0", f"{sum(sizes):,}"), caption)
 
 
-def _chart(drawn: str, top: float, ticks: Iterable[str], caption: str) -> str:
-    """A drawing 200 wide and 100 high, stretched to the width of the page; its text is outside and keeps its shape."""
-    grid = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+def _chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: str) -> str:
+    """Shares as bars, in the colours "before" and "after"; the text is outside the drawing, which may be stretched."""
+    most = max(map(max, series.values()))
+    top = next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if most <= top), 1.0)
+    drawn = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+    for i, (kind, shares) in enumerate(series.items()):
+        width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
+        for j, share in enumerate(shares):
+            x, height = 200 * j / len(shares) + i * width, 100 * share / top
+            box = f'x="{x:.2f}" y="{100 - height:.2f}" width="{width:.2f}" height="{height:.2f}"'
+            drawn += f'<rect class="{kind}" {box}><title>{_percent(share)}</title></rect>'
     left = "".join(f"<span>{_percent(part * top)}</span>" for part in (1.0, 0.5, 0.0))
     below = "".join(f"<span>{tick}</span>" for tick in ticks)
-    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{grid}{drawn}</svg>'
+    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{drawn}</svg>'
     axes = f'<div class="y" aria-hidden="true">{left}</div>{svg}<div class="x" aria-hidden="true">{below}</div>'
     return f'<figure class="chart">{axes}<figcaption>{caption}</figcaption></figure>'
 
@@ -225,8 +219,3 @@ def _count(number: int, thing: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}\u202f%"
-
-
-def _ceiling(share: float) -> float:
-    """The nearest round share above, for the top of an axis."""
-    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if share <= top), 1.0)

@@ -7,12 +7,12 @@ same bytes as those of a run that was never stopped.
 
 from collections.abc import Callable, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
 
 from acclimate.classifier import Classifier, OnError
-from acclimate.classify.outputs import Output
+from acclimate.classify.outputs import ResultFile
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.methods import load_with_notes, save_state
@@ -26,7 +26,7 @@ class Classification:
 
     classifier: Classifier  # answers, and learns unless it is frozen
     samples: Sequence[Sample]  # the images, in order
-    output: Output = field(default_factory=Output)  # where predictions are written; by default nowhere
+    output: ResultFile | None = None  # where predictions are written; a run without it cannot be resumed
     emit: Callable[[Sequence[Prediction]], None] = lambda predictions: None  # called with every batch
     top_k: int = 3  # labels per prediction
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
@@ -48,53 +48,52 @@ class Classification:
 
     def run(self, resume: bool = False) -> bool:
         """Classify all images, or those that a stopped run has left; returns False if this run was stopped."""
-        checkpoint = self.output.checkpoint
-        if resume and checkpoint is not None and checkpoint.is_file():
-            self._resume(checkpoint)
-        else:
-            self._save_checkpoint(offset=0)  # first, so that results without a checkpoint are complete
-            self.output.open()
+        if self.output is not None:
+            self._open(self.output, resume)
+        saved, start = monotonic(), self.summary.images
+        batches = self.classifier.batches(
+            self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id
+        )
         try:
-            self._classify()
+            with closing(batches):
+                for batch in batches:
+                    if self.output is not None:
+                        self.output.write(batch)
+                    for prediction in batch:
+                        self.summary.add(prediction)
+                    self.emit(batch)
+                    if self.stop():
+                        break
+                    if monotonic() - saved >= self.checkpoint_every:
+                        self._save_checkpoint()
+                        saved = monotonic()
         except ImageError as error:
-            self._save_checkpoint(self.output.sync())
+            self._save_checkpoint()
             raise RunError(f"{error}.") from error
         finished = self.summary.images == len(self.samples)
         if not finished:
-            self._save_checkpoint(self.output.sync())
-        if self.state is not None and (finished or checkpoint is None):  # otherwise the checkpoint holds the state
+            self._save_checkpoint()
+        if self.state is not None and (finished or self.output is None):  # otherwise the checkpoint holds the state
             save_state(self.classifier.adapter, self.state)
-        if finished:
+        if finished and self.output is not None:
             self.output.finish()
         return finished
 
-    def _classify(self) -> None:
-        saved, start = monotonic(), self.summary.images
-        rest, ids = self.samples[start:], self.first_id
-        with closing(self.classifier.batches(rest, self.top_k, self.on_error, start=start, first_id=ids)) as batches:
-            for batch in batches:
-                self.output.write(batch)
-                for prediction in batch:
-                    self.summary.add(prediction)
-                self.emit(batch)
-                if self.stop():
-                    return
-                if monotonic() - saved >= self.checkpoint_every:
-                    self._save_checkpoint(self.output.sync())
-                    saved = monotonic()
-
-    def _save_checkpoint(self, offset: int) -> None:
-        if self.output.checkpoint is not None:
-            notes = {"identity": self._identity, "offset": offset, "first_id": self.first_id}
-            notes["summary"] = self.summary.to_json()
+    def _save_checkpoint(self, first: bool = False) -> None:
+        if self.output is not None:
+            notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
+            notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
             save_state(self.classifier.adapter, self.output.checkpoint, notes)
 
-    def _resume(self, checkpoint: Path) -> None:
-        adapter, notes = load_with_notes(checkpoint, like=self.classifier.adapter)
+    def _open(self, output: ResultFile, resume: bool) -> None:
+        if not (resume and output.checkpoint.is_file()):
+            self._save_checkpoint(first=True)  # before the file, so that results without a checkpoint are complete
+            output.open()
+            return
+        adapter, notes = load_with_notes(output.checkpoint, like=self.classifier.adapter)
         for name, value in self._identity.items():
             if notes["identity"].get(name) != value:
-                raise InputError(f"cannot resume {checkpoint.stem}: its {name} was different; start again.")
-        self.classifier.adapter = adapter
-        self.first_id = notes["first_id"]
+                raise InputError(f"cannot resume {output.path}: its {name} was different; start again.")
+        self.classifier.adapter, self.first_id = adapter, notes["first_id"]
         self.summary = Summary.from_json(notes["summary"])
-        self.output.open(notes["offset"])
+        output.open(notes["offset"])
