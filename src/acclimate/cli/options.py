@@ -14,6 +14,7 @@ from acclimate.errors import InputError, reason
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "tda"
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
+TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable."
 
 Source = Annotated[
     str,
@@ -25,14 +26,7 @@ Labels = Annotated[str, typer.Option(help="Labels, separated by commas, or a fil
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Method = Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
-Templates = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--template",
-        help="A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable.",
-        show_default="single",
-    ),
-]
+Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP, show_default="single")]
 Views = Annotated[
     int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
 ]

@@ -97,16 +97,12 @@ def serve(
         setting or template or thumbnails or guarded or views != 1 or method != options.DEFAULT_METHOD
     ):
         raise InputError("options for new streams need --labels.")
-    setup = {
-        "templates": options.read_templates(template),
-        "method": method,
-        "settings": options.parse_settings(method, setting),
-        "views": views,
-        "thumbnails": thumbnails,
-        "guard": {"share": guard_share, "burst": guard_burst, "window_s": guard_window} if guarded else None,
-    }
     defaults = None
     if labels is not None:
+        setup = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
+        setup |= {"templates": options.read_templates(template), "thumbnails": thumbnails}
+        if guarded:
+            setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
         names, checked = check_setup(options.read_labels(labels), setup, limits)
         defaults = {"labels": names, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None

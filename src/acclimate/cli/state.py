@@ -1,13 +1,9 @@
 """`acclimate state`: show, merge and compare state files."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.table import Table
 
 state = typer.Typer(help="Show, merge and compare state files.", no_args_is_help=True)
 Files = Annotated[list[Path], typer.Argument(help="State files.")]
@@ -20,6 +16,7 @@ def inspect(
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from rich.console import Console
+    from rich.table import Column, Table
 
     from acclimate.methods import load_state
 
@@ -34,13 +31,17 @@ def inspect(
         for part, kept in parts.items():
             console.print(f"{part}: {len(kept)} entries")
         if entries and parts:
+            headings = ["part", "entropy", "sample"]
             listed = ((part, *entry) for part, kept in parts.items() for entry in kept)
-            rows = [[names[i], part, f"{entropy:.3g}", str(id)] for part, i, entropy, id in listed]
-            console.print(_table(("class", "part", "entropy", "sample"), rows))
-        elif learnt:
-            values = zip(*learnt.values(), strict=True)
-            rows = [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(names, values, strict=True)]
-            console.print(_table(("class", *learnt), rows))
+            rows = [(names[i], part, f"{entropy:.3g}", str(id)) for part, i, entropy, id in listed]
+        else:
+            headings = list(learnt)
+            rows = [(name, *(f"{v:.6g}" for v in row)) for name, *row in zip(names, *learnt.values(), strict=True)]
+        if parts or learnt:
+            table = Table("class", *(Column(name, justify="right") for name in headings), box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
 
 
 @state.command()
@@ -87,14 +88,3 @@ def diff(
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("class", "part") else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
