@@ -241,7 +241,7 @@ def test_settings_that_lead_nowhere(client, pictures):
     made = client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"], "settings": settings})
     assert made.status_code == 201
     files = [("image", picture) for picture in pictures]
-    assert "no numbers" in refused(client.post("/v1/streams/new/classify", files=files), 422)
+    assert "not numbers" in refused(client.post("/v1/streams/new/classify", files=files), 422)
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -1,9 +1,11 @@
 """The page, end to end: the real service as its own process, a real browser, drawn images."""
 
+import json
 import re
 import shutil
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -47,7 +49,7 @@ def open_page(browser):
     """Opens a service's page and, when the test is over, checks that nothing went wrong unseen."""
     opened = []
 
-    def visit(service, wrong=(), **context):
+    def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
         page.set_default_timeout(20_000)
         problems, requests = [], []
@@ -55,7 +57,7 @@ def open_page(browser):
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
         opened.append((page, service.address, wrong, problems, requests))
-        page.goto(service.address)
+        page.goto(f"{service.address}/{path}")
         return page
 
     yield visit
@@ -217,7 +219,7 @@ def test_freeze_reset_and_roll_back(run_service, open_page, photos):
     assert (slots(page), page.inner_text("#kept")) == ({}, "0")
 
     page.click("#rollback")
-    page.get_by_label("asked for").check()
+    page.get_by_label("requested").check()
     page.click("#rollback-dialog .main")
     says(page, "Rolled back.")
     assert slots(page) == full
@@ -380,3 +382,28 @@ def test_it_fits_a_phone(run_service, open_page, photos, scheme):
         page.keyboard.press("Escape")
     red, green, blue = map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor")))
     assert (red + green + blue < 200) == (scheme == "dark")
+
+
+def test_the_api_documentation_shows_and_runs_every_operation(run_service, open_page, tmp_path, photos):
+    """Swagger UI under the service's own content policy: nothing inline, nothing from another host."""
+    (tmp_path / "tokens").write_text("boss a-token-that-is-long *=manage\n")
+    service = run_service("--token-file", str(tmp_path / "tokens"), "--labels", "red, green")
+    page = open_page(service, "docs", viewport={"width": 1200, "height": 1000})
+    page.wait_for_selector(".opblock")
+    with urlopen(f"{service.address}/openapi.json") as answer:
+        described = json.load(answer)["paths"]
+    expected = {(method.upper(), path) for path, operations in described.items() for method in operations}
+    methods = page.locator(".opblock-summary-method").all_inner_texts()
+    paths = [text.replace("\u200b", "") for text in page.locator(".opblock-summary-path").all_inner_texts()]
+    assert set(zip(methods, paths, strict=True)) == expected
+    page.click("button.authorize")
+    page.fill(".auth-container input", "a-token-that-is-long")
+    page.click(".auth-btn-wrapper .authorize")
+    page.click(".auth-btn-wrapper .btn-done")
+    operation = page.locator("#operations-streams-classify_images_v1_streams__name__classify_post")
+    operation.locator(".opblock-summary-control").click()
+    operation.locator(".try-out__btn").click()
+    operation.locator('input[placeholder="name"]').fill("shop-1")
+    operation.locator('input[type="file"]').set_input_files(next(photos.rglob("*.png")))
+    operation.locator(".execute").click()
+    playwright.expect(operation.locator(".live-responses-table")).to_contain_text("zero_shot")

@@ -5,9 +5,7 @@ from acclimate.prompts.templates import (
     Templates,
     clean_labels,
     example_prompts,
-    parse_template_option,
     prompts_for,
-    read_labels,
     spoken,
     template_sets,
 )
@@ -19,9 +17,7 @@ __all__ = [
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
-    "parse_template_option",
     "prompts_for",
-    "read_labels",
     "spoken",
     "template_sets",
 ]
