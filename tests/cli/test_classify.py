@@ -133,7 +133,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--labels": "labels/none.txt"}, "no label file at"),
         ({"--model": "hf-openai/clip-vit-base-patch16"}, "did you mean hf:openai/clip-vit-base-patch16"),
         ({"--model": "onnx:empty"}, "no ONNX model in empty"),
-        ({"--model": "local:empty"}, "contains no config.json"),
+        ({"--model": "local:empty"}, "holds no config.json"),
         ({"--template": "a photo"}, "a photo"),
         ({"--out": "no/such/folder/r.csv"}, "cannot write"),
         ({"--out": "r.xlsx"}, "results end in .csv"),
