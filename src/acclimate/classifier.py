@@ -131,10 +131,10 @@ class Classifier:
         """`stream`, batch by batch; the state between two batches is that of the images so far.
 
         Args:
-            images: from position `start` on.
-            top_k: how many labels to name.
-            on_error: "raise" or "skip".
-            start: position of the first image in the whole stream.
+            images: from position `start` of the whole stream on.
+            top_k: as for `stream`.
+            on_error: as for `stream`.
+            start: position of the first image.
             first_id: id of position 0 in the state; ids are counted on from the state when not given.
             learn: False to answer without learning.
         """

@@ -149,29 +149,17 @@ def memory_is_bounded(trial: Trial) -> None:
 
 def union_merge_is_exact(trial: Trial) -> None:
     """Merging is commutative, associative and idempotent to the bit, and shards merge to the state of the stream."""
-    whole, shards = _whole_and_shards(trial)
-    a, b, c = shards
-    merge = merge_states
-    _assert_same_learning(merge([a, b]), merge([b, a]), "merging is not commutative")
-    _assert_same_learning(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
-    _assert_same_learning(merge([a, a]), merge([a]), "merging is not idempotent")
-    _assert_same_learning(merge([merge([a, b]), b]), merge([a, b]), "merging twice is not merging once")
-    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
-    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
+    a, b = _check_merge(trial, _assert_same_learning)
+    _assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
+    _assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
 
 
 def sum_merge_counts_once(trial: Trial) -> None:
     """Merging is a sum up to rounding, shards merge to the state of the stream, and an origin cannot count twice."""
-    whole, shards = _whole_and_shards(trial)
-    a, b, c = shards
-    merge = merge_states
-    _assert_similar_state(merge([a, b]), merge([b, a]), "merging in another order")
-    _assert_similar_state(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging in other groups")
-    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
-    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
-    for twice in ([a, a], [merge([a, b]), b]):
+    a, b = _check_merge(trial, _assert_similar_state)
+    for twice in ([a, a], [merge_states([a, b]), b]):
         try:
-            merge(twice)
+            merge_states(twice)
         except InputError:
             continue
         raise AssertionError("an origin that was merged twice counted twice")
@@ -304,15 +292,20 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
             raise AssertionError(f"{method.__name__} breaks the law {law.__name__!r}: {what}") from error
 
 
-def _whole_and_shards(trial: Trial) -> tuple[Adapter, list[Adapter]]:
-    """An adapter that saw the stream, and three that saw a part each."""
-    whole = trial.adapter()
+def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) -> tuple[Adapter, Adapter]:
+    """What both merge rules promise of three shards of a stream; two of the shards."""
+    merge, whole = merge_states, trial.adapter()
     whole.step(trial.features, ids=np.arange(180))
     shards = []
     for name, part in (("a", slice(0, 50)), ("b", slice(50, 110)), ("c", slice(110, 180))):
         shards.append(trial.adapter(origin=name))
         shards[-1].step(trial.features[part], ids=np.arange(180)[part])
-    return whole, shards
+    a, b, c = shards
+    same(merge([a, b]), merge([b, a]), "merging is not commutative")
+    same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
+    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
+    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
+    return a, b
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:

@@ -75,14 +75,9 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Ada
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
 
     Examples:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, load_state, save_state
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_state(adapter, f"{folder}/site.safetensors")
-        ...     load_state(f"{folder}/site.safetensors", like=adapter).name
-        'tda'
+        >>> load_state("nowhere.safetensors")
+        Traceback (most recent call last):
+        acclimate.errors.StateError: no state file at nowhere.safetensors.
     """
     return load_with_notes(path, like)[0]
 
