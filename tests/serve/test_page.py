@@ -69,11 +69,11 @@ def open_page(browser):
 
 def learnt(classifier):
     """What `slots` should find."""
-    state, found = classifier.adapter.dump(), {}
-    for kind, title in (("positive", "For"), ("negative", "Against")):
-        for label, entropy in zip(state[f"{kind}.classes"], state[f"{kind}.entropies"], strict=True):
-            shown = f"{entropy:.3f}" if entropy >= 0.001 else "<0.001"
-            found.setdefault((classifier.labels[label], title), []).append(shown)
+    found = {}
+    for cache, title in (("positive", "For"), ("negative", "Against")):
+        for entry in classifier.adapter.entries()[cache]:
+            shown = f"{entry.entropy:.3f}" if entry.entropy >= 0.001 else "<0.001"
+            found.setdefault((classifier.labels[entry.class_index], title), []).append(shown)
     return {key: sorted(entropies) for key, entropies in found.items()}
 
 
@@ -161,6 +161,38 @@ def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
     assert len(names) == 8
 
 
+@pytest.mark.parametrize("method", ["dota", "prior"])
+def test_statistics_are_shown_for_methods_without_caches(run_service, open_page, tiny_onnx, photos, method):
+    page = open_page(run_service())
+    create(page, "shop-1", method=method)
+    send(page, photos, "#folder")
+    classifier = Classifier(LABELS, f"onnx:{tiny_onnx}", method=method)
+    for _ in classifier.stream(open_folder(str(photos))):
+        pass
+    columns = classifier.adapter.learnt()
+    assert page.locator("#columns thead th").all_inner_texts() == ["label", *columns]
+    rows = page.locator("#columns tbody tr").all()
+    assert [row.locator("th").inner_text() for row in rows] == LABELS
+    for row, *values in zip(rows, *columns.values(), strict=True):
+        for cell, name, value in zip(row.locator("td").all(), columns, values, strict=True):
+            shown = float(cell.inner_text().removesuffix("\u202f%")) / (100 if name == "share" else 1)
+            assert shown == pytest.approx(value, abs=0.06)
+    assert page.inner_text("#clients") == "Learnt from 127.0.0.1 (40)"
+    assert page.is_hidden("#kept-figure")
+    assert page.is_hidden("#labels")
+    assert page.inner_text("#seen") == "40"
+
+
+def test_a_method_that_learns_nothing_says_so(run_service, open_page, photos):
+    page = open_page(run_service())
+    create(page, "shop-1", method="zero", views=3)
+    send(page, sorted((photos / "red").iterdir())[:3])
+    assert "3 views" in page.inner_text("#lead")
+    assert page.inner_text("#learnt-text").startswith("This method does not learn")
+    assert page.is_hidden("#columns")
+    assert page.is_hidden("#labels")
+
+
 def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
     service = run_service()
     page = open_page(service, reduced_motion="no-preference")
@@ -177,7 +209,7 @@ def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
     page.wait_for_selector(".leaving", state="detached")  # gone once its animation is over
     replaced = int(re.fullmatch(r"(\d+) replaced", page.inner_text("#replaced"))[1])
     assert replaced == page.evaluate("window.left") > 0
-    assert page.locator(".for .slots li").count() == 3 * len(LABELS)
+    assert page.locator(".positive .slots li").count() == 3 * len(LABELS)
     assert page.locator(".slots img").count() == page.locator(".slots figure").count() == int(page.inner_text("#kept"))
 
 
@@ -215,7 +247,7 @@ def test_freeze_reset_and_roll_back(run_service, open_page, photos):
     assert slots(page) == full
     page.click("#reset")
     page.click("#reset-dialog .main")
-    says(page, "Everything learnt is forgotten.")
+    says(page, "The stream was reset.")
     assert (slots(page), page.inner_text("#kept")) == ({}, "0")
 
     page.click("#rollback")
@@ -234,7 +266,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on(run_service, open_page
     send(page, sorted(tmp_path.glob("*.png")))
     assert "cannot be read" in page.inner_text("#feed .failed .why")
     assert page.inner_text("#counted") == "1"
-    assert page.inner_text("#counted-word") == "classified, 1 not readable"
+    assert page.inner_text("#counted-word") == "images classified, 1 unreadable"
     ((name, *answers, _),) = cards(page)
     assert name == f"2{HOSTILE}.png"
     assert set(answers) <= {HOSTILE, "<b>dog</b>"}
@@ -249,7 +281,7 @@ def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_pag
     page.wait_for_selector("#feed > li:nth-child(6)")
     service.stop(signal.SIGKILL)
     page.wait_for_selector("#notice")
-    assert "does not answer" in page.inner_text("#notice")
+    assert "does not respond" in page.inner_text("#notice")
     before = len(cards(page))
     service.start()
     page.click("#again")

@@ -31,7 +31,7 @@ SNAPSHOT, JOURNAL = ".safetensors", ".journal"
 
 
 class History:
-    """The adapter of a stream and the files in its folder; used by one thread at a time, except `sync` and `entries`.
+    """The adapter of a stream and the files in its folder; used by one thread at a time, with few exceptions.
 
     Memory always equals the files: a sample is written to the journal before it is learnt, and a change takes effect
     only once its snapshot is written. Otherwise a StorageError is raised, and everything stays as it was.
@@ -69,16 +69,6 @@ class History:
             self._recover()
         else:
             self.replace(adapter, {}, "created")
-
-    @property
-    def age(self) -> float:
-        """Seconds since the last snapshot."""
-        return monotonic() - self._taken
-
-    @property
-    def writable(self) -> bool:
-        """Whether the last write to the journal succeeded; the next snapshot starts a new journal."""
-        return self._journal is not None and not self._journal.failed
 
     def learn(
         self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
@@ -152,6 +142,16 @@ class History:
         if journal is not None:
             journal.sync()
 
+    def snapshot_due(self, after_s: float) -> bool:
+        """Sync the journal; whether that fails, it cannot be written, or the last snapshot is old. For any thread."""
+        try:
+            self.sync()
+        except OSError:
+            return True
+        if self._journal is None or self._journal.failed:
+            return True
+        return self.samples > 0 and monotonic() - self._taken > after_s
+
     def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
         clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})
         ids = {cache: [entry.id for entry in entries] for cache, entries in adapter.entries().items()}
@@ -198,17 +198,14 @@ class History:
 
     def _recover(self) -> None:
         """Read the newest state there is."""
-        numbers = sorted(self._numbers(SNAPSHOT))
-        start, problems = None, []
-        for number in reversed(numbers):
+        numbers, problems = sorted(self._numbers(SNAPSHOT)), []
+        for start in reversed(numbers):
             try:
-                self._set(*self._load(number))
+                self._set(*self._load(start))
+                break
             except StateError as error:
                 problems.append(str(error))
-                continue
-            start = number
-            break
-        if start is None:
+        else:
             raise StateError(" ".join(problems) or "its folder has no snapshot.")
         for number in numbers[: numbers.index(start) + 1]:
             if about := read_journal(self._path(number, JOURNAL), ABOUT_BYTES).about:
@@ -222,7 +219,8 @@ class History:
                 self._write(self.adapter, self.notes(), "recovered", continues=False)
             except StorageError as error:
                 problems.append(str(error))
-        self.problem = f"{'; '.join(problems)}. Serving what could be read." if problems else None
+        if problems:
+            self.problem = f"{'; '.join(problems)}. Serving what could be read."
 
     def _replay(self, start: int, problems: list[str]) -> int | None:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
@@ -249,14 +247,13 @@ class History:
         return size if last == start else None
 
     def _last_different(self) -> int:
-        latest = max(self._about)
-        if self.samples:
-            return latest
-        same = self._about[latest].get("of", latest)  # the snapshot that the last rollback went back to
-        older = [number for number in self._about if number < same]
-        if not older:
+        numbers = sorted(self._about)
+        if numbers and not self.samples:
+            current = self._about[numbers[-1]].get("of", numbers[-1])  # where the last rollback went back to
+            numbers = [number for number in numbers if number < current]
+        if not numbers:
             raise InputError("there is no older snapshot to go back to.")
-        return max(older)
+        return numbers[-1]
 
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
         """Write a snapshot and start its journal; returns its number.

@@ -17,7 +17,7 @@ from acclimate.serve.errors import NotFoundError
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import read_upload
+from acclimate.serve.uploads import read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"])
 STATE_TYPE = "application/octet-stream"
@@ -113,14 +113,13 @@ async def classify_images(
     If an image cannot be read, the whole request is refused and nothing is learnt from it.
     """
     authorize(caller, "classify", name)
-    upload = await read_upload(request, streams.limits)
+    images = await read_images(request, streams.limits)
     try:
         stream = streams.get(name)
     except NotFoundError:
         stream = await asyncio.to_thread(streams.get_or_create, name)
     with anyio.fail_after(streams.limits.timeout_s):
-        learn = adapt if upload.adapt is None else upload.adapt
-        classifying = stream.classify(upload.images, adapt=learn, top_k=upload.top_k or top_k, client=caller.name)
+        classifying = stream.classify(images, adapt=adapt, top_k=top_k, client=caller.name)
         answers = await asyncio.wrap_future(classifying)
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from acclimate.methods import DEFAULT_METHOD
+from acclimate.methods import DEFAULT_METHOD, list_methods
 from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -32,7 +32,9 @@ class Setup(Request):
     templates: str | list[str] | dict[str, list[str]] = Field(
         "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
     )
-    method: str = Field(DEFAULT_METHOD, description="Name of the adaptation method.")
+    method: str = Field(
+        DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
+    )
     settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
     views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
     thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
@@ -50,8 +52,6 @@ class ImagesRequest(Request):
     """Images to classify."""
 
     images: list[Base64] = Field(min_length=1)
-    adapt: bool | None = Field(None, description="Learn from these images; overrides the query parameter.")
-    top_k: int | None = Field(None, ge=1, description="Labels to return per image; overrides the query parameter.")
 
 
 class LabelsRequest(Request):

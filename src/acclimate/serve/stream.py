@@ -240,13 +240,7 @@ class Stream:
 
     def tick(self) -> None:
         """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
-        history = self.history
-        try:
-            history.sync()
-            due = not history.writable or (history.samples > 0 and history.age > self.limits.snapshot_s)
-        except OSError:
-            due = True
-        if due:
+        if self.history.snapshot_due(self.limits.snapshot_s):
             self.queue.put(lambda _: None if self._closed else self._try_snapshot("time"))
 
     def close(self) -> "Future[None]":

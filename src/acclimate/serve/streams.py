@@ -46,11 +46,7 @@ class Streams:
     """
 
     def __init__(
-        self,
-        folder: Path,
-        encoder: Encoder,
-        limits: Limits | None = None,
-        defaults: Mapping[str, Any] | None = None,
+        self, folder: Path, encoder: Encoder, limits: Limits | None = None, defaults: Mapping[str, Any] | None = None
     ) -> None:
         self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
         self._folder = Path(folder) / "streams"
@@ -82,9 +78,7 @@ class Streams:
             StorageError: it could not be written.
         """
         if not NAME.fullmatch(name):
-            raise InputError(
-                f"a stream's name consists of a-z, 0-9, and after the first also . _ -, got {name[:80]!r}."
-            )
+            raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits)
         self.batcher.preparer(setup.views)  # refuses a model that cannot make views

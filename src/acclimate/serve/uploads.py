@@ -1,7 +1,6 @@
 """Images from the body of a request."""
 
 from base64 import b64decode
-from typing import NamedTuple
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
@@ -17,26 +16,22 @@ from acclimate.serve.schemas import ImagesRequest
 HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
 
 
-class Upload(NamedTuple):
-    """The image files to classify, and what a JSON body says about them; None if it says nothing."""
-
-    images: list[bytes]
-    adapt: bool | None = None
-    top_k: int | None = None
-
-
-async def read_upload(request: Request, limits: Limits) -> Upload:
-    """Read a form or JSON; the names and types that a form gives its files are ignored."""
+async def read_images(request: Request, limits: Limits) -> list[bytes]:
+    """The image files in a form or in JSON; the names and types that a form gives its files are ignored."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        upload = Upload(await _form_files(request, limits))
+        images = await _form_files(request, limits)
     elif kind == "application/json":
-        upload = _from_json(await request.body())
+        try:
+            body = ImagesRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise InputError(validation_message(error.errors(include_url=False))) from None
+        images = [decode_image(text, position) for position, text in enumerate(body.images)]
     else:
         raise HTTPException(415, f"the content type {kind or 'none'!r} is not supported; {HOW}")
-    if len(upload.images) > limits.images:
-        raise InputError(f"{len(upload.images)} images are too many for one request; send at most {limits.images}.")
-    return upload
+    if len(images) > limits.images:
+        raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
+    return images
 
 
 def decode_image(text: str, position: int) -> bytes:
@@ -45,15 +40,6 @@ def decode_image(text: str, position: int) -> bytes:
         return b64decode(text, validate=True)
     except ValueError:
         raise ImageError(f"image {position} is not base64; URLs are not fetched, send the image itself.") from None
-
-
-def _from_json(body: bytes) -> Upload:
-    try:
-        parsed = ImagesRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise InputError(validation_message(error.errors(include_url=False))) from None
-    images = [decode_image(text, position) for position, text in enumerate(parsed.images)]
-    return Upload(images, parsed.adapt, parsed.top_k)
 
 
 async def _form_files(request: Request, limits: Limits) -> list[bytes]:
