@@ -130,13 +130,8 @@ class Classifier:
     ) -> Generator[list[Prediction], None, None]:
         """`stream`, batch by batch; the state between two batches is that of the images so far.
 
-        Args:
-            images: from position `start` of the whole stream on.
-            top_k: as for `stream`.
-            on_error: as for `stream`.
-            start: position of the first image.
-            first_id: id of position 0 in the state; ids are counted on from the state when not given.
-            learn: False to answer without learning.
+        `start` is the position of the first image in a longer stream, and `first_id` the id of position 0 in the state;
+        without it, ids are counted on from the state. With `learn` False, nothing is learnt.
         """
         for batch in self._encoded(images, on_error, start):
             failed = [

@@ -25,10 +25,6 @@ class StateError(AcclimateError):
     """A state that cannot be written, read, or used here."""
 
 
-class StorageError(StateError):
-    """A state that could not be written; everything is as it was before."""
-
-
 class MissingExtraError(AcclimateError, ImportError):
     """An optional package is needed and not installed."""
 

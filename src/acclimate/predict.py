@@ -83,19 +83,12 @@ class Prediction:
 
 
 class Batch(NamedTuple):
-    """A batch of encoded images.
+    """A batch of encoded images, of which r could be read."""
 
-    Attributes:
-        start: position of the first image in the stream.
-        names: of all images of the batch.
-        errors: for each image why it could not be read; None if it could.
-        features: (r, d), or (r, V, d) for V views, of the r readable images, as the encoder gives them.
-    """
-
-    start: int
+    start: int  # position of the first image in the stream
     names: list[str]
-    errors: list[str | None]
-    features: HostArray
+    errors: list[str | None]  # why each image could not be read; None if it could
+    features: HostArray  # (r, d), or (r, V, d) for V views, as the encoder gives them
 
     @property
     def readable(self) -> list[int]:

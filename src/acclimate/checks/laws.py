@@ -18,12 +18,7 @@ from acclimate.methods import Adapter, load_state, merge_states, save_state
 
 
 class Trial:
-    """A method with settings, and a small stream to try it on; with views for methods that need them.
-
-    Args:
-        method: a subclass of `Adapter`.
-        **settings: its settings.
-    """
+    """A method with its settings, and a small stream to try it on; with views for methods that need them."""
 
     def __init__(self, method: type[Adapter], **settings: Any) -> None:
         self.method = method

@@ -27,15 +27,10 @@ AnyState = TypeVar("AnyState", bound=State)
 
 
 class Change(NamedTuple):
-    """What a batch did to the entries of a part.
+    """What a batch did to the entries of a part."""
 
-    Attributes:
-        admitted: positions in the batch of the samples that entered, including those that a later one pushed out again.
-        dropped: ids of the entries that were pushed out.
-    """
-
-    admitted: list[int]
-    dropped: list[int]
+    admitted: list[int]  # positions in the batch of the samples that entered, even if a later one pushed them out again
+    dropped: list[int]  # ids of the entries that were pushed out
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, StorageError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
 from acclimate.files import write_atomically
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics

@@ -17,12 +17,19 @@ import numpy as np
 from pydantic import ValidationError
 
 from acclimate.encoders import Encoder
-from acclimate.errors import InputError, StateError, StorageError, reason
+from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
 from acclimate.methods import Step, create, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher
-from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError, validation_message
+from acclimate.serve.errors import (
+    ExistsError,
+    NotFoundError,
+    StorageError,
+    TooManyError,
+    UnusableError,
+    validation_message,
+)
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, Setup
