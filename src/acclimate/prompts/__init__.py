@@ -3,18 +3,19 @@
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
 from acclimate.prompts.templates import (
     Templates,
+    as_words,
     clean_labels,
     example_prompts,
     parse_template_option,
     prompts_for,
     read_labels,
-    spoken,
     template_sets,
 )
 
 __all__ = [
     "Templates",
     "TextEncoder",
+    "as_words",
     "build_head",
     "clean_labels",
     "default_cache_folder",
@@ -22,6 +23,5 @@ __all__ = [
     "parse_template_option",
     "prompts_for",
     "read_labels",
-    "spoken",
     "template_sets",
 ]
