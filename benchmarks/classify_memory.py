@@ -15,8 +15,8 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import open_output
-from acclimate.classify.run import Job
+from acclimate.classify.outputs import ResultFile
+from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
 from acclimate.sources.base import open_source
@@ -54,9 +54,10 @@ def main() -> None:
             half = int(rows[-1].index >= len(samples) // 2)
             peaks[half] = max(peaks[half], resident_mb())
 
-        job = Job(classifier, samples, open_output(work / "out.csv", 3), watch, checkpoint_every=5.0)
-        assert job.run()
-        print(f"{job.summary.images} images, {(work / 'out.csv').stat().st_size / 1e6:.1f} MB of csv")
+        output = ResultFile(work / "out.csv", top_k=3)
+        run = Classification(classifier=classifier, samples=samples, output=output, emit=watch, checkpoint_every=5.0)
+        assert run.run()
+        print(f"{run.summary.images} images, {(work / 'out.csv').stat().st_size / 1e6:.1f} MB of csv")
         first, second = peaks
         print(f"peak of the first half {first:.1f} MB, of the second {second:.1f} MB, ratio {second / first:.3f}")
         assert peaks[1] <= 1.05 * peaks[0], "memory grew"

@@ -3,7 +3,7 @@
 One encoder (a random ViT in ONNX, about the cost of a small CLIP), the same JPEG files, three sides that take turns:
 
 - encoder only: prepared pixels, in memory, through the image tower and nothing else (the floor);
-- zero-shot: the whole job, reading, preparing, encoding, scoring and writing csv;
+- zero-shot: the whole run: reading, preparing, encoding, scoring and writing csv;
 - TDA: the same with adapting.
 
     python benchmarks/classify_overhead.py
@@ -21,8 +21,8 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import open_output
-from acclimate.classify.run import Job
+from acclimate.classify.outputs import ResultFile
+from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
 from acclimate.images import open_image
@@ -62,14 +62,15 @@ def main() -> None:
             for start in range(0, len(pixels), 32):
                 encoder.encode_images(pixels[start : start + 32])
 
-        def job(method: str):
+        def classify(method: str):
             def run() -> None:
                 classifier = Classifier(labels, encoder, method=method, cache=work / "cache")
-                Job(classifier, samples, open_output(work / f"{method}.csv", 3)).run()
+                output = ResultFile(work / f"{method}.csv", top_k=3)
+                Classification(classifier=classifier, samples=samples, output=output).run()
 
             return run
 
-        sides = {"encoder only": encode_only, "zero-shot": job("zero-shot"), "TDA": job("tda")}
+        sides = {"encoder only": encode_only, "zero-shot": classify("zero-shot"), "TDA": classify("tda")}
         times: dict[str, list[float]] = {side: [] for side in sides}
         for turn in range(options.turns + 1):
             for side, run in sides.items():

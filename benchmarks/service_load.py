@@ -1,8 +1,7 @@
-"""What the service costs beyond the encoder: many clients, many streams, loopback HTTP.
+"""Load test of the service: the real command, real sockets, JPEG images.
 
-A real service in a process of its own, and clients that each send one JPEG image a request and wait for the answer.
-The floor is the encoder alone on prepared pixels, at the batch size that the service reached, on the same cores,
-taking turns.
+The floor is the encoder alone on prepared pixels, at the batch size that the service reached, on the same cores, in
+alternating rounds.
 
     python benchmarks/service_load.py
 """
@@ -31,7 +30,7 @@ from acclimate.encoders.convert import convert
 from acclimate.images import open_image
 from tiny_models import save_tiny_model
 
-TURNS = 10
+ROUNDS = 10
 
 
 def draw_photos(count: int) -> list[bytes]:
@@ -48,7 +47,7 @@ def draw_photos(count: int) -> list[bytes]:
 
 
 def encoder_rate(encoder: Encoder, photos: list[bytes], batch: int, seconds: float = 3.0) -> float:
-    """Images a second through the encoder and nothing else."""
+    """Images per second through the encoder and nothing else."""
     pixels = [encoder.prepare(open_image(photo)) for photo in photos]
     batches = [[pixels[(start + i) % len(pixels)] for i in range(batch)] for start in range(0, len(pixels), batch)]
     encoder.encode_images(batches[0])
@@ -83,7 +82,7 @@ async def client(address: str, stream: str, photos: list[bytes], share: list[int
 async def load(
     address: str, streams: int, clients: int, requests: int, photos: list[bytes]
 ) -> tuple[float, list[float]]:
-    """Requests a second, and the seconds each took."""
+    """Requests per second, and the latency of each in seconds."""
     share, times = list(range(requests)), []
     began = perf_counter()
     work = [client(address, f"stream-{i % streams}", photos, share, times) for i in range(clients)]
@@ -92,7 +91,7 @@ async def load(
 
 
 def batches_so_far(address: str) -> tuple[float, float]:
-    """Images encoded, and in how many batches."""
+    """Number of images encoded so far, and of their batches."""
     with urlopen(f"{address}/metrics") as answer:
         text = answer.read().decode()
     images, batches = (
@@ -102,7 +101,7 @@ def batches_so_far(address: str) -> tuple[float, float]:
 
 
 def resident_mb(process: int) -> float:
-    """Memory of a process now."""
+    """Resident memory of a process."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 1e6
 
 
@@ -128,33 +127,31 @@ def main() -> None:
         try:
             address = service.stdout.readline().split()[2]
             send = partial(load, address, options.streams, options.clients)
-            asyncio.run(send(4 * options.clients, photos))  # makes the streams
-            turns: list[tuple[float, float, float]] = []
+            asyncio.run(send(4 * options.clients, photos))  # creates the streams
+            rounds: list[tuple[float, float, float]] = []
             times: list[float] = []
             before = batches_so_far(address)
-            for _ in range(TURNS):
-                rate, took = asyncio.run(send(options.requests // TURNS, photos))
+            for _ in range(ROUNDS):
+                rate, took = asyncio.run(send(options.requests // ROUNDS, photos))
                 images, batches = np.subtract(batches_so_far(address), before)
                 batch = round(images / batches)
-                turns.append((rate, encoder_rate(encoder, photos, batch), resident_mb(service.pid)))
+                rounds.append((rate, encoder_rate(encoder, photos, batch), resident_mb(service.pid)))
                 times += took
         finally:
             service.terminate()
             service.wait(60)
             service.stdout.close()
-    rates, floors, memory = np.array(turns).T
+    rates, floors, memory = np.array(rounds).T
     setting = f"{options.clients} clients, {options.streams} streams, {options.labels} labels"
-    print(
-        f"{setting}: {len(times)} requests without error, in {TURNS} turns with the encoder alone; medians of the turns"
-    )
+    print(f"{setting}: {len(times)} requests without errors, in {ROUNDS} rounds that alternate with the encoder alone")
     print(
         f"service {np.median(rates):.1f} images/s, encoder alone {np.median(floors):.1f} at its mean batch of {batch}"
     )
     print(f"ratio {np.median(rates / floors):.2f}, target at least 0.70")
     middle, high, most = np.percentile(times, [50, 99, 100]) * 1e3
-    print(f"a request took {middle:.0f} ms in the middle, {high:.0f} ms at the 99th percentile, {most:.0f} ms at most")
-    print("memory of the service after each turn: " + ", ".join(f"{value:.0f}" for value in memory) + " MB")
-    assert memory[-1] <= 1.05 * memory[TURNS // 2 - 1], "memory grew"
+    print(f"latency: median {middle:.0f} ms, 99th percentile {high:.0f} ms, maximum {most:.0f} ms")
+    print("memory of the service after each round: " + ", ".join(f"{value:.0f}" for value in memory) + " MB")
+    assert memory[-1] <= 1.05 * memory[ROUNDS // 2 - 1], "memory grew"
 
 
 if __name__ == "__main__":

@@ -42,12 +42,15 @@ class Service:
         self.process.wait()
 
 
-def create(page, name, labels=LABELS, thumbnails=False):
+def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1):
     page.click("#new")
     page.fill("#name", name)
     page.fill("#new-labels", ", ".join(labels))
+    page.select_option("#method", method)
+    page.fill("#views", str(views))
     page.set_checked("#thumbnails", thumbnails)
     page.click("#new-dialog .main")
+    page.locator("#title", has_text=re.compile(f"^{re.escape(name)}$")).wait_for()
     page.wait_for_selector("#panels")
 
 

@@ -19,7 +19,7 @@ OnError = Literal["raise", "skip"]
 
 
 class Classifier:
-    """Sorts images into labels and adapts to them as it goes; `freeze` it to answer without learning.
+    """Classifies images and adapts to them as it goes; `freeze` it to answer without learning.
 
     Args:
         labels: names of the classes, at least two to choose from.
@@ -107,7 +107,7 @@ class Classifier:
         return found if many else found[0]
 
     def stream(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
-        """Classify images as they come, in order; reading and preparing run ahead in threads.
+        """Classify images in order as they arrive; reading and preparing run ahead in threads.
 
         Args:
             images: as for a call; objects with a `read` method that gives encoded bytes work, too.
@@ -131,10 +131,10 @@ class Classifier:
         """`stream`, batch by batch; the state between two batches is that of the images so far.
 
         Args:
-            images: from position `start` on.
-            top_k: how many labels to name.
-            on_error: "raise" or "skip".
-            start: position of the first image in the whole stream.
+            images: from position `start` of the whole stream on.
+            top_k: as for `stream`.
+            on_error: as for `stream`.
+            start: position of the first image.
             first_id: id of position 0 in the state; ids are counted on from the state when not given.
             learn: False to answer without learning.
         """
@@ -192,7 +192,7 @@ class Classifier:
         self.adapter = load_state(path, like=self.adapter)
 
     def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
-        """Encoded batches; an image that cannot be read raises where it should."""
+        """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
         for batch in encode_ahead(
             images, self.encoder, views=self.views, batch_size=self.batch_size, workers=self.workers, start=start
         ):

@@ -45,26 +45,6 @@ class ModelError(AcclimateError):
     """A model that cannot be found or used."""
 
 
-class NotFoundError(AcclimateError):
-    """Something asked for by name that is not there."""
-
-
-class ExistsError(AcclimateError):
-    """A name that is taken."""
-
-
-class TooManyError(AcclimateError):
-    """A limit on how many things may be kept at once."""
-
-
-class BusyError(AcclimateError):
-    """More work than can be queued; it may be sent again later."""
-
-
-class UnusableError(AcclimateError):
-    """Something that is there but cannot be used as it is; the message says why."""
-
-
 def reason(error: OSError) -> str:
     """Why the operating system refused, in its own words: "No space left on device"."""
     return error.strerror or str(error)

@@ -1,8 +1,12 @@
 import gc
+import io
+import json
 import re
 import shutil
 import subprocess
 from collections import Counter
+from dataclasses import replace
+from functools import partial
 from html.parser import HTMLParser
 from types import FunctionType, ModuleType
 
@@ -11,14 +15,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.arrays import softmax_and_entropy
+from acclimate import create
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify import summary as summary_module
 from acclimate.classify.report import write_report
-from acclimate.classify.rows import Row
 from acclimate.classify.summary import Summary
 from acclimate.errors import InputError
-from acclimate.methods import TDA, ZeroShot
+from acclimate.evidence import Head
+from acclimate.predict import Answer, Batch, Prediction, adapt_batch, predictions
+from acclimate.sources.base import Sample
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")
@@ -27,37 +32,52 @@ HOSTILE = "</title><script>alert('x')</script><img src=x onerror=\"alert(1)\">&a
 SETTINGS = {"encoder": "synthetic clusters", "labels": "<b>8</b> & more", "acclimate": "0.1"}
 
 
-def make_rows(stream, names, unreadable=(), settings=None):
-    """Rows of a real adapter over a stream, and the adapter; images in `unreadable` have no answer."""
-    arguments = {"logit_scale": stream.logit_scale, "class_names": names}
-    adapter, plain = (
-        TDA(stream.class_vectors, **arguments, **(settings or {})),
-        ZeroShot(stream.class_vectors, **arguments),
+def make_run(stream, method="tda", labels=(), unreadable=(), **settings):
+    """The predictions of a method over a stream, and the adapter; images in `unreadable` have no answer."""
+    head = Head(stream.head.class_vectors, stream.head.logit_scale, class_names=labels or stream.head.class_names)
+    adapter = create(method, head, **settings)
+    names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
+    errors = ["not an image" if i in unreadable else None for i in range(len(stream))]
+    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]])
+    readable = batch.readable
+    adapted = adapt_batch(adapter, batch, first_id=0)
+    found = predictions(head, adapted, 2, readable, [names[i] for i in readable])
+    failed = [Prediction(i, name=names[i], error=errors[i]) for i in unreadable]
+    return sorted([*found, *failed], key=lambda each: each.index), adapter
+
+
+def answered(index, label, score, zero_shot_label, zero_shot_score):
+    return Prediction(
+        index, (Answer(label, score),), Answer(zero_shot_label, zero_shot_score), 0.1, name=f"{index}.jpg"
     )
-    indices = np.array([i for i in range(len(stream.features)) if i not in unreadable])
-    after, _ = softmax_and_entropy(adapter.step(stream.features[indices], ids=indices))
-    before, entropy = softmax_and_entropy(plain.step(stream.features[indices]))
-    rows = [Row(i, f"photos/{i:05d}.jpg", error="not an image") for i in unreadable]
-    for position, i in enumerate(indices.tolist()):
-        old, new = int(before[position].argmax()), int(after[position].argmax())
-        score, old_score = float(after[position, new]), float(before[position, old])
-        top = ((names[new], score),)
-        shown = (names[new], score, top, names[old], old_score, old != new, float(entropy[position]))
-        rows.append(Row(i, f"photos/{i:05d}.jpg", *shown))
-    return sorted(rows, key=lambda row: row.index), adapter
 
 
-def summarise(labels, rows):
-    summary = Summary(labels)
-    for row in rows:
-        summary.add(row)
+def unreadable(index):
+    return Prediction(index, name=f"{index}.jpg", error="bad")
+
+
+def summarise(found):
+    summary = Summary()
+    for prediction in found:
+        summary.add(prediction)
     return summary
+
+
+def make_samples(count, paint, name="photos/{:05d}.jpg"):
+    """Samples whose images a function paints."""
+
+    def read(index):
+        buffer = io.BytesIO()
+        paint(index).save(buffer, "PNG")
+        return buffer.getvalue()
+
+    return [Sample(name.format(i), partial(read, i)) for i in range(count)]
 
 
 def painter(labels, size=(160, 120)):
     """Pictures whose colour says their true class."""
 
-    def image(index):
+    def paint(index):
         hue = int(255 * labels[index] / (max(labels) + 1))
         picture = Image.new("HSV", size, (hue, 90, 225)).convert("RGB")
         draw = ImageDraw.Draw(picture)
@@ -66,13 +86,15 @@ def painter(labels, size=(160, 120)):
         draw.ellipse((x, y, x + size[0] // 3, y + size[0] // 3), fill=dark)
         return picture
 
-    return image
+    return paint
 
 
 @pytest.fixture
-def job(stream):
-    rows, adapter = make_rows(stream, stream.class_names, unreadable=(3, 77))
-    return summarise(stream.class_names, rows), adapter, painter(stream.labels.tolist())
+def run(stream):
+    """What a report of a run needs."""
+    found, adapter = make_run(stream, unreadable=(3, 77))
+    samples = make_samples(len(stream), painter(stream.labels.tolist()))
+    return {"summary": summarise(found), "adapter": adapter, "samples": samples}
 
 
 class Page(HTMLParser):
@@ -100,75 +122,88 @@ class Page(HTMLParser):
         self.text += data
 
 
-def test_report_says_what_happened(job, tmp_path):
-    summary, adapter, image = job
-    write_report(tmp_path / "report.html", summary, adapter, image, SETTINGS, "Holiday photos")
+def test_report_says_what_happened(run, tmp_path):
+    summary, entries = run["summary"], run["adapter"].entries()
+    write_report(tmp_path / "report.html", title="Holiday photos", settings=SETTINGS, **run)
     text = (tmp_path / "report.html").read_text("utf-8")
     page = Page(text)
     assert f"398 images sorted into 8 labels. Adapting changed {summary.changed} answers." in page.text
     assert "2 images could not be read" in page.text
     assert "not an image" in page.text
     assert "<b>8</b> & more" in page.text
-    shown = min(24, summary.changed) + len(adapter.dump()["positive.ids"]) + len(adapter.dump()["negative.ids"])
-    assert page.tags["img"] == shown
+    assert page.tags["img"] == min(24, summary.changed) + len(entries["positive"]) + len(entries["negative"])
     assert all(value.startswith("data:image/jpeg;base64,") for key, value in page.attributes if key == "src")
     assert not re.search(r"https?:|//[a-z]", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
-    write_report(tmp_path / "again.html", summary, adapter, image, SETTINGS, "Holiday photos")
+    write_report(tmp_path / "again.html", title="Holiday photos", settings=SETTINGS, **run)
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
+def test_images_of_earlier_runs_are_named_as_such(run, tmp_path):
+    write_report(tmp_path / "report.html", title="x", settings={}, first_id=10_000, **run)
+    page = Page((tmp_path / "report.html").read_text("utf-8"))
+    assert page.tags["img"] == min(24, run["summary"].changed)
+    assert "from an earlier run" in page.text
+
+
 def test_names_cannot_break_out_of_the_page(stream, tmp_path):
-    names = [f"{HOSTILE} {i}" for i in range(8)]
-    rows, adapter = make_rows(stream, names, unreadable=(0,))
-    rows = [Row(row.index, HOSTILE + "\udcff", *list(vars(row).values())[2:]) for row in rows]
-    rows[0] = Row(0, HOSTILE, error=HOSTILE)
-    path = tmp_path / "report.html"
-    arguments = (path, summarise(names, rows), adapter, lambda index: None, {HOSTILE: HOSTILE}, HOSTILE)
-    write_report(*arguments, name=lambda index: HOSTILE)
-    page = Page(path.read_text("utf-8"))
-    assert page.tags["script"] == page.tags["img"] == page.tags["b"] == 0
-    assert not any(key.startswith("on") for key, _ in page.attributes)
-    assert HOSTILE in page.text
-    assert "no longer readable" in path.read_text("utf-8")
+    labels = [f"{HOSTILE} {i}" for i in range(8)]
+    for method in ("tda", "prior"):
+        found, adapter = make_run(stream, method, labels, unreadable=(0,))
+        found = [replace(each, name=HOSTILE + "\udcff") for each in found]
+        found[0] = Prediction(0, name=HOSTILE, error=HOSTILE)
+        gone = [Sample(HOSTILE, lambda: b"")] * len(stream)
+        path = tmp_path / "report.html"
+        settings = {HOSTILE: HOSTILE}
+        write_report(path, title=HOSTILE, summary=summarise(found), adapter=adapter, samples=gone, settings=settings)
+        page = Page(path.read_text("utf-8"))
+        assert page.tags["script"] == page.tags["img"] == page.tags["b"] == 0
+        assert not any(key.startswith("on") for key, _ in page.attributes)
+        assert HOSTILE in page.text
+        assert "no longer readable" in path.read_text("utf-8")
 
 
 def test_file_stays_small_and_says_what_is_left_out(tmp_path):
     stream = shifted_stream(samples=4000, classes=60, dim=32, seed=2)
-    rows, adapter = make_rows(
-        stream, stream.class_names, settings={"positive_capacity": 5, "entropy_low": 0.0, "entropy_high": 1.0}
-    )
-    noise = np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8)  # the worst for JPEG
+    found, adapter = make_run(stream, positive_capacity=5, negative_capacity=5, entropy_low=0.0, entropy_high=1.0)
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8))  # the worst for JPEG
     path = tmp_path / "report.html"
-    write_report(path, summarise(stream.class_names, rows), adapter, lambda index: Image.fromarray(noise), {}, "noise")
+    samples = make_samples(4000, lambda index: noise)
+    write_report(path, title="noise", summary=summarise(found), adapter=adapter, samples=samples, settings={})
     page = Page(path.read_text("utf-8"))
     assert path.stat().st_size < 3_000_000
-    assert page.tags["img"] == 24 + 40 * 5
-    assert "Shown are the 40 commonest of 60 labels" in page.text
-    assert "At most 3 images for a label and 2 against" in page.text
-    assert "40 other labels" in page.text
+    assert page.tags["img"] == 24 + 33 * 6
+    assert "Shown are 33 of 60 labels, up to 3 images in a row." in page.text
+    assert "20 other labels are not shown" in page.text
 
 
-@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F", "HSV"])
-def test_pictures_of_every_mode_are_shown(job, tmp_path, mode):
-    summary, adapter, _ = job
-    write_report(tmp_path / "report.html", summary, adapter, lambda index: Image.new(mode, (500, 3)), {}, "modes")
-    assert Page((tmp_path / "report.html").read_text("utf-8")).tags["img"] > 0
-
-
-@pytest.mark.parametrize("rows", [[], [Row(0, "a.jpg", error="empty")]])
-def test_report_without_answers_or_caches(stream, tmp_path, rows):
-    adapter = ZeroShot(stream.class_vectors, logit_scale=10.0, class_names=stream.class_names)
+@pytest.mark.parametrize("method", ["dota", "prior"])
+def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, method):
+    found, adapter = make_run(stream, method)
     path = tmp_path / "report.html"
-    write_report(path, summarise(stream.class_names, rows), adapter, lambda index: None, {}, "nothing")
+    write_report(path, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    page = Page(path.read_text("utf-8"))
+    assert "Nothing" not in page.text
+    assert f"{method}: {adapter.summary}. It has learnt from 400 images." in page.text
+    for column, values in adapter.learnt().items():
+        assert column in page.text
+        for value in values.tolist():
+            assert f"{round(value, 3):,}" in page.text
+
+
+@pytest.mark.parametrize("found", [[], [unreadable(0)]])
+@pytest.mark.parametrize("method", ["zero-shot", "tda", "dota"])
+def test_report_without_answers(stream, tmp_path, found, method):
+    path, adapter = tmp_path / "report.html", create(method, stream.head)
+    write_report(path, title="nothing", summary=summarise(found), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "No image was classified." in page.text
-    assert "Nothing was learnt" in page.text
+    learnt = "Nothing: the method zero-shot answers" if method == "zero-shot" else "It has learnt from 0 images."
+    assert learnt in page.text
 
 
-def test_an_unwritable_place_is_named(job, tmp_path):
-    summary, adapter, image = job
+def test_an_unwritable_place_is_named(run, tmp_path):
     with pytest.raises(InputError, match="cannot write the report"):
-        write_report(tmp_path / "missing" / "report.html", summary, adapter, image, {}, "nowhere")
+        write_report(tmp_path / "missing" / "report.html", title="nowhere", settings={}, **run)
 
 
 LABELS = ("a", "b", "c", "d")
@@ -178,32 +213,24 @@ answers = st.tuples(st.sampled_from(LABELS), probabilities, st.sampled_from(LABE
 
 @given(st.lists(st.none() | answers, max_size=700))
 def test_summary_counts_as_a_naive_count_does(drawn):
-    rows = [
-        Row(i, f"{i}.jpg", error="bad")
-        if one is None
-        else Row(i, f"{i}.jpg", one[0], one[1], (one[:2],), one[2], one[3], one[0] != one[2], 0.1)
-        for i, one in enumerate(drawn)
-    ]
-    summary = summarise(LABELS, rows)
-    answered = [row for row in rows if row.error is None]
-    changed = [row for row in answered if row.changed]
-    assert (summary.images, summary.answered, summary.changed) == (len(rows), len(answered), len(changed))
-    assert summary.reasons == [(row.file, "bad") for row in rows if row.error][:20]
-    assert summary.before == [sum(row.zero_shot_label == label for row in answered) for label in LABELS]
-    assert summary.after == [sum(row.label == label for row in answered) for label in LABELS]
+    found = [unreadable(i) if one is None else answered(i, *one) for i, one in enumerate(drawn)]
+    summary = summarise(found)
+    good = [each for each in found if each.error is None]
+    changed = [each for each in good if each.changed]
+    assert (summary.images, summary.answered, summary.changed) == (len(found), len(good), len(changed))
+    assert summary.reasons == [[each.name, "bad"] for each in found if each.error][:20]
+    assert summary.before == Counter(each.zero_shot.label for each in good)
+    assert summary.after == Counter(each.label for each in good)
     edges = np.linspace(0, 1, 21)
-    assert summary.after_bins == np.histogram([row.score for row in answered], edges)[0].tolist()
-    pairs = Counter((row.zero_shot_label, row.label) for row in changed)
-    assert {(old, new): count for old, new, count in summary.transitions()} == pairs
-    ranked = sorted(changed, key=lambda row: (-(row.score + row.zero_shot_score - 1.0), row.index))[:24]
-    assert [row.index for row in summary.most_changed()] == [row.index for row in ranked]
-    for least in (1, 20):
-        bins = summary.along_stream(least)
-        assert sum(rows for _, rows, _ in bins) == len(answered)
-        for start, count, number in bins:
-            assert number == sum(bool(row.changed) for row in answered[start : start + count])
-            assert count >= min(least, len(answered))
-    assert vars(summarise(LABELS, rows)) == vars(summary)
+    assert summary.after_bins == np.histogram([each.score for each in good], edges)[0].tolist()
+    pairs = Counter((each.zero_shot.label, each.label) for each in changed)
+    assert summary.pairs == pairs
+    ranked = sorted(changed, key=lambda each: (-(each.score + each.zero_shot.score - 1.0), each.index))[:24]
+    shown = [record["index"] for _, _, record in sorted(summary.most_changed, reverse=True)]
+    assert shown == [each.index for each in ranked]
+    bins = [good[start : start + summary.bin_width] for start in range(0, len(good), summary.bin_width)]
+    assert summary.stream == [sum(each.changed for each in part) for part in bins]
+    assert vars(Summary.from_json(json.loads(json.dumps(summary.to_json())))) == vars(summary)
 
 
 def objects_in(root):
@@ -221,26 +248,19 @@ def test_memory_does_not_grow_with_the_rows(monkeypatch):
     monkeypatch.setattr(summary_module, "PAIRS", 500)
     labels = [str(i) for i in range(60)]
     rng = np.random.default_rng(0)
-    summary, sizes = Summary(labels), []
+    summary, sizes = Summary(), []
     for i in range(40_000):
         old, new = (labels[k] for k in rng.integers(0, 60, 2))
-        row = Row(i, f"{i}.jpg", new, 0.5, ((new, 0.5),) * 60, old, 0.5, old != new, 1.0)
-        summary.add(row if i % 7 else Row(i, f"{i}.jpg", error="bad"))
-        summary.add(Row(i, "often.jpg", "1", 0.9, (), "0", 0.9, True, 0.1))
+        one = Prediction(i, (Answer(new, 0.5),) * 60, Answer(old, 0.5), 1.0, name=f"{i}.jpg")
+        summary.add(one if i % 7 else unreadable(i))
+        summary.add(answered(i, "1", 0.9, "0", 0.9))
         if i % 4000 == 3999:
             sizes.append(objects_in(summary))
     assert max(sizes) < 3000
     assert 64 <= len(summary.stream) <= 128
-    assert summary.pairs_dropped
-    assert summary.transitions(1)[0][:2] == ("0", "1")
-    assert summary.transitions(1)[0][2] >= 40_000
-
-
-def test_an_unknown_label_is_refused():
-    summary = Summary(["cat"])
-    with pytest.raises(InputError, match="row 5 names the label 'dog'"):
-        summary.add(Row(5, "x.jpg", "dog", 0.5, (), "cat", 0.5, True, 0.1))
-    assert vars(summary) == vars(Summary(["cat"]))
+    assert summary.pairs.total() < summary.changed
+    assert summary.pairs.most_common(1)[0][0] == ("0", "1")
+    assert summary.pairs["0", "1"] >= 40_000
 
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -255,10 +275,9 @@ def browse(profile, page, *options):
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
-def test_page_renders_in_a_browser(job, tmp_path):
-    summary, adapter, image = job
+def test_page_renders_in_a_browser(run, tmp_path):
     page, picture = tmp_path / "report.html", tmp_path / "page.png"
-    write_report(page, summary, adapter, image, SETTINGS, f"Photos {HOSTILE}")
+    write_report(page, title=f"Photos {HOSTILE}", settings=SETTINGS, **run)
     dom = browse(tmp_path / "profile", page, "--dump-dom")
     assert "What it has learnt" in dom
     assert "<script" not in dom

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import load, read_stream
+from acclimate import load_state, read_stream
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"
@@ -61,15 +61,17 @@ def test_results_state_and_report(invoke, model, photos, tmp_path):
     assert result.stdout == ""
     rows = [json.loads(line) for line in (tmp_path / "r.jsonl").read_text().splitlines()]
     assert [len(row["predictions"]) for row in rows] == [2] * 40
-    assert load(tmp_path / "site.safetensors").samples_seen == 40
+    assert load_state(tmp_path / "site.safetensors").samples_seen == 40
     page = (tmp_path / "report.html").read_text()
     assert page.count("data:image/jpeg") >= 9
     assert "green square" in page
     invoke("classify", photos, *model, "--state", "site.safetensors", "--report", "again.html")
-    assert load(tmp_path / "site.safetensors").samples_seen == 80
-    frozen = invoke("classify", photos, *model, "--state", "site.safetensors", "--freeze").stdout
-    assert len(rows_of(frozen)) == 40
-    assert load(tmp_path / "site.safetensors").samples_seen == 80
+    assert load_state(tmp_path / "site.safetensors").samples_seen == 80
+    before = (tmp_path / "site.safetensors").read_bytes()
+    frozen = invoke("classify", photos, *model, "--state", "site.safetensors", "--freeze")
+    assert len(rows_of(frozen.stdout)) == 40
+    assert "State" not in frozen.stderr
+    assert (tmp_path / "site.safetensors").read_bytes() == before
 
 
 def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
@@ -109,7 +111,7 @@ def test_bad_images_are_listed_and_skipped(invoke, model, photos, tmp_path):
     assert set(failed) == {"mixed/empty.jpg", "mixed/half.png", "mixed/text.gif"}
     assert "42 images classified, 3 could not be read" in result.stderr
     failing = invoke("classify", "mixed", *model, "--on-error", "fail", "--out", "x.csv", exit_code=1)
-    assert "mixed/empty.jpg: image" in failing.stderr
+    assert "mixed/empty.jpg cannot be read: the file is empty." in failing.stderr
 
 
 def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
@@ -136,7 +138,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--out": "no/such/folder/r.csv"}, "cannot write"),
         ({"--out": "r.xlsx"}, "results end in .csv"),
         ({"--out": "there.csv"}, "there.csv exists; pass --overwrite to replace it"),
-        ({"--resume": None}, "--resume goes on with a file"),
+        ({"--resume": None}, "--resume continues a file"),
         ({"--order": "random"}, "random"),
         ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
         ({"--set": "alpa=1"}, "has no setting 'alpa'"),
@@ -170,14 +172,57 @@ def test_embed_then_run(invoke, model, photos, tmp_path):
     invoke("embed", photos, *model, "--out", "f.safetensors")
     stream = read_stream(tmp_path / "f.safetensors")
     assert stream.labels is None  # the folders are named otherwise than the labels
-    assert json.loads(stream.metadata["files"])[0] == f"{photos}/blue/img2.png"
+    assert stream.files[0] == f"{photos}/blue/img2.png"
+    assert (stream.encoder, stream.prompts, stream.skipped) == (model[1], "single", 0)
     labels = ["--labels", "red, green, blue", "--model", model[1]]
     invoke("embed", photos, *labels, "--out", "g.safetensors")
     labelled = read_stream(tmp_path / "g.safetensors")
-    assert [labelled.class_names[i] for i in labelled.labels[:3]] == ["blue"] * 3
+    assert [labelled.head.class_names[i] for i in labelled.labels[:3]] == ["blue"] * 3
     zero_shot = rows_of(invoke("classify", photos, *labels, "--method", "zero-shot").stdout)
     accuracy = np.mean([row["file"].split("/")[-2] == row["label"] for row in zero_shot])
     assert f"{100 * accuracy:.2f}" in invoke("run", "g.safetensors", "--method", "zero-shot").stdout
+
+
+def test_views(invoke, model, photos, tmp_path):
+    few = "few.txt"
+    (tmp_path / few).write_text("\n".join(sorted(map(str, photos.rglob("*.png")))[:6]))
+    one = rows_of(invoke("classify", few, *model).stdout)
+    many = rows_of(invoke("classify", few, *model, "--views", 8, "--report", "report.html").stdout)
+    assert [row["file"] for row in many] == [row["file"] for row in one]
+    assert [row["zero_shot_score"] for row in many] != [row["zero_shot_score"] for row in one]
+    assert "views per image" in (tmp_path / "report.html").read_text()
+    refused = invoke("classify", few, *model, "--method", "zero", exit_code=2)
+    assert refused.stderr.startswith("error: the method 'zero' needs several views per image")
+    voted = rows_of(invoke("classify", few, *model, "--method", "zero", "--views", 8).stdout)
+    assert len(voted) == 6
+    invoke("embed", few, *model, "--views", 8, "--out", "f.safetensors")
+    stream = read_stream(tmp_path / "f.safetensors")
+    assert (stream.views, stream.features.shape[:2]) == (8, (6, 8))
+    zero_shot = stream.head.observe(stream.features).probs.max(axis=1)
+    assert np.allclose(zero_shot, [float(row["zero_shot_score"]) for row in many], atol=1e-5)
+    assert "zero " in invoke("run", "f.safetensors", "--method", "zero").stdout
+
+
+@pytest.mark.parametrize("method", ["dota", "prior"])
+def test_sites_that_learn_sums_can_be_merged_once(invoke, model, photos, tmp_path, method):
+    options = [*model, "--method", method]
+    for site in ("north", "south"):
+        invoke("classify", photos, *options, "--state", f"{site}.safetensors", "--report", f"{site}.html")
+        assert load_state(tmp_path / f"{site}.safetensors").seen == {site: 40}
+        assert "It has learnt from 40 images." in (tmp_path / f"{site}.html").read_text()
+    said = invoke("state", "merge", "north.safetensors", "south.safetensors", "--out", "all.safetensors").stdout
+    assert said == "all.safetensors: 2 states merged, 80 samples of 2 streams\n"
+    inspected = invoke("state", "inspect", "all.safetensors").stdout
+    assert "40 samples of north" in inspected
+    assert all(column in inspected for column in load_state(tmp_path / "all.safetensors").learnt())
+    twice = invoke("state", "merge", "north.safetensors", "all.safetensors", "--out", "x", exit_code=2).stderr
+    assert "hold samples of the origin 'north', which would count twice" in twice
+    assert (
+        "samples: differs by up to"
+        in invoke("state", "diff", "north.safetensors", "all.safetensors", exit_code=1).stdout
+    )
+    invoke("classify", photos, *options, "--state", "all.safetensors", "--origin", "east")
+    assert load_state(tmp_path / "all.safetensors").seen == {"north": 40, "south": 40, "east": 40}
 
 
 def test_convert(invoke, tiny_clip, tmp_path):
@@ -189,14 +234,19 @@ def test_convert(invoke, tiny_clip, tmp_path):
 
 def test_what_there_is(invoke):
     assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
-    assert "positive_capacity = 3" in invoke("methods").stdout
+    listed = invoke("methods").stdout
+    assert "positive_capacity: int = 3" in listed
+    assert "negative_keep: Literal['lowest', 'highest'] = 'lowest'" in listed
+    assert "episodic; states merge by union; needs views" in listed
+    assert "online; states merge by sum; needs features only" in listed
     output = invoke("doctor").stdout
     assert f"numpy            {np.__version__}" in output
     assert "text cache" in output
 
 
 def command(tiny_onnx, photos, out):
-    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0", "--state", f"{out}.state"]
+    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0"]
+    options += ["--state", f"{out}.state", "--origin", "site"]
     return [
         sys.executable,
         "-m",
@@ -255,7 +305,7 @@ def test_asked_to_stop_it_leaves_a_valid_file_and_says_how_to_go_on(tiny_onnx, m
     _, said = child.communicate()
     done = len(rows_of(out.read_text()))
     assert child.returncode == 130
-    assert said == f"stopped after {done} of 500 images; go on with --resume.\n"
+    assert said == f"stopped after {done} of 500 images; run the command again with --resume to continue.\n"
     assert 0 < done < 500
 
 

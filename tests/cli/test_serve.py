@@ -61,7 +61,7 @@ def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
         assert entries["entries"][0]["thumbnail"]
     log = read_log(tmp_path)
     assert next(line["path"] for line in log if line["message"] == "request") == "/v1/streams/{name}/classify"
-    assert log[-1]["message"] == "stopped; all states are kept"
+    assert log[-1]["message"] == "stopped; all states are saved"
     with running(tmp_path, *options) as client:
         again = client.get("/v1/streams/shop-1").json()
         for key in ("labels", "settings", "samples_seen", "entries"):
@@ -133,12 +133,11 @@ def invoke(tiny_onnx, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--workers", "2"], "--workers cannot be given: there is one process"),
         (["--host", "0.0.0.0"], "give --token-file"),
         (["--host", "nowhere.invalid"], "give --token-file"),
         (["--token-file", "none"], "cannot be read"),
-        (["--thumbnails"], "no --labels to make them with"),
-        (["--guard-share", "0.5"], "no --labels to make them with"),
+        (["--thumbnails"], "options for new streams need --labels"),
+        (["--guard-share", "0.5"], "options for new streams need --labels"),
         (["--labels", "cat"], "2 to 2000 labels"),
         (["--labels", "cat, dog", "--max-labels", "1"], "at least 2"),
         (["--labels", "cat, dog", "--guard-share", "2"], "share"),
@@ -160,7 +159,9 @@ def test_a_port_or_a_folder_that_is_taken(invoke, tiny_onnx, tmp_path):
     with running(tmp_path, "--model", f"onnx:{tiny_onnx}"):
         assert "another service uses" in invoke()
     (tmp_path / "tokens").write_text(f"keeper {TOKEN} *=manage\n")
-    assert "is no address of this machine" in invoke("--host", "x.invalid", "--token-file", str(tmp_path / "tokens"))
+    assert "is not an address of this machine" in invoke(
+        "--host", "x.invalid", "--token-file", str(tmp_path / "tokens")
+    )
 
 
 def test_without_the_extra_it_says_what_to_install(invoke, monkeypatch):

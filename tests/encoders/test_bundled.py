@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate.cli.classify import DEFAULT_MODEL
-from acclimate.cli.pictures import LOOKS, SCENES, draw, draw_folder
+from acclimate.cli.options import DEFAULT_MODEL
+from acclimate.cli.pictures import SCENES, STYLES, draw, draw_folder
 from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES
 
@@ -104,7 +104,7 @@ app()
     ended = subprocess.run([sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     rows = ended.stdout.splitlines()
-    assert len(rows) == 1 + len(SCENES) * len(LOOKS)
+    assert len(rows) == 1 + len(SCENES) * len(STYLES)
     assert next(row for row in rows if "house/plain-0.png" in row).split(",")[1] == "house"
 
 

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,9 +7,7 @@ from acclimate.prompts import (
     as_words,
     clean_labels,
     example_prompts,
-    parse_template_option,
     prompts_for,
-    read_labels,
     template_sets,
 )
 
@@ -67,38 +63,6 @@ def test_labels_that_name_no_classes_are_refused(labels, message):
 def test_a_label_keeps_its_name_and_is_spoken_in_words():
     assert clean_labels([" great_white  shark "]) == ("great_white  shark",)
     assert prompts_for(["great_white  shark"], "a {}.") == [["a great white shark."]]
-
-
-def test_labels_from_a_list():
-    assert read_labels("cat, dog ,bird") == ("cat", "dog", "bird")
-    assert read_labels("cat") == ("cat",)
-    assert read_labels("yes/no, maybe") == ("yes/no", "maybe")
-    assert len(read_labels(",".join(f"a rather long name {i}" for i in range(1000)))) == 1000
-    with pytest.raises(InputError, match="no labels"):
-        read_labels(" ")
-    with pytest.raises(InputError, match="label 3 is empty"):
-        read_labels("cat,dog,")
-
-
-def test_labels_from_a_file(tmp_path):
-    path = tmp_path / "labels"
-    path.write_bytes("\ufeff# animals\r\ncat, big\r\n\r\n  grüner_Frosch \r\n#dog\r\nbird".encode())
-    assert read_labels(str(path)) == ("cat, big", "grüner_Frosch", "bird")
-
-
-def test_label_files_that_are_none(tmp_path):
-    for name, content in {"utf16": "kät".encode("utf-16"), "binary": b"a\0b"}.items():
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=f"{name} is not UTF-8 text"):
-            read_labels(str(tmp_path / name))
-    with pytest.raises(InputError, match="is a folder"):
-        read_labels(str(tmp_path))
-    for missing in (str(tmp_path / "animals"), "animals.txt"):
-        with pytest.raises(InputError, match=r"no label file at .*animals"):
-            read_labels(missing)
-    (tmp_path / "empty.txt").write_text("# nothing\n")
-    with pytest.raises(InputError, match="no labels"):
-        read_labels(str(tmp_path / "empty.txt"))
 
 
 LABELS = ["cat", "sea_lion"]
@@ -157,48 +121,6 @@ def test_templates_that_say_nothing_are_refused(templates, message):
 def test_many_missing_classes_are_counted():
     with pytest.raises(InputError, match=r"has no entry for 'c0', .*'c9' and 15 more; add"):
         prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."]})
-
-
-def test_template_options(tmp_path):
-    (tmp_path / "t.txt").write_text("# mine\na {}.\n\nthe {c}.\n")
-    (tmp_path / "t.json").write_text(json.dumps(["my {}."]))
-    (tmp_path / "d.json").write_text(json.dumps({"cat": "It purrs.", "sea lion": ["It\u2028barks."]}, indent=1))
-    text, templates, full = (str(tmp_path / name) for name in ("t.txt", "t.json", "d.json"))
-    assert prompts_for(["x"], parse_template_option([])) == [["a photo of a x."]]
-    mixed = parse_template_option([text, "dtd", templates, "{}.txt"])
-    assert prompts_for(["x"], mixed) == [["a x.", "the x.", "x texture.", "my x.", "x.txt"]]
-    assert prompts_for(LABELS, parse_template_option([full])) == [["It purrs."], ["It\u2028barks."]]
-    with pytest.raises(InputError, match="cannot be mixed"):
-        parse_template_option([full, "a {}."])
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.json", "{", "is not JSON"),
-        ("a.json", "3", "must hold templates"),
-        ("a.json", "{}", "must hold templates"),
-        ("a.json", '["a photo."]', "has no {}"),
-        ("a.json", "[1]", "must be a string"),
-        ("a.json", '{"cat": {"lion": ["x"]}}', "'cat' has"),
-        ("a.txt", "#", "must hold templates"),
-        ("a.txt", "a photo.", "has no {}"),
-        ("a.txt", "\0", "not UTF-8"),
-        ("a.txt", None, "no template file at"),
-    ],
-)
-def test_template_files_that_are_none(tmp_path, name, content, message):
-    if content is not None:
-        (tmp_path / name).write_text(content)
-    with pytest.raises(InputError, match=message):
-        parse_template_option([str(tmp_path / name)])
-
-
-def test_a_template_option_that_is_none():
-    with pytest.raises(InputError, match="name a set"):
-        parse_template_option(["openai-81"])
-    with pytest.raises(InputError, match="cannot be read"):
-        parse_template_option(["x" * 5000 + ".txt"])
 
 
 def test_the_published_sets():

@@ -10,11 +10,9 @@ import httpx
 import pytest
 
 from acclimate.encoders import load_encoder
+from acclimate.serve.app import bind, create_app, make_server
 from acclimate.serve.limits import Limits
-from acclimate.serve.metrics import Metrics
 from acclimate.serve.security import LOOPBACK_NAMES
-from acclimate.serve.server import bind, make_server
-from acclimate.serve.service import Service
 from acclimate.serve.streams import Streams
 from drawn_images import draw
 
@@ -38,13 +36,12 @@ def serve(encoder, tmp_path_factory):
 
     @contextmanager
     def start(tokens=None, defaults=None, **limits):
-        metrics, folder = Metrics(), tmp_path_factory.mktemp("service")
-        streams = Streams(folder, encoder, Limits(**limits), metrics)
+        folder = tmp_path_factory.mktemp("service")
+        streams = Streams(folder, encoder, Limits(**limits), defaults)
         for name in {"one", "two"}.difference(streams.names()):
             streams.create(name, LABELS)
-        service = Service(streams, metrics, tokens, frozenset(LOOPBACK_NAMES), defaults)
         with bind("127.0.0.1", 0) as listening:
-            server = make_server(service)
+            server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],))
             thread.start()
             while not server.started:
@@ -52,7 +49,7 @@ def serve(encoder, tmp_path_factory):
                 time.sleep(0.01)
             host, port = listening.getsockname()
             with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
-                client.service, client.app, client.folder = service, server.config.app, folder
+                client.streams, client.app, client.folder = streams, server.config.app, folder
                 yield client
             server.should_exit = True
             thread.join()

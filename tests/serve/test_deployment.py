@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.cli.serve import serve
-from acclimate.serve.auth import read_tokens
+from acclimate.serve.security import find_caller, read_tokens
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "serve.md"
@@ -59,7 +59,8 @@ def test_tokens_made_as_the_document_says_are_known(tmp_path):
     subprocess.run(["bash", "-euc", "\n".join(lines)], cwd=tmp_path, check=True)
     tokens = read_tokens(tmp_path / "tokens")
     callers = {
-        name: tokens.find(b"Bearer " + (tmp_path / f"{name}-token").read_bytes()) for name in ("camera", "scrape")
+        name: find_caller(tokens, b"Bearer " + (tmp_path / f"{name}-token").read_bytes())
+        for name in ("camera", "scrape")
     }
     assert callers["camera"].may("classify", "shop-1")
     assert not callers["camera"].may("manage", "shop-1")

@@ -71,9 +71,9 @@ def test_damage_in_the_middle_is_reported_and_nothing_after_it_is_used(written, 
 
 def test_a_file_that_is_no_journal_is_reported(tmp_path):
     (tmp_path / "a").write_bytes(b"hello")
-    assert "does not begin as a journal does" in read_journal(tmp_path / "a").damage
+    assert "is not a journal" in read_journal(tmp_path / "a").damage
     (tmp_path / "b").write_bytes(b"acclimate journal 1\n")
-    assert "cut off at its beginning" in read_journal(tmp_path / "b").damage
+    assert "cut off in its first record" in read_journal(tmp_path / "b").damage
     assert "No such file" in read_journal(tmp_path / "c").damage
 
 

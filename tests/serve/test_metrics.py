@@ -123,7 +123,7 @@ def test_what_nobody_foresaw_is_a_plain_500_and_a_traceback_in_the_log(client, l
     def fail(name):
         raise ZeroDivisionError("nobody's business")
 
-    monkeypatch.setattr(client.service.streams, "get", fail)
+    monkeypatch.setattr(client.streams, "get", fail)
     answer = client.get(ONE)
     assert answer.status_code == 500
     assert answer.json()["error"]["code"] == "internal"

@@ -1,9 +1,11 @@
 """The page, end to end: the real service as its own process, a real browser, drawn images."""
 
+import json
 import re
 import shutil
 import signal
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -47,7 +49,7 @@ def open_page(browser):
     """Opens a service's page and, when the test is over, checks that nothing went wrong unseen."""
     opened = []
 
-    def visit(service, wrong=(), **context):
+    def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
         page.set_default_timeout(20_000)
         problems, requests = [], []
@@ -55,7 +57,7 @@ def open_page(browser):
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))
         opened.append((page, service.address, wrong, problems, requests))
-        page.goto(service.address)
+        page.goto(f"{service.address}/{path}")
         return page
 
     yield visit
@@ -67,11 +69,11 @@ def open_page(browser):
 
 def learnt(classifier):
     """What `slots` should find."""
-    state, found = classifier.adapter.dump(), {}
-    for kind, title in (("positive", "For"), ("negative", "Against")):
-        for label, entropy in zip(state[f"{kind}.classes"], state[f"{kind}.entropies"], strict=True):
-            shown = f"{entropy:.3f}" if entropy >= 0.001 else "<0.001"
-            found.setdefault((classifier.labels[label], title), []).append(shown)
+    found = {}
+    for cache, title in (("positive", "For"), ("negative", "Against")):
+        for entry in classifier.adapter.entries()[cache]:
+            shown = f"{entry.entropy:.3f}" if entry.entropy >= 0.001 else "<0.001"
+            found.setdefault((classifier.labels[entry.class_index], title), []).append(shown)
     return {key: sorted(entropies) for key, entropies in found.items()}
 
 
@@ -159,6 +161,38 @@ def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
     assert len(names) == 8
 
 
+@pytest.mark.parametrize("method", ["dota", "prior"])
+def test_statistics_are_shown_for_methods_without_caches(run_service, open_page, tiny_onnx, photos, method):
+    page = open_page(run_service())
+    create(page, "shop-1", method=method)
+    send(page, photos, "#folder")
+    classifier = Classifier(LABELS, f"onnx:{tiny_onnx}", method=method)
+    for _ in classifier.stream(open_folder(str(photos))):
+        pass
+    columns = classifier.adapter.learnt()
+    assert page.locator("#columns thead th").all_inner_texts() == ["label", *columns]
+    rows = page.locator("#columns tbody tr").all()
+    assert [row.locator("th").inner_text() for row in rows] == LABELS
+    for row, *values in zip(rows, *columns.values(), strict=True):
+        for cell, name, value in zip(row.locator("td").all(), columns, values, strict=True):
+            shown = float(cell.inner_text().removesuffix("\u202f%")) / (100 if name == "share" else 1)
+            assert shown == pytest.approx(value, abs=0.06)
+    assert page.inner_text("#clients") == "Learnt from 127.0.0.1 (40)"
+    assert page.is_hidden("#kept-figure")
+    assert page.is_hidden("#labels")
+    assert page.inner_text("#seen") == "40"
+
+
+def test_a_method_that_learns_nothing_says_so(run_service, open_page, photos):
+    page = open_page(run_service())
+    create(page, "shop-1", method="zero", views=3)
+    send(page, sorted((photos / "red").iterdir())[:3])
+    assert "3 views" in page.inner_text("#lead")
+    assert page.inner_text("#learnt-text").startswith("This method does not learn")
+    assert page.is_hidden("#columns")
+    assert page.is_hidden("#labels")
+
+
 def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
     service = run_service()
     page = open_page(service, reduced_motion="no-preference")
@@ -175,7 +209,7 @@ def test_entries_are_replaced_in_their_slots(run_service, open_page, photos):
     page.wait_for_selector(".leaving", state="detached")  # gone once its animation is over
     replaced = int(re.fullmatch(r"(\d+) replaced", page.inner_text("#replaced"))[1])
     assert replaced == page.evaluate("window.left") > 0
-    assert page.locator(".for .slots li").count() == 3 * len(LABELS)
+    assert page.locator(".positive .slots li").count() == 3 * len(LABELS)
     assert page.locator(".slots img").count() == page.locator(".slots figure").count() == int(page.inner_text("#kept"))
 
 
@@ -213,11 +247,11 @@ def test_freeze_reset_and_roll_back(run_service, open_page, photos):
     assert slots(page) == full
     page.click("#reset")
     page.click("#reset-dialog .main")
-    says(page, "Everything learnt is forgotten.")
+    says(page, "The stream was reset.")
     assert (slots(page), page.inner_text("#kept")) == ({}, "0")
 
     page.click("#rollback")
-    page.get_by_label("asked for").check()
+    page.get_by_label("requested").check()
     page.click("#rollback-dialog .main")
     says(page, "Rolled back.")
     assert slots(page) == full
@@ -232,7 +266,7 @@ def test_what_cannot_be_read_is_said_and_the_rest_goes_on(run_service, open_page
     send(page, sorted(tmp_path.glob("*.png")))
     assert "cannot be read" in page.inner_text("#feed .failed .why")
     assert page.inner_text("#counted") == "1"
-    assert page.inner_text("#counted-word") == "classified, 1 not readable"
+    assert page.inner_text("#counted-word") == "images classified, 1 unreadable"
     ((name, *answers, _),) = cards(page)
     assert name == f"2{HOSTILE}.png"
     assert set(answers) <= {HOSTILE, "<b>dog</b>"}
@@ -247,7 +281,7 @@ def test_a_service_that_dies_and_comes_back_loses_no_image(run_service, open_pag
     page.wait_for_selector("#feed > li:nth-child(6)")
     service.stop(signal.SIGKILL)
     page.wait_for_selector("#notice")
-    assert "does not answer" in page.inner_text("#notice")
+    assert "does not respond" in page.inner_text("#notice")
     before = len(cards(page))
     service.start()
     page.click("#again")
@@ -380,3 +414,28 @@ def test_it_fits_a_phone(run_service, open_page, photos, scheme):
         page.keyboard.press("Escape")
     red, green, blue = map(int, re.findall(r"\d+", page.evaluate("getComputedStyle(document.body).backgroundColor")))
     assert (red + green + blue < 200) == (scheme == "dark")
+
+
+def test_the_api_documentation_shows_and_runs_every_operation(run_service, open_page, tmp_path, photos):
+    """Swagger UI under the service's own content policy: nothing inline, nothing from another host."""
+    (tmp_path / "tokens").write_text("boss a-token-that-is-long *=manage\n")
+    service = run_service("--token-file", str(tmp_path / "tokens"), "--labels", "red, green")
+    page = open_page(service, "docs", viewport={"width": 1200, "height": 1000})
+    page.wait_for_selector(".opblock")
+    with urlopen(f"{service.address}/openapi.json") as answer:
+        described = json.load(answer)["paths"]
+    expected = {(method.upper(), path) for path, operations in described.items() for method in operations}
+    methods = page.locator(".opblock-summary-method").all_inner_texts()
+    paths = [text.replace("\u200b", "") for text in page.locator(".opblock-summary-path").all_inner_texts()]
+    assert set(zip(methods, paths, strict=True)) == expected
+    page.click("button.authorize")
+    page.fill(".auth-container input", "a-token-that-is-long")
+    page.click(".auth-btn-wrapper .authorize")
+    page.click(".auth-btn-wrapper .btn-done")
+    operation = page.locator("#operations-streams-classify_images_v1_streams__name__classify_post")
+    operation.locator(".opblock-summary-control").click()
+    operation.locator(".try-out__btn").click()
+    operation.locator('input[placeholder="name"]').fill("shop-1")
+    operation.locator('input[type="file"]').set_input_files(next(photos.rglob("*.png")))
+    operation.locator(".execute").click()
+    playwright.expect(operation.locator(".live-responses-table")).to_contain_text("zero_shot")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from acclimate.serve.routes_service import PAGE
+from acclimate.serve.app import PAGE
 
 
 def test_the_page_names_no_other_host_and_nothing_inline():

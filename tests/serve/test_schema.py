@@ -39,7 +39,7 @@ def test_made_up_requests(operations, mode):
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
 def test_made_up_requests_to_a_stream_that_is_there(operations, mode, service):
-    streams = service.service.streams
+    streams = service.streams
     for operation in operations:
         if "{name}" not in operation.path:
             continue

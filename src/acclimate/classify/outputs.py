@@ -1,210 +1,153 @@
-"""Where rows go: csv, jsonl or parquet; appended batch by batch, so that what is there is always whole."""
+"""Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times."""
 
-import csv
 import io
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from acclimate.classify.rows import Row
 from acclimate.errors import InputError, MissingExtraError, StateError
-from acclimate.files import write_atomically
+from acclimate.files import write_atomically, writing
+from acclimate.predict import Prediction
 
-PLAIN = ("index", "file", "label", "score", "zero_shot_label", "zero_shot_score", "changed", "entropy", "error")
+# What every format holds. The best labels are added: in csv as label_2, score_2, ..., elsewhere as `predictions`.
+COLUMNS: dict[str, type] = {
+    "file": str,
+    "label": str,
+    "score": float,
+    "zero_shot_label": str,
+    "zero_shot_score": float,
+    "changed": bool,
+    "entropy": float,
+    "index": int,
+    "error": str,
+}
+HINT = "The rows written so far are complete; free some space and resume."
 
 
-def open_output(path: Path, top_k: int) -> "LinesOutput":
-    """The output for a path, chosen by its suffix: .csv, .jsonl or .parquet."""
-    kinds = {".csv": CsvOutput, ".jsonl": JsonlOutput, ".parquet": ParquetOutput}
-    if path.suffix.lower() not in kinds:
-        raise InputError(f"cannot tell the format of {path}; results end in {', '.join(kinds)}.")
-    return kinds[path.suffix.lower()](path, top_k)
+def to_record(prediction: Prediction) -> dict[str, Any]:
+    """A prediction by column, and all its answers as `predictions`; None where an unreadable image has no value.
+
+    Numbers have six decimals, and what is not valid Unicode in a name is escaped.
+    """
+    name = prediction.name.encode("utf-8", "backslashreplace").decode()
+    answers = [{"label": answer.label, "score": round(answer.score, 6)} for answer in prediction.top]
+    record = dict.fromkeys(COLUMNS) | {"file": name, "index": prediction.index, "error": prediction.error}
+    if prediction.error is None:
+        record |= {
+            **answers[0],
+            "zero_shot_label": prediction.zero_shot.label,
+            "zero_shot_score": round(prediction.zero_shot.score, 6),
+            "changed": prediction.changed,
+            "entropy": round(prediction.entropy, 6),
+        }
+    return record | {"predictions": answers}
 
 
-class LinesOutput:
-    """Text lines in a file, one row a line.
+def csv_columns(top_k: int) -> list[str]:
+    """The columns of csv results: the label and score of each rank follow the file."""
+    more = [f"{column}_{rank}" for rank in range(2, top_k + 1) for column in ("label", "score")]
+    return ["file", "label", "score", *more, *(name for name in COLUMNS if name not in ("file", "label", "score"))]
+
+
+def csv_lines(predictions: Iterable[Prediction], columns: Sequence[str]) -> str:
+    """One line of csv per prediction."""
+    lines = []
+    for record in map(to_record, predictions):
+        for rank, answer in enumerate(record["predictions"], start=1):
+            record |= {f"{column}_{rank}": value for column, value in answer.items()}
+        lines.append(",".join(_csv_cell(record.get(column)) for column in columns) + "\n")
+    return "".join(lines)
+
+
+def json_lines(predictions: Iterable[Prediction]) -> str:
+    """One line of JSON per prediction, the best labels in a list."""
+    return "".join(json.dumps(to_record(each), ensure_ascii=False) + "\n" for each in predictions)
+
+
+class ResultFile:
+    """A result file, which is open only while it is written to. Parquet is made at the end, from a file of JSON lines.
 
     Args:
-        path: the file.
-        top_k: how many labels a row names.
+        path: the file; the format is chosen by its suffix: .csv, .jsonl or .parquet.
+        top_k: number of labels in a row.
     """
 
     def __init__(self, path: Path, top_k: int) -> None:
-        self.path, self.top_k = path, top_k
-        self.lines = path  # where the lines are written
-        self._file: io.FileIO | None = None
+        suffix = path.suffix.lower()
+        if suffix not in (".csv", ".jsonl", ".parquet"):
+            raise InputError(f"cannot tell the format of {path}; results end in .csv, .jsonl or .parquet.")
+        if suffix == ".parquet" and find_spec("pyarrow") is None:
+            raise MissingExtraError("parquet needs pyarrow: pip install 'acclimate[parquet]'.")
+        self.path = path
+        self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix == ".parquet" else path
+        self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
+        self._columns = csv_columns(top_k) if suffix == ".csv" else []
 
-    def header(self) -> str:
-        """The file's first line."""
-        return ""
+    def open(self, offset: int = 0) -> None:
+        """Begin a new file, or cut the file back to `offset` bytes."""
+        if offset and (not self.lines.is_file() or self.lines.stat().st_size < offset):
+            raise StateError(f"{self.lines} is shorter than its checkpoint says; remove both and start again.")
+        with writing(self.path, hint=HINT):
+            if offset:
+                os.truncate(self.lines, offset)
+            else:
+                self.lines.write_bytes(f"{','.join(self._columns)}\n".encode() if self._columns else b"")
 
-    def render(self, rows: Sequence[Row]) -> str:
-        """Rows as lines."""
-        raise NotImplementedError
-
-    def parse(self, file: io.TextIOBase) -> Iterator[Row]:
-        """Rows of a file."""
-        raise NotImplementedError
-
-    def start(self) -> None:
-        """Begin a new file."""
-        self._file = open(self.lines, "wb", buffering=0)  # noqa: SIM115 (kept open for the whole job)
-        self._append(self.header())
-
-    def resume(self, offset: int) -> Iterator[Row]:
-        """Cut the file back to an offset and give the rows that remain."""
-        if not self.lines.is_file() or self.lines.stat().st_size < offset:
-            raise StateError(f"{self.lines} is shorter than its checkpoint says; remove both and start anew.")
-        self._file = open(self.lines, "r+b", buffering=0)  # noqa: SIM115
-        self._file.truncate(offset)
-        self._file.seek(offset)
-        with open(self.lines, encoding="utf-8", newline="") as file:
-            yield from self.parse(file)
-
-    def write(self, rows: Sequence[Row]) -> None:
-        """Append rows, all or none."""
-        self._append(self.render(rows))
+    def write(self, predictions: Sequence[Prediction]) -> None:
+        """Append lines, all or none."""
+        text = csv_lines(predictions, self._columns) if self._columns else json_lines(predictions)
+        content = memoryview(text.encode())
+        with writing(self.path, hint=HINT), open(self.lines, "r+b", buffering=0) as file:
+            end = file.seek(0, os.SEEK_END)
+            try:
+                while content:
+                    content = content[file.write(content) or 0 :]
+            except OSError:
+                with suppress(OSError):
+                    file.truncate(end)  # no part of a line stays
+                raise
 
     def sync(self) -> int:
-        """Make everything durable; the offset up to which it is."""
-        assert self._file is not None
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        """Make the lines durable; returns the size of the file."""
+        with writing(self.path, hint=HINT), open(self.lines, "r+b") as file:
+            os.fsync(file.fileno())
+            return file.seek(0, os.SEEK_END)
 
     def finish(self) -> None:
-        """Complete the file."""
+        """Complete the file, and remove the checkpoint."""
         self.sync()
-        self.close()
-
-    def clean_up(self) -> None:
-        """Remove what only an unfinished job needs."""
-
-    def close(self) -> None:
-        """Close the file as it is."""
-        if self._file is not None:
-            self._file.close()
-
-    def _append(self, text: str) -> None:
-        assert self._file is not None
-        begin, content = self._file.tell(), memoryview(text.encode())
-        try:
-            while content:
-                content = content[self._file.write(content) or 0 :]
-        except OSError:
-            with suppress(OSError):
-                self._file.truncate(begin)  # no half of a line stays
-            raise
+        if self.lines != self.path:
+            with writing(self.path, hint=HINT):
+                write_atomically(self.path, _to_parquet(self.lines))
+        self.checkpoint.unlink(missing_ok=True)  # before the lines that it is needed with
+        if self.lines != self.path:
+            self.lines.unlink(missing_ok=True)
 
 
-class CsvOutput(LinesOutput):
-    """One row a line; further labels as label_2, score_2 and so on."""
+def _to_parquet(lines: Path) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    def header(self) -> str:
-        """Names of the columns."""
-        return self._lines([self._columns()])
-
-    def render(self, rows: Sequence[Row]) -> str:
-        """Rows as lines."""
-        return self._lines([self._cells(row) for row in rows])
-
-    def parse(self, file: io.TextIOBase) -> Iterator[Row]:
-        """Rows of a file."""
-        for cells in csv.DictReader(file):
-            top = [(cells["label"], cells["score"])]
-            top += [(cells[f"label_{k}"], cells[f"score_{k}"]) for k in range(2, self.top_k + 1)]
-            named = tuple((label, float(score)) for label, score in top if label)
-            if cells["error"]:
-                yield Row(int(cells["index"]), cells["file"], error=cells["error"])
-                continue
-            yield Row(
-                int(cells["index"]),
-                cells["file"],
-                *named[0],
-                named,
-                cells["zero_shot_label"],
-                float(cells["zero_shot_score"]),
-                cells["changed"] == "true",
-                float(cells["entropy"]),
-            )
-
-    def _columns(self) -> list[str]:
-        further = [f"{name}_{k}" for k in range(2, self.top_k + 1) for name in ("label", "score")]
-        return ["file", "label", "score", *further, *PLAIN[4:8], "index", "error"]
-
-    def _cells(self, row: Row) -> list[str]:
-        top = [*row.top, *[("", None)] * (self.top_k - len(row.top))][: self.top_k]
-        answers = [cell for label, score in top for cell in (label, _text(score))]
-        rest = (row.zero_shot_label, row.zero_shot_score, row.changed, row.entropy, row.index, row.error)
-        return [row.file, *answers, *(_text(value) for value in rest)]
-
-    def _lines(self, table: Sequence[Sequence[str]]) -> str:
-        buffer = io.StringIO()
-        csv.writer(buffer, lineterminator="\n").writerows(table)
-        return buffer.getvalue()
+    types = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
+    answer = pa.struct([("label", pa.string()), ("score", pa.float64())])
+    columns = [(column, types[kind]) for column, kind in COLUMNS.items()]
+    schema = pa.schema([*columns, ("predictions", pa.list_(answer))])
+    buffer = io.BytesIO()
+    with pq.ParquetWriter(buffer, schema) as writer, open(lines, encoding="utf-8") as file:
+        while part := file.readlines(2**22):  # a few megabytes at a time
+            writer.write_table(pa.Table.from_pylist([json.loads(line) for line in part], schema))
+    return buffer.getvalue()
 
 
-class JsonlOutput(LinesOutput):
-    """One JSON object a line."""
-
-    def render(self, rows: Sequence[Row]) -> str:
-        """Rows as lines."""
-        return "".join(json.dumps(self.as_json(row), ensure_ascii=False) + "\n" for row in rows)
-
-    def parse(self, file: io.TextIOBase) -> Iterator[Row]:
-        """Rows of a file."""
-        for line in file:
-            fields = json.loads(line)
-            top = tuple((each["label"], each["score"]) for each in fields.pop("predictions"))
-            yield Row(**fields, top=top)
-
-    def as_json(self, row: Row) -> dict[str, Any]:
-        """A row as JSON holds it."""
-        fields = {name: getattr(row, name) for name in PLAIN}
-        return {**fields, "predictions": [{"label": label, "score": score} for label, score in row.top]}
-
-
-class ParquetOutput(JsonlOutput):
-    """A parquet file, written whole at the end; until then the rows are lines in a file beside it."""
-
-    def __init__(self, path: Path, top_k: int) -> None:
-        try:
-            import pyarrow.parquet  # noqa: F401
-        except ImportError:
-            raise MissingExtraError("parquet needs pyarrow: pip install 'acclimate[parquet]'.") from None
-        super().__init__(path, top_k)
-        self.lines = path.with_name(f"{path.name}.partial.jsonl")
-
-    def finish(self) -> None:
-        """Turn the lines into parquet."""
-        super().finish()
-        write_atomically(self.path, self._as_parquet())
-
-    def clean_up(self) -> None:
-        """Remove the lines."""
-        self.lines.unlink(missing_ok=True)
-
-    def _as_parquet(self) -> bytes:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        answer = pa.struct([("label", pa.string()), ("score", pa.float64())])
-        kinds = {"index": pa.int64(), "changed": pa.bool_(), "score": pa.float64(), "entropy": pa.float64()}
-        kinds["zero_shot_score"] = pa.float64()
-        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in PLAIN])
-        schema = schema.append(pa.field("predictions", pa.list_(answer)))
-        buffer = io.BytesIO()
-        with pq.ParquetWriter(buffer, schema) as writer, open(self.lines, encoding="utf-8") as file:
-            while lines := file.readlines(2**22):  # a few megabytes at a time
-                writer.write_table(pa.Table.from_pylist([json.loads(line) for line in lines], schema))
-        return buffer.getvalue()
-
-
-def _text(value: Any) -> str:
+def _csv_cell(value: Any) -> str:
+    """Text with quotes where needed; the csv module of older Pythons does not quote a carriage return."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    return f"{value:.6f}" if isinstance(value, float) else str(value)
+    text = f"{value:.6f}" if isinstance(value, float) else str(value)
+    return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text

@@ -1,239 +1,172 @@
-"""A job's report: one HTML file that needs nothing else."""
+"""The report of a run: one HTML file that needs nothing else."""
 
 import os
 from base64 import b64encode
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from html import escape
 from importlib.resources import files
-from io import BytesIO
+from pathlib import PurePath
 from string import Template
-from typing import TYPE_CHECKING, Any
 
-from acclimate.classify.summary import BINS, Summary
-from acclimate.errors import InputError
-from acclimate.files import write_atomically
-from acclimate.methods.base import Adapter
+from acclimate.classify.summary import Summary
+from acclimate.errors import ImageError, InputError
+from acclimate.files import write_atomically, writing
+from acclimate.images import open_image, thumbnail
+from acclimate.methods import Adapter
+from acclimate.sources.base import Sample
 
-if TYPE_CHECKING:
-    from PIL.Image import Image
-
-BARS = 20  # labels with bars of their own
-CLASSES = 40  # labels whose caches are shown; with the limits below, the file stays under about 3 MB
-ENTRIES = {"positive": 3, "negative": 2}  # images shown of a label's caches
+LABELS = 40  # labels in a table
+CHANGES = 20  # kinds of changed answers in a table
+ENTRIES = 3  # images shown per label and part of the state
+PICTURES = 200  # such images shown in all; the file stays under about 3 MB
 PIXELS = 112  # longer side of a thumbnail
 LENGTH = 200  # characters shown of a name
+
+Picture = Callable[[int], str]  # from the index or id of an image to HTML
 
 
 def write_report(
     path: str | os.PathLike[str],
+    *,
+    title: str,
     summary: Summary,
     adapter: Adapter,
-    image: Callable[[int], "Image | None"],
+    samples: Sequence[Sample],
     settings: Mapping[str, str],
-    title: str,
-    name: Callable[[int], str | None] = lambda index: None,
     first_id: int = 0,
 ) -> None:
     """Write a self-contained HTML page; equal input gives equal bytes.
 
     Args:
         path: the file to create or replace.
-        summary: of all rows of the job.
-        adapter: the one that answered; its caches are shown.
-        image: the picture of a row's index, or None if it cannot be read any more or was never part of this job.
-        settings: what to list at the end, such as options and versions, in this order.
         title: what was classified.
-        name: the file name of a row's index, for cached images; None where it is not known.
-        first_id: id in the caches of the row of index 0; smaller ids are of earlier jobs.
+        summary: of all predictions of the run.
+        adapter: the one that answered; what it has learnt is shown.
+        samples: the images of the run; those that are shown are read again.
+        settings: what to list at the end, such as options and versions, in this order.
+        first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
     """
-    pictures = _Pictures(image, name)
+    picture, nothing = _pictures(samples), "<p>No image was classified.</p>"
+    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
+    answers = {"Zero-shot": summary.before, "Adapted": summary.after}
+    most = max([0, *summary.before.values(), *summary.after.values()])
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
-        lead=_lead(summary),
-        share=_percent(summary.changed, summary.answered),
-        changed=f"{summary.changed:,}",
-        answered=f"{summary.answered:,}",
-        unreadable_count=f"{summary.unreadable:,}",
-        answers=_answers(summary),
+        images=_count(summary.answered, "image"),
+        labels=_count(len(order), "label"),
+        share=_percent(summary.changed / max(1, summary.answered)),
+        changed=_count(summary.changed, "answer"),
+        unreadable_count=_count(summary.unreadable, "image"),
+        answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
-        most_changed=_most_changed(summary, pictures),
-        learnt=_learnt(summary, adapter, pictures, first_id),
-        confidence=_confidence(summary),
-        stream=_stream(summary),
+        most_changed=_most_changed(summary, picture),
+        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - first_id)),
+        confidence=_confidence(summary) if summary.answered else nothing,
+        stream=_stream(summary) if summary.answered else nothing,
         unreadable=_unreadable(summary),
-        settings=_table("", ("Setting", "Value"), [(escape(key), escape(value)) for key, value in settings.items()]),
+        settings=_table(("Setting", "Value"), [(escape(name), escape(value)) for name, value in settings.items()]),
     )
-    try:
+    with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
-    except OSError as error:
-        raise InputError(f"cannot write the report {path}: {error.strerror or error}; choose another place.") from error
 
 
-class _Pictures:
-    """Thumbnails by index, each made once."""
+def _pictures(samples: Sequence[Sample]) -> Picture:
+    """Thumbnails by index, each made once; a box with the name for a file that is gone or not of this run."""
 
-    def __init__(self, image: Callable[[int], "Image | None"], name: Callable[[int], str | None]) -> None:
-        self._image, self._name = image, name
-        self._sources: dict[int, str] = {}
+    @cache
+    def picture(index: int) -> str:
+        if not 0 <= index < len(samples):
+            return '<div class="thumb gone">from an earlier run</div>'
+        name = samples[index].name
+        try:
+            content = b64encode(thumbnail(open_image(samples[index].read()), PIXELS)).decode()
+        except (ImageError, OSError):
+            label = f'aria-label="{_text(name)}, no longer readable" title="{_text(name)}"'
+            return f'<div class="thumb gone" role="img" {label}>{_text(PurePath(name).name)}</div>'
+        return f'<img class="thumb" src="data:image/jpeg;base64,{content}" alt="{_text(name)}" title="{_text(name)}">'
 
-    def show(self, index: int, file: str | None = None) -> str:
-        """A thumbnail, or a grey box with the file's name where the picture is gone."""
-        if index not in self._sources:
-            picture = self._image(index)
-            self._sources[index] = "" if picture is None else _data_uri(picture)
-        file = file or self._name(index) or (f"image {index + 1}" if index >= 0 else "of an earlier run")
-        full, short = _text(file), _text(file.replace("\\", "/").rsplit("/")[-1])
-        if self._sources[index]:
-            return f'<img class="thumb" src="{self._sources[index]}" alt="{full}" title="{full}">'
-        return (
-            f'<div class="thumb gone" role="img" aria-label="{full}, no longer readable" title="{full}">{short}</div>'
-        )
-
-
-def _data_uri(picture: "Image") -> str:
-    from PIL import Image
-
-    small = picture.convert("RGBA")
-    small.thumbnail((PIXELS, PIXELS))
-    flat = Image.new("RGB", small.size, "white")  # a new picture: where and with what it was taken is not passed on
-    flat.paste(small, mask=small)
-    buffer = BytesIO()
-    flat.save(buffer, "JPEG", quality=80, optimize=True)
-    return "data:image/jpeg;base64," + b64encode(buffer.getvalue()).decode()
-
-
-def _lead(summary: Summary) -> str:
-    if not summary.answered:
-        return "No image was classified."
-    sorted_into = f"{_count(summary.answered, 'image')} sorted into {_count(len(summary.labels), 'label')}."
-    return f"{sorted_into} Adapting changed {_count(summary.changed, 'answer')}."
-
-
-def _answers(summary: Summary) -> str:
-    counts = sorted(zip(summary.before, summary.after, summary.labels, strict=True), key=lambda row: -row[0] - row[1])
-    most = max([1, *(count for row in counts[:BARS] for count in row[:2])])
-    rows = []
-    for old, new, label in counts[:BARS]:
-        bars = f'<rect class="before" width="{100 * old / most:.2f}" height="6"/>'
-        bars += f'<rect class="after" y="7" width="{100 * new / most:.2f}" height="6"/>'
-        svg = f'<svg viewBox="0 0 100 13" preserveAspectRatio="none" aria-hidden="true">{bars}</svg>'
-        rows.append((_text(label), svg, f"{old:,}", f"{new:,}", _signed(new - old)))
-    rest = counts[BARS:]
-    if rest:
-        old, new = sum(row[0] for row in rest), sum(row[1] for row in rest)
-        rows.append((_count(len(rest), "other label"), "", f"{old:,}", f"{new:,}", _signed(new - old)))
-    return _table("Answers by label", ("Label", "", "#Zero-shot", "#Adapted", "#Change"), rows)
+    return picture
 
 
 def _transitions(summary: Summary) -> str:
-    rows = [(_text(old), _text(new), f"{count:,}") for old, new, count in summary.transitions()]
+    most = summary.pairs.most_common(CHANGES)
+    rows = [(_text(old), _text(new), f"{count:,}") for (old, new), count in most]
     if not rows:
         return '<p class="soft">No answer changed.</p>'
-    note = "Rare changes were forgotten on the way, so these numbers are lower bounds." if summary.pairs_dropped else ""
-    head = ("Zero-shot answer", "Adapted answer", "#Images")
-    return _table("Commonest changes", head, rows) + f'<p class="note">{note}</p>'
+    dropped = summary.pairs.total() < summary.changed
+    note = "Rare changes were not all counted: these numbers are lower bounds." if dropped else ""
+    table = _table(("Zero-shot answer", "Adapted answer", "#Images"), rows, "Most frequent changes")
+    return f'{table}<p class="note">{note}</p>'
 
 
-def _most_changed(summary: Summary, pictures: _Pictures) -> str:
+def _most_changed(summary: Summary, picture: Picture) -> str:
     answer = '<div class="answer {}"><span class="name">{}</span><span>{:.2f}</span></div>'
     cards = []
-    for row in summary.most_changed():
-        old = answer.format("old", _text(str(row.zero_shot_label)), row.zero_shot_score)
-        new = answer.format("new", _text(str(row.label)), row.score)
-        file = f'<div class="file name">{_text(row.file)}</div>'
-        cards.append(f'<li class="change">{pictures.show(row.index, row.file)}<div>{file}{old}{new}</div></li>')
+    for _, _, record in sorted(summary.most_changed, reverse=True):
+        file = f'<div class="file name">{_text(record["file"])}</div>'
+        old = answer.format("old", _text(record["zero_shot_label"]), record["zero_shot_score"])
+        new = answer.format("new", _text(record["label"]), record["score"])
+        cards.append(f'<li class="change">{picture(record["index"])}<div>{file}{old}{new}</div></li>')
     if not cards:
         return "<p>No answer changed.</p>"
     many = "All" if len(cards) == summary.changed else f"{len(cards)} of the {summary.changed:,}"
-    text = f"{many} changed answers: those where the model was surest both before and after come first. Grey is the "
-    text += "zero-shot answer, bold the adapted one, each with its probability."
+    text = f"{many} changed answers; those with the most confident answers before and after come first. The "
+    text += "zero-shot answer is grey, the adapted one bold, each with its probability."
     return f'<p>{text}</p><ul class="cards">{"".join(cards)}</ul>'
 
 
-def _learnt(summary: Summary, adapter: Adapter, pictures: _Pictures, first_id: int) -> str:
-    caches = _caches(adapter, first_id)
-    if not caches:
-        return "<p>Nothing was learnt: no image is kept.</p>"
-    names, given = adapter.class_names, dict(zip(summary.labels, summary.after, strict=True))
-    shown = sorted(caches, key=lambda label: (-given.get(names[label], 0), label))[:CLASSES]
-    cards = []
+def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
+    labels, parts = adapter.head.class_names, adapter.entries()
+    columns = {name: dict(zip(labels, values.tolist(), strict=True)) for name, values in adapter.learnt().items()}
+    if not columns:
+        return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
+    text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {_count(adapter.samples_seen, 'image')}.")
+    if not parts:
+        return f"<p>{text}</p>{_label_table(order, columns)}"
+    text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
+    kept = {labels[entry.class_index] for entries in parts.values() for entry in entries}
+    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
+    text += f"nats: 0 is certain. Shown are {len(shown)} of {len(labels):,} labels, up to {ENTRIES} images in a row."
+    cards = ""
     for label in shown:
-        kinds = "".join(_cache(kind, entries, names, pictures) for kind, entries in caches[label].items())
-        answers = _count(given.get(names[label], 0), "answer")
-        title = f'<h3><span class="name">{_text(names[label])}</span><span class="soft">{answers}</span></h3>'
-        cards.append(f'<li class="learnt">{title}<div class="kinds">{kinds}</div></li>')
-    text = "These images take part in every answer. Those the model was surest of speak for their label; some it was "
-    text += "unsure of speak against the labels it hesitated between. The number is the entropy in nats: 0 is certain."
-    if len(shown) < len(caches):
-        text += f" Shown are the {len(shown)} commonest of {len(caches):,} labels; the others are left out."
-    if any(len(entries) > ENTRIES[kind] for label in shown for kind, entries in caches[label].items()):
-        text += f" At most {ENTRIES['positive']} images for a label and {ENTRIES['negative']} against are shown."
-    return f'<p>{text}</p><ul class="cards wide">{"".join(cards)}</ul>'
-
-
-def _caches(adapter: Adapter, first_id: int) -> dict[int, dict[str, list[Any]]]:
-    """By class and kind of cache: (entropy, index, marks) of the entries, the surest first."""
-    state, caches = adapter.dump(), dict[int, dict[str, list[Any]]]()
-    for kind in ENTRIES:
-        if f"{kind}.ids" in state:
-            columns = [state[f"{kind}.{field}"].tolist() for field in ("classes", "entropies", "ids", "marks")]
-            for label, entropy, entry_id, marks in sorted(zip(*columns, strict=True)):
-                caches.setdefault(label, {}).setdefault(kind, []).append((entropy, entry_id - first_id, marks))
-    return caches
-
-
-def _cache(kind: str, entries: Sequence[Any], names: Sequence[str], pictures: _Pictures) -> str:
-    entries = entries[: ENTRIES[kind]]
-    row = "".join(
-        f"<figure>{pictures.show(index)}<figcaption>{_small(entropy)}</figcaption></figure>"
-        for entropy, index, _ in entries
-    )
-    if kind == "positive":
-        return f'<div><h4>For</h4><div class="row">{row}</div></div>'
-    marks = Counter(mark for *_, marked in entries for mark in marked if mark >= 0)
-    ordered = sorted(marks, key=lambda mark: (-marks[mark], mark))
-    labels = ", ".join(_name(names[mark]) for mark in ordered[:5]) or "no label"
-    more = f" and {len(ordered) - 5:,} more" if len(ordered) > 5 else ""
-    return f'<div class="no"><h4>Against</h4><div class="row">{row}</div></div><p>Against {labels}{more}</p>'
+        cards += f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">'
+        for part, entries in parts.items():
+            first = [entry for entry in entries if labels[entry.class_index] == label][:ENTRIES]
+            figures = (f"{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption>" for entry in first)
+            row = "".join(f"<figure>{figure}</figure>" for figure in figures)
+            cards += f'<div><h4>{_text(part)}</h4><div class="row">{row}</div></div>' if row else ""
+        cards += "</div></li>"
+    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>'
 
 
 def _confidence(summary: Summary) -> str:
-    if not summary.answered:
-        return "<p>No image was classified.</p>"
-    top = _ceiling(max(*summary.before_bins, *summary.after_bins) / summary.answered)
-    bars = []
-    for i, counts in enumerate(zip(summary.before_bins, summary.after_bins, strict=True)):
-        heights = [100 * count / summary.answered / top for count in counts]
-        bars.append(
-            f"<g><title>{i / BINS:.2f} to {(i + 1) / BINS:.2f}: {counts[0]:,} zero-shot, {counts[1]:,} adapted</title>"
-            f'<rect class="before" x="{10 * i + 1}" y="{100 - heights[0]:.2f}" width="4" height="{heights[0]:.2f}"/>'
-            f'<rect class="after" x="{10 * i + 5}" y="{100 - heights[1]:.2f}" width="4" height="{heights[1]:.2f}"/></g>'
-        )
-    caption = "probability of the answer given; height: share of images"
-    return _chart("".join(bars), top, ("0", "0.25", "0.5", "0.75", "1"), caption)
+    bins = {"before": summary.before_bins, "after": summary.after_bins}
+    shares = {kind: [count / summary.answered for count in counts] for kind, counts in bins.items()}
+    return _chart(shares, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
 
 
 def _stream(summary: Summary) -> str:
-    if not summary.answered:
-        return "<p>No image was classified.</p>"
-    bins = summary.along_stream(least=50)  # with fewer images a point, chance would draw the line
-    shares = [changed / rows for _, rows, changed in bins]
-    top = _ceiling(max(shares))
-    middles = [200 * (start + rows / 2) / summary.answered for start, rows, _ in bins]
-    points = zip([0.0, *middles, 200.0], [shares[0], *shares, shares[-1]], strict=True)
-    line = " ".join(f"{x:.2f},{100 - 100 * share / top:.2f}" for x, share in points)
-    drawn = f'<polygon class="area" points="0,100 {line} 200,100"/><polyline class="line" points="{line}"/>'
-    caption = f"images classified, {bins[0][1]:,} a point; height: share of changed answers"
-    return _chart(drawn, top, ("0", f"{summary.answered:,}"), caption)
+    sizes = [summary.bin_width] * (summary.answered // summary.bin_width) or [summary.answered]  # full bins, or one
+    shares = [changed / size for changed, size in zip(summary.stream, sizes, strict=False)]
+    caption = f"images classified, {sizes[0]:,} per bar; height: share of changed answers"
+    return _chart({"after": shares}, ("0", f"{sum(sizes):,}"), caption)
 
 
-def _chart(drawn: str, top: float, ticks: Iterable[str], caption: str) -> str:
-    """A drawing 200 wide and 100 high, stretched to the page's width; words stand beside it, where they keep shape."""
-    grid = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
-    left = "".join(f"<span>{_percent(part * top, 1.0)}</span>" for part in (1.0, 0.5, 0.0))
+def _chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: str) -> str:
+    """Shares as bars, in the colours "before" and "after"; the text is outside the drawing, which may be stretched."""
+    most = max(map(max, series.values()))
+    top = next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if most <= top), 1.0)
+    drawn = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+    for i, (kind, shares) in enumerate(series.items()):
+        width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
+        for j, share in enumerate(shares):
+            x, height = 200 * j / len(shares) + i * width, 100 * share / top
+            box = f'x="{x:.2f}" y="{100 - height:.2f}" width="{width:.2f}" height="{height:.2f}"'
+            drawn += f'<rect class="{kind}" {box}><title>{_percent(share)}</title></rect>'
+    left = "".join(f"<span>{_percent(part * top)}</span>" for part in (1.0, 0.5, 0.0))
     below = "".join(f"<span>{tick}</span>" for tick in ticks)
-    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{grid}{drawn}</svg>'
+    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{drawn}</svg>'
     axes = f'<div class="y" aria-hidden="true">{left}</div>{svg}<div class="x" aria-hidden="true">{below}</div>'
     return f'<figure class="chart">{axes}<figcaption>{caption}</figcaption></figure>'
 
@@ -244,19 +177,35 @@ def _unreadable(summary: Summary) -> str:
     rows = [(_text(file), _text(reason)) for file, reason in summary.reasons]
     first = f" The first {len(rows)} are listed." if len(rows) < summary.unreadable else ""
     text = f"{_count(summary.unreadable, 'image')} could not be read and got no answer.{first}"
-    return f"<p>{text}</p>" + _table("", ("File", "Reason"), rows)
+    return f"<p>{text}</p>{_table(('File', 'Reason'), rows)}"
 
 
-def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are HTML; columns whose head begins with # hold numbers."""
+def _label_table(
+    order: Sequence[str], columns: Mapping[str, Mapping[str, float]], caption: str = "", full: float = 0.0
+) -> str:
+    """Numbers by label, each with a bar; the longest bar is `full`, or the largest number of the column."""
+    head, rows = ["Label"], [[_text(label)] for label in order[:LABELS]]
+    for name, values in columns.items():
+        head += ["", f"#{_text(name)}"]
+        kind, most = "before" if name == "Zero-shot" else "after", full or max(values.values(), default=0) or 1
+        for row, label in zip(rows, order, strict=False):
+            bar = f'<rect class="{kind}" width="{100 * values[label] / most:.2f}" height="6"/>'
+            row += [f'<svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{bar}</svg>']
+            row += [f"{round(values[label], 3):,}"]
+    more = f'<p class="note">{len(order) - LABELS:,} other labels are not shown.</p>' if len(order) > LABELS else ""
+    return _table(head, rows, caption) + more
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
+    """A table of HTML; columns whose head begins with # hold numbers, and those without a head bars."""
     kinds = ["number" if name.startswith("#") else "name" if name else "bars" for name in head]
     titles = (f'<th scope="col" class="{kind}">{name.lstrip("#")}</th>' for kind, name in zip(kinds, head, strict=True))
-    body = []
+    body = ""
     for first, *others in rows:
         cells = (f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds[1:], others, strict=True))
-        body.append(f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>')
+        body += f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>'
     above = f"<caption>{caption}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _text(value: str) -> str:
@@ -264,27 +213,9 @@ def _text(value: str) -> str:
     return escape(value if len(value) <= LENGTH else value[: LENGTH - 1] + "\u2026")
 
 
-def _name(value: str) -> str:
-    return f'<span class="name">{_text(value)}</span>'
-
-
 def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
-def _percent(part: float, whole: float) -> str:
-    percent = 100 * part / whole if whole else 0.0
-    return f"{percent:.3g}\u202f%" if 0 < percent < 100 else f"{percent:.0f}\u202f%"
-
-
-def _signed(number: int) -> str:
-    return f"{number:+,}".replace("-", "\u2212") if number else "0"
-
-
-def _small(number: float) -> str:
-    return f"{number:.3f}" if number >= 0.001 else "&lt;0.001"
-
-
-def _ceiling(share: float) -> float:
-    """The nearest round share above, for the top of an axis."""
-    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if share <= top), 1.0)
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}\u202f%"

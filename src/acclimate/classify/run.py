@@ -1,183 +1,99 @@
-"""The run: classify samples in order, write rows as they come, checkpoint, stop and go on without a trace.
+"""The run: classify images in order, write predictions as they come, save checkpoints, stop and resume.
 
-A checkpoint is the adapter's state together with the length of the output at that moment. To go on, the output is cut
-back to that length and the run continues from there; as batches are cut at the same places, the bytes at the end are
-those of a run that was never stopped.
+A checkpoint is the state of the adapter and the length of the results at one moment. To resume, the results are cut
+back to that length and the run continues from there. Batches begin at the same images, so the results end with the
+same bytes as those of a run that was never stopped.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal
 
-from acclimate.classifier import Classifier, Prediction
-from acclimate.classify.outputs import LinesOutput
-from acclimate.classify.rows import Row
+from acclimate.classifier import Classifier, OnError
+from acclimate.classify.outputs import ResultFile
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.methods import Adapter, load, save
-from acclimate.methods.persist import read_notes
+from acclimate.methods import load_with_notes, save_state
+from acclimate.predict import Prediction
 from acclimate.sources.base import Sample, source_fingerprint
 
 
-@dataclass
-class Job:
-    """One classification of many images.
+@dataclass(kw_only=True)
+class Classification:
+    """The classification of many images, which can be stopped and resumed."""
 
-    Attributes:
-        classifier: learns as the job goes, unless frozen.
-        samples: what to classify, in order.
-        output: where rows go; None to hand them to `emit` only.
-        emit: called with every batch's rows.
-        top_k: labels a row names.
-        on_error: "skip" images that cannot be read, naming them in the output, or "fail".
-        state: where to write what was learnt, at the end; without an output also when stopped.
-        checkpoint_every: seconds between two checkpoints.
-        stop: asked between two batches whether to stop.
-    """
-
-    classifier: Classifier
-    samples: Sequence[Sample]
-    output: LinesOutput | None = None
-    emit: Callable[[Sequence[Row]], None] = lambda rows: None
-    top_k: int = 3
-    on_error: Literal["skip", "fail"] = "skip"
-    state: Path | None = None
-    checkpoint_every: float = 10.0
-    stop: Callable[[], bool] = lambda: False
+    classifier: Classifier  # answers, and learns unless it is frozen
+    samples: Sequence[Sample]  # the images, in order
+    output: ResultFile | None = None  # where predictions are written; a run without it cannot be resumed
+    emit: Callable[[Sequence[Prediction]], None] = lambda predictions: None  # called with every batch
+    top_k: int = 3  # labels per prediction
+    on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
+    state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
+    checkpoint_every: float = 10.0  # seconds between two checkpoints
+    stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
 
     def __post_init__(self) -> None:
-        self.summary = Summary(self.classifier.labels)
-        self.done = 0
-        self.first_id = next_id(self.classifier.adapter)
-        # What must be the same for a job to be continued; the adapter's own kind is checked with its state.
+        self.summary = Summary()
+        self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
+        # What must be the same to resume; the method, its settings and the labels are checked with the state.
         self._identity = {
             "list of images": source_fingerprint(self.samples),
             "batch size": self.classifier.batch_size,
-            "top-k": self.top_k,
+            "number of views": self.classifier.views,
+            "number of labels per row": self.top_k,
             "model": self.classifier.encoder.fingerprint,
         }
 
-    @property
-    def checkpoint(self) -> Path | None:
-        """The file that an unfinished job keeps beside its output."""
-        return None if self.output is None else self.output.path.with_name(f"{self.output.path.name}.checkpoint")
-
-    def can_resume(self) -> bool:
-        """Whether an unfinished job is there to be continued."""
-        return self.checkpoint is not None and self.checkpoint.is_file()
-
     def run(self, resume: bool = False) -> bool:
-        """Classify everything, or what an earlier run left; False if it was stopped before the end."""
-        if resume and self.can_resume():
-            self._go_on()
-        elif self.output is not None:
-            self._write_checkpoint(0)  # before the output, so that an output without a checkpoint is a finished one
-            self._guard(self.output.start)
+        """Classify all images, or those that a stopped run has left; returns False if this run was stopped."""
+        if self.output is not None:
+            self._open(self.output, resume)
+        saved, start = monotonic(), self.summary.images
+        batches = self.classifier.batches(
+            self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id
+        )
         try:
-            return self._work()
-        finally:
-            if self.output is not None:
-                self.output.close()
-
-    def _work(self) -> bool:
-        saved = monotonic()
-        policy: Literal["raise", "skip"] = "raise" if self.on_error == "fail" else "skip"
-        rest = self.samples[self.done :]
-        batches = self.classifier.batches(rest, self.top_k, policy, self.done, self.first_id)
-        try:
-            for predictions in batches:
-                rows = [as_row(prediction, self.samples[prediction.index].name) for prediction in predictions]
-                if self.output is not None:
-                    self._guard(self.output.write, rows)
-                self.done += len(rows)
-                for row in rows:
-                    self.summary.add(row)
-                self.emit(rows)
-                if self.stop():
-                    break
-                if monotonic() - saved >= self.checkpoint_every:
-                    self._save_checkpoint()
-                    saved = monotonic()
+            with closing(batches):
+                for batch in batches:
+                    if self.output is not None:
+                        self.output.write(batch)
+                    for prediction in batch:
+                        self.summary.add(prediction)
+                    self.emit(batch)
+                    if self.stop():
+                        break
+                    if monotonic() - saved >= self.checkpoint_every:
+                        self._save_checkpoint()
+                        saved = monotonic()
         except ImageError as error:
             self._save_checkpoint()
-            name = self.samples[error.index].name
-            raise RunError(f"{name}: {error} (stopped because of --on-error fail).") from error
-        finally:
-            batches.close()
-        finished = self.done == len(self.samples)
+            raise RunError(f"{error}.") from error
+        finished = self.summary.images == len(self.samples)
         if not finished:
             self._save_checkpoint()
-        if self.state is not None and (finished or self.output is None):  # with an output, the checkpoint has it
-            save(self.classifier.adapter, self.state)
-        if not finished:
-            return False
-        if self.output is not None and self.checkpoint is not None:
-            self._guard(self.output.finish)
-            self.checkpoint.unlink(missing_ok=True)
-            self.output.clean_up()
-        return True
+        if self.state is not None and (finished or self.output is None):  # otherwise the checkpoint holds the state
+            save_state(self.classifier.adapter, self.state)
+        if finished and self.output is not None:
+            self.output.finish()
+        return finished
 
-    def _save_checkpoint(self) -> None:
+    def _save_checkpoint(self, first: bool = False) -> None:
         if self.output is not None:
-            self._write_checkpoint(self._guard(self.output.sync))
+            notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
+            notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
+            save_state(self.classifier.adapter, self.output.checkpoint, notes)
 
-    def _write_checkpoint(self, offset: int) -> None:
-        assert self.checkpoint is not None
-        notes = {"identity": self._identity, "done": self.done, "offset": offset, "first_id": self.first_id}
-        save(self.classifier.adapter, self.checkpoint, notes)
-
-    def _go_on(self) -> None:
-        assert self.output is not None
-        assert self.checkpoint is not None
-        notes: Mapping[str, Any] = read_notes(self.checkpoint)
+    def _open(self, output: ResultFile, resume: bool) -> None:
+        if not (resume and output.checkpoint.is_file()):
+            self._save_checkpoint(first=True)  # before the file, so that results without a checkpoint are complete
+            output.open()
+            return
+        adapter, notes = load_with_notes(output.checkpoint, like=self.classifier.adapter)
         for name, value in self._identity.items():
             if notes["identity"].get(name) != value:
-                raise InputError(f"cannot go on with {self.output.path}: its {name} was another; start anew.")
-        self.classifier.adapter = load(self.checkpoint, like=self.classifier.adapter)
-        self.done, self.first_id = notes["done"], notes["first_id"]
-        if self.done == 0:
-            self._guard(self.output.start)
-            return
-        for row in self.output.resume(notes["offset"]):
-            self.summary.add(row)
-
-    def _guard(self, action: Callable[..., Any], *arguments: Any) -> Any:
-        """Do something to the output; if it cannot be done, say so and that nothing is lost."""
-        try:
-            return action(*arguments)
-        except OSError as error:
-            where = self.output.path if self.output is not None else "the output"
-            raise RunError(
-                f"cannot write {where}: {error.strerror or error}. The rows so far are whole; make room and go on "
-                "with --resume."
-            ) from error
-
-
-def next_id(adapter: Adapter) -> int:
-    """An id above all that the adapter has given out."""
-    ids = [int(values.max()) + 1 for name, values in adapter.dump().items() if name.endswith(".ids") and values.size]
-    return max([adapter.samples_seen, *ids])
-
-
-def as_row(prediction: Prediction, file: str) -> Row:
-    """A prediction as a row of the output.
-
-    With six decimals, so that rows read back are the rows that were written; what is no Unicode in a file's name is
-    spelt out, so that every name can be written.
-    """
-    file = file.encode("utf-8", "backslashreplace").decode()
-    if prediction.error is not None:
-        return Row(prediction.index, file, error=prediction.error)
-    return Row(
-        prediction.index,
-        file,
-        prediction.label,
-        round(prediction.score, 6),
-        tuple((answer.label, round(answer.score, 6)) for answer in prediction.top),
-        prediction.zero_shot.label,
-        round(prediction.zero_shot.score, 6),
-        prediction.changed,
-        round(prediction.entropy, 6),
-    )
+                raise InputError(f"cannot resume {output.path}: its {name} was different; start again.")
+        self.classifier.adapter, self.first_id = adapter, notes["first_id"]
+        self.summary = Summary.from_json(notes["summary"])
+        output.open(notes["offset"])

@@ -1,113 +1,83 @@
-"""What a job's rows add up to, in memory that does not grow with their number."""
+"""What the predictions of a run add up to, in memory that does not grow with their number."""
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
-from acclimate.classify.rows import Row
-from acclimate.errors import InputError
+from acclimate.classify.outputs import to_record
+from acclimate.predict import Prediction
 
 BINS = 20  # of a confidence histogram
-POINTS = 128  # along the stream, at most; at least half as many once there are that many rows
-SHOWN = 24  # most changed rows
+POINTS = 128  # bins along the stream, at most; then two become one
+SHOWN = 24  # most changed predictions
 PAIRS = 10_000  # transitions counted at a time
-REASONS = 20  # unreadable images named
+REASONS = 20  # unreadable images listed
 
 
+@dataclass
 class Summary:
-    """Counts over the rows of a job; the same rows in the same order give the same summary.
+    """Counts over the predictions of a run; the same predictions in the same order give the same summary."""
 
-    Args:
-        labels: every label a row may name.
-
-    Attributes:
-        images: rows taken in.
-        unreadable: rows without an answer.
-        reasons: (file, reason) of the first unreadable images.
-        changed: rows whose answer adapting changed.
-        before: zero-shot answers of each label.
-        after: adapted answers of each label.
-        before_bins: how many zero-shot scores lie in each of 20 equal bins from 0 to 1.
-        after_bins: the same for adapted scores.
-        bin_width: answered rows that a bin of the stream holds.
-        stream: changed rows in each bin of the stream; the last bin may not be full.
-        pairs_dropped: whether rare transitions were forgotten, so that the counts of `transitions` are lower bounds.
-    """
-
-    def __init__(self, labels: Sequence[str]) -> None:
-        self.labels = tuple(labels)
-        self.images = self.unreadable = self.changed = 0
-        self.reasons: list[tuple[str, str]] = []
-        self.before, self.after = [0] * len(self.labels), [0] * len(self.labels)
-        self.before_bins, self.after_bins = [0] * BINS, [0] * BINS
-        self.bin_width = 1
-        self.stream: list[int] = []
-        self.pairs_dropped = False
-        self._position = {label: i for i, label in enumerate(self.labels)}
-        self._pairs: Counter[tuple[int, int]] = Counter()
-        self._most_changed: list[tuple[float, int, Row]] = []  # a heap, the least changed first
+    images: int = 0
+    reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
+    changed: int = 0  # answers that adapting changed
+    before: Counter[str] = field(default_factory=Counter)  # zero-shot answers by label
+    after: Counter[str] = field(default_factory=Counter)  # adapted answers by label
+    before_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # zero-shot scores in equal bins from 0 to 1
+    after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
+    bin_width: int = 50  # answers in a bin of the stream; in fewer, the share of changes would be chance
+    stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
+    pairs: Counter[tuple[str, str]] = field(
+        default_factory=Counter
+    )  # changes by zero-shot and adapted label; rare ones may be dropped
+    most_changed: list[list[Any]] = field(default_factory=list)  # heap of [rise of the score, minus position, record]
 
     @property
     def answered(self) -> int:
-        """Rows with an answer."""
-        return self.images - self.unreadable
+        """Number of images that could be read."""
+        return sum(self.after_bins)
 
-    def add(self, row: Row) -> None:
-        """Take in one more row."""
-        label, score, old_label, old_score = row.label, row.score, row.zero_shot_label, row.zero_shot_score
-        if label is None or score is None or old_label is None or old_score is None:
-            self.images += 1
-            self.unreadable += 1
-            if len(self.reasons) < REASONS:
-                self.reasons.append((row.file, row.error or "no reason was given"))
-            return
-        try:
-            old, new = self._position[old_label], self._position[label]
-        except KeyError as error:
-            raise InputError(f"row {row.index} names the label {error}, which the summary was not given.") from None
-        self._extend_stream(bool(row.changed))
+    @property
+    def unreadable(self) -> int:
+        """Number of images that could not be read."""
+        return self.images - self.answered
+
+    def add(self, prediction: Prediction) -> None:
+        """Count one more prediction."""
         self.images += 1
-        self.before[old] += 1
-        self.after[new] += 1
-        self.before_bins[_bin(old_score)] += 1
-        self.after_bins[_bin(score)] += 1
-        if row.changed:
+        if prediction.error is not None:
+            self.reasons += [[prediction.name, prediction.error]] if len(self.reasons) < REASONS else []
+            return
+        zero_shot = prediction.zero_shot
+        self._extend_stream(prediction.changed)
+        before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
+        for labels, bins, answer in (before, after):
+            labels[answer.label] += 1
+            bins[min(int(answer.score * BINS), BINS - 1)] += 1
+        if prediction.changed:
             self.changed += 1
-            self._count_pair(old, new)
-            # The new answer had at most 1 - old_score before, so its probability rose by at least this much.
-            rise = score + old_score - 1.0
-            entry = (rise, -self.images, replace(row, top=()))  # of equals the earlier one is kept
-            if len(self._most_changed) < SHOWN:
-                heapq.heappush(self._most_changed, entry)
-            else:
-                heapq.heappushpop(self._most_changed, entry)
+            self.pairs[zero_shot.label, prediction.label] += 1
+            if len(self.pairs) > PAIRS:
+                self.pairs = Counter(dict(self.pairs.most_common(PAIRS // 2)))
+            # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
+            rise = prediction.score + zero_shot.score - 1.0
+            record = {column: value for column, value in to_record(prediction).items() if column != "predictions"}
+            heapq.heappush(self.most_changed, [rise, -self.images, record])  # of equal ones the earlier stays
+            if len(self.most_changed) > SHOWN:
+                heapq.heappop(self.most_changed)
 
-    def most_changed(self) -> list[Row]:
-        """The rows where a sure answer gave way to another sure one, most changed first."""
-        return [row for _, _, row in sorted(self._most_changed, reverse=True)]
+    def to_json(self) -> dict[str, Any]:
+        """Everything as JSON can hold it."""
+        return vars(self) | {"pairs": [[old, new, count] for (old, new), count in self.pairs.items()]}
 
-    def transitions(self, most: int = 20) -> list[tuple[str, str, int]]:
-        """The commonest changes: zero-shot label, adapted label, number of rows."""
-        ordered = sorted(self._pairs.items(), key=lambda item: (-item[1], item[0]))
-        return [(self.labels[old], self.labels[new], count) for (old, new), count in ordered[:most]]
-
-    def along_stream(self, least: int = 1) -> list[tuple[int, int, int]]:
-        """Changes along the stream: (answered rows before the bin, rows in the bin, how many of them changed).
-
-        Args:
-            least: join bins until each holds that many rows.
-        """
-        joined = -(-least // self.bin_width)
-        bins = []
-        for i in range(0, len(self.stream), joined):
-            start = i * self.bin_width
-            rows = min(self.answered, start + joined * self.bin_width) - start
-            bins.append((start, rows, sum(self.stream[i : i + joined])))
-        if len(bins) > 1 and bins[-1][1] < least:
-            (start, rows, changed), (_, more, more_changed) = bins[-2:]
-            bins[-2:] = [(start, rows + more, changed + more_changed)]
-        return bins
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Summary":
+        """The summary that `to_json` was called on."""
+        pairs = Counter({(old, new): count for old, new, count in content["pairs"]})
+        counts = {name: Counter(content[name]) for name in ("before", "after")}
+        return cls(**{**content, **counts, "pairs": pairs})
 
     def _extend_stream(self, changed: bool) -> None:
         if self.answered == len(self.stream) * self.bin_width:
@@ -116,14 +86,3 @@ class Summary:
                 self.bin_width *= 2
             self.stream.append(0)
         self.stream[-1] += changed
-
-    def _count_pair(self, old: int, new: int) -> None:
-        self._pairs[old, new] += 1
-        if len(self._pairs) > PAIRS:
-            ordered = sorted(self._pairs.items(), key=lambda item: (-item[1], item[0]))
-            self._pairs = Counter(dict(ordered[: PAIRS // 2]))
-            self.pairs_dropped = True
-
-
-def _bin(score: float) -> int:
-    return min(BINS - 1, max(0, int(score * BINS)))

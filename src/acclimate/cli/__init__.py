@@ -1,4 +1,4 @@
-"""The command line. Each command is one file and imports what it needs when it runs, so that --help is instant."""
+"""The command line. Commands import what they need when they run, so that --help is instant."""
 
 from typing import Any
 
@@ -6,9 +6,8 @@ import typer
 from typer.core import TyperGroup
 
 from acclimate.cli.bench import bench
-from acclimate.cli.catalogue import doctor, methods, models
+from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify
-from acclimate.cli.convert import convert
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
@@ -21,10 +20,10 @@ from acclimate.errors import AcclimateError, RunError
 
 
 class Group(TyperGroup):
-    """Shows the errors a user can cause as one line, without a traceback."""
+    """Shows errors that a user can cause as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit with 1 if the run had to stop, with 2 if it could not begin."""
+        """Run the command; exit with 1 if it had to stop, with 2 if it could not start."""
         try:
             return super().invoke(ctx)
         except AcclimateError as error:
@@ -34,13 +33,12 @@ class Group(TyperGroup):
 
 app = typer.Typer(
     cls=Group,
-    help="Zero-shot image classification that adapts itself to the images it is shown.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={
         "help_option_names": ["-h", "--help"],
-        # People come with either spelling: --batch-size and --batch_size.
+        # Both spellings are accepted: --batch-size and --batch_size.
         "token_normalize_func": lambda name: name.replace("_", "-"),
     },
 )
@@ -58,23 +56,14 @@ def _show_version(value: bool) -> None:
 def options(
     version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Zero-shot image classification that adapts itself to the images it is shown."""
+    """Zero-shot image classification that adapts to your images."""
 
 
-app.command()(classify)
-app.command()(embed)
-app.command()(run)
-app.command()(bench)
-app.command()(reproduce)
-app.command()(tables)
+for command in (classify, embed, run, bench, reproduce, tables, convert, models, methods, doctor, demo):
+    app.command()(command)
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
-app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
-app.command()(convert)
-app.command()(models)
-app.command()(methods)
-app.command()(doctor)
-app.command()(demo)
 
 
 def main() -> None:

@@ -1,74 +1,82 @@
-"""`acclimate models`, `methods`, `doctor`: what there is, and what works here."""
+"""`acclimate models`, `methods`, `doctor`, `convert`: what there is, what works here, and how to get the rest."""
+
+from pathlib import Path
+from typing import Annotated
 
 import typer
 
 
 def models() -> None:
-    """List the kinds of models and well-known names."""
+    """List the kinds of models, and well-known models by name."""
     from acclimate.encoders.base import BUNDLED, KNOWN, PREFIXES
 
-    typer.echo(f"{BUNDLED:11} the small model that comes with acclimate; the default, needs no download")
+    typer.echo(f"{BUNDLED:11} the small model that comes with acclimate; the default, no download")
     for prefix, (_, _, what, example) in PREFIXES.items():
         typer.echo(f"{prefix + ':':11} {what}\n{'':11} {example}")
-    typer.echo("\nwell-known names:")
-    for name in KNOWN:
-        typer.echo(f"  {name}")
+    typer.echo("\n  ".join(["\nwell-known models:", *KNOWN]))
 
 
 def methods() -> None:
-    """List the methods and their settings."""
-    from dataclasses import fields
+    """List the methods with what they can do, what they need, and their settings."""
+    from inspect import signature
 
     from acclimate.methods import list_methods
 
     for name, method in list_methods().items():
-        typer.echo(f"{name:11} {method.summary}")
-        for field in fields(method.Config):
-            typer.echo(f"{'':11}   {field.name} = {field.default}")
+        merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
+        needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
+        typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
+        for setting in method.default_settings():
+            typer.echo(f"{'':13} {signature(method).parameters[setting]}")
 
 
 def doctor() -> None:
-    """Say what is installed, what it enables, and how to get the rest. Touches no network."""
+    """Show which packages are installed, what they are for, and how to install the others; works offline."""
     import os
     import platform
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
+
+    import onnxruntime
 
     from acclimate import __version__
     from acclimate.prompts import default_cache_folder
 
-    typer.echo(
-        f"acclimate {__version__}, Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
-    )
-    needs = {
-        "numpy": "everything",
-        "onnxruntime": "the bundled model and onnx: models",
-        "torch": "hf:, local: and open_clip: models, --device; pip install 'acclimate[torch]'",
-        "transformers": "hf: and local: models; pip install 'acclimate[hf]'",
-        "open_clip_torch": "open_clip: models; pip install 'acclimate[open-clip]'",
-        "onnxscript": "acclimate convert; pip install 'acclimate[convert]'",
-        "pyarrow": "parquet results; pip install 'acclimate[parquet]'",
-        "datasets": "hfds: sources; pip install 'acclimate[datasets]'",
-        "fastapi": "acclimate serve; pip install 'acclimate[serve]'",
-        "matplotlib": "plots; pip install 'acclimate[plot]'",
+    system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
+    typer.echo(f"acclimate {__version__}, {system}")
+    packages = {  # what each is for, and the extra that installs it
+        "numpy": ("everything", ""),
+        "onnxruntime": ("the bundled model and onnx: models", ""),
+        "torch": ("hf:, local: and open_clip: models, --device", "torch"),
+        "transformers": ("hf: and local: models", "hf"),
+        "open_clip_torch": ("open_clip: models", "open-clip"),
+        "onnxscript": ("acclimate convert", "convert"),
+        "pyarrow": ("parquet results", "parquet"),
+        "datasets": ("hfds: sources", "datasets"),
+        "fastapi": ("acclimate serve", "serve"),
+        "matplotlib": ("plots", "plot"),
     }
-    for package, enables in needs.items():
-        what, _, how = enables.partition("; ")
+    for package, (purpose, extra) in packages.items():
         try:
-            typer.echo(f"  {package:16} {version(package):12} {what}")
+            typer.echo(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
-            typer.echo(f"  {package:16} {'missing':12} {what}; {how}")
-    typer.echo(f"  text cache       {default_cache_folder()}")
-    typer.echo(f"  accelerators     {_accelerators()}")
-
-
-def _accelerators() -> str:
-    import onnxruntime
-
+            typer.echo(f"  {package:16} {'missing':12} {purpose}; pip install 'acclimate[{extra}]'")
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
-    try:
+    with suppress(ImportError):
         import torch
 
         found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    except ImportError:
-        pass
-    return ", ".join(found) or "none"
+    typer.echo(f"  text cache       {default_cache_folder()}\n  accelerators     {', '.join(found) or 'none'}")
+
+
+def convert(
+    model: Annotated[str, typer.Argument(help="hf:ID or local:DIR.")],
+    to: Annotated[Path, typer.Option(help="The folder to create.")],
+) -> None:
+    """Convert a PyTorch model to ONNX, so that classifying and serving do not need PyTorch."""
+    from acclimate.encoders import load_encoder
+    from acclimate.encoders.convert import convert as convert_encoder
+
+    difference = convert_encoder(load_encoder(model, "cpu"), to)
+    size = sum(path.stat().st_size for path in to.iterdir()) / 1e6
+    typer.echo(f"{to}: {size:.1f} MB, features differ by at most {difference:.1e}. Use it as onnx:{to}")

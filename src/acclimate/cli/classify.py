@@ -1,4 +1,4 @@
-"""`acclimate classify`: the main job."""
+"""`acclimate classify`: the main command."""
 
 import signal
 import sys
@@ -9,224 +9,163 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from acclimate.classify.rows import Row
-    from acclimate.classify.run import Job
+from acclimate.cli import options
+from acclimate.cli.progress import progress_bar
+from acclimate.errors import InputError, RunError
 
-DEFAULT_MODEL = "bundled"  # `encoders.BUNDLED`; to import that would make --help wait for NumPy
-MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
-SOURCE_HELP = "A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
-TEMPLATE_HELP = (
-    "A prompt with {}, a set's name, or a file of prompts (.txt, .json); may be given again. [default: single]"
-)
+if TYPE_CHECKING:
+    from acclimate.predict import Prediction
 
 
 def classify(
-    source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
-    labels: Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one a line.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
+    source: options.Source,
+    labels: options.Labels,
+    model: options.Model = options.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
-    method: Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")] = "tda",
-    setting: Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE.")] = None,
-    template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
-    top_k: Annotated[int, typer.Option(help="Labels to name for each image.", min=1)] = 3,
-    order: Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")] = "path",
-    state: Annotated[Path | None, typer.Option(help="Go on from this state if it exists, and write it back.")] = None,
-    freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state, learn nothing.")] = False,
+    method: options.Method = options.DEFAULT_METHOD,
+    setting: options.Settings = None,
+    template: options.Templates = None,
+    views: options.Views = 1,
+    top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
+    order: options.Order = "path",
+    state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
+    origin: Annotated[
+        str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
+    ] = None,
+    freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an unfinished --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
-    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="What an unreadable image does.")] = "skip",
-    batch_size: Annotated[int, typer.Option(help="Images encoded at once.", min=1)] = 32,
-    workers: Annotated[int | None, typer.Option(help="Threads that read images.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
+    batch_size: options.BatchSize = 32,
+    workers: options.Workers = None,
+    device: options.Device = "auto",
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)] = 10.0,
 ) -> None:
-    """Classify images into any labels, adapting to them as it goes.
+    """Classify images into any labels, adapting to the images on the way.
 
-    A table on a terminal, csv when piped; rows are written as they come.
+    Prints a table on a terminal and csv in a pipe; rows are written as they come.
     """
+    import platform
+
+    from acclimate import __version__
     from acclimate.classifier import Classifier
-    from acclimate.classify.outputs import CsvOutput, open_output
-    from acclimate.classify.run import Job
-    from acclimate.cli.settings import parse_settings
-    from acclimate.errors import InputError, RunError
+    from acclimate.classify.outputs import ResultFile, csv_columns
+    from acclimate.classify.report import write_report
+    from acclimate.classify.run import Classification
     from acclimate.files import check_writable
-    from acclimate.prompts import example_prompts, parse_template_option, read_labels
+    from acclimate.prompts import example_prompts
     from acclimate.sources.base import open_source, order_samples
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
-    output = None if out is None else open_output(out, top_k)
     if resume and out is None:
-        raise InputError("--resume goes on with a file; name it with --out.")
-    names = read_labels(labels)
-    templates = parse_template_option(template or [])
-    settings = parse_settings(method, setting or [], [method])
+        raise InputError("--resume continues a file; name it with --out.")
+    output = None if out is None else ResultFile(out, top_k)
+    if output is not None:
+        exists, incomplete = output.path.exists(), output.checkpoint.is_file()
+        if resume and exists and not incomplete:
+            typer.echo(f"{out} is complete; nothing to do.", err=True)
+            return
+        if not (resume or overwrite) and (exists or incomplete):
+            how = "--resume to continue it, or " if incomplete else ""
+            raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
+    names, templates = options.read_labels(labels), options.read_templates(template)
+    settings = options.parse_settings(method, setting) | {"origin": "" if state is None else state.stem}
     samples = order_samples(open_source(source, sys.stdin), order)
-    classifier = Classifier(
-        names,
-        model,
-        method=method,
-        templates=templates,
-        batch_size=batch_size,
-        workers=workers,
-        device=device,
-        **settings,
-    )
+    reading: dict[str, Any] = {"views": views, "batch_size": batch_size, "workers": workers, "device": device}
+    classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
+    if origin is not None:
+        classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
-
-    terminal = Terminal(CsvOutput(Path("-"), top_k), len(samples))
-    with _stop_flag() as stopped:
-        job = Job(classifier, samples, output, terminal.show, top_k, on_error, state, checkpoint_every, stopped)
-        if out is not None and not _may_write(out, job, resume, overwrite):
-            return
-        terminal.begin(job, example_prompts(names, templates), rows_to_stdout=out is None)
-        try:
-            finished = job.run(resume)
-        finally:
-            terminal.end()
+    if sys.stderr.isatty():
+        prompts = " · ".join(example_prompts(names, templates))
+        typer.secho(f"{len(samples)} images, {len(names)} labels: {prompts}", dim=True, err=True)
+    with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
+        run = Classification(
+            classifier=classifier,
+            samples=samples,
+            output=output,
+            emit=show,
+            top_k=top_k,
+            on_error="raise" if on_error == "fail" else "skip",
+            state=None if freeze else state,
+            checkpoint_every=checkpoint_every,
+            stop=stopped,
+        )
+        finished = run.run(resume)
+    summary = run.summary
     if not finished:
-        how = "; go on with --resume" if out is not None else ""
-        typer.echo(f"stopped after {job.done} of {len(samples)} images{how}.", err=True)
+        how = "" if out is None else "; run the command again with --resume to continue"
+        typer.echo(f"stopped after {summary.images} of {len(samples)} images{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
-        _report(job, report, {"model": model, "method": method, "source": source, "order": order})
-    terminal.summarise(job.summary, out, state, report)
-    if job.summary.unreadable == len(samples):
+        shown = {"source": source, "order": order, "model": model, "views per image": views, "method": method}
+        shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
+        write_report(
+            report,
+            title=source,
+            summary=summary,
+            adapter=classifier.adapter,
+            samples=samples,
+            first_id=run.first_id,
+            settings={name: str(value) for name, value in shown.items()},
+        )
+    unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
+    written = {"Results": out, "State": run.state, "Report": report}
+    where = "".join(f" {what}: {path}." for what, path in written.items() if path)
+    counts = f"{summary.answered} images classified{unreadable}, {summary.changed} answers changed by adapting"
+    typer.echo(f"{counts}.{where}", err=True)
+    if not summary.answered:
         raise RunError(f"none of the {len(samples)} images could be read.")
 
 
-def _may_write(out: Path, job: "Job", resume: bool, overwrite: bool) -> bool:
-    """Whether to run; a finished output is left alone."""
-    from acclimate.errors import InputError
+@contextmanager
+def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Callable[[Sequence[Prediction]], None]]":
+    """Print predictions as they come, in a pipe as csv, unless `columns` is None; and show progress on stderr."""
+    from acclimate.classify.outputs import csv_lines
 
-    unfinished = job.can_resume()
-    if resume and not unfinished and out.exists():
-        typer.echo(f"{out} is complete; nothing to do.", err=True)
-        return False
-    if not (resume or overwrite) and (out.exists() or unfinished):
-        how = "--resume to go on, or " if unfinished else ""
-        raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
-    return True
+    for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
+    if columns is not None and not for_people:
+        typer.echo(",".join(columns))
+    with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
 
+        def show(predictions: "Sequence[Prediction]") -> None:
+            nonlocal done, changed
+            if columns is not None:
+                rows = "".join(map(_line, predictions)) if for_people else csv_lines(predictions, columns)
+                typer.echo(rows, nl=False)
+            changed += sum(each.changed for each in predictions)
+            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
+            done = predictions[-1].index + 1
 
-class Terminal:
-    """What a person sees: progress on stderr; rows on stdout when they go nowhere else."""
-
-    def __init__(self, lines: Any, total: int) -> None:
-        from rich.console import Console
-
-        self.lines, self.total, self.changed, self.done = lines, total, 0, 0
-        self.console = Console(stderr=True)
-        self.rows_to_stdout = False
-        self.progress: Any = None
-
-    def begin(self, job: "Job", prompts: Sequence[str], rows_to_stdout: bool) -> None:
-        """Say what is about to happen."""
-        self.rows_to_stdout = rows_to_stdout
-        if rows_to_stdout and not sys.stdout.isatty():
-            typer.echo(self.lines.header(), nl=False)
-        if not self.console.is_terminal:
-            return
-        said = " · ".join(prompts)
-        self.console.print(
-            f"{self.total} images, {len(job.classifier.labels)} labels: {said}", style="dim", markup=False
-        )
-        if rows_to_stdout and sys.stdout.isatty():
-            return  # the rows themselves show how it goes
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeRemainingColumn())
-        self.progress = Progress(*columns, console=self.console, transient=True)
-        self.progress.start()
-        self.task = self.progress.add_task("", total=self.total)
-
-    def show(self, rows: "Sequence[Row]") -> None:
-        """Take a batch's rows."""
-        self.done += len(rows)
-        self.changed += sum(1 for row in rows if row.changed)
-        if self.progress is not None:
-            speed = self.progress.tasks[0].speed or 0.0
-            said = f"{speed:.0f} images/s, {100 * self.changed / max(1, self.done):.1f} % changed"
-            self.progress.update(self.task, completed=rows[-1].index + 1, description=said)
-        if self.rows_to_stdout:
-            text = "".join(map(_line, rows)) if sys.stdout.isatty() else self.lines.render(rows)
-            typer.echo(text, nl=False)
-
-    def end(self) -> None:
-        """Take the progress bar away."""
-        if self.progress is not None:
-            self.progress.stop()
-
-    def summarise(self, summary: Any, out: Path | None, state: Path | None, report: Path | None) -> None:
-        """One line at the end, on stderr."""
-        where = "".join(
-            f" {what}: {path}." for what, path in (("Results", out), ("State", state), ("Report", report)) if path
-        )
-        bad = f", {summary.unreadable} could not be read" if summary.unreadable else ""
-        typer.echo(
-            f"{summary.answered} images classified{bad}, {summary.changed} answers changed by adapting.{where}",
-            err=True,
-        )
+        yield show
 
 
-def _line(row: "Row") -> str:
-    if row.error is not None:
-        return f"{row.file}  could not be read: {row.error}\n"
-    was = f"  (zero-shot: {row.zero_shot_label} {100 * (row.zero_shot_score or 0):.1f} %)" if row.changed else ""
-    return f"{row.file:40}  {row.label:24} {100 * (row.score or 0):5.1f} %{was}\n"
-
-
-def _report(job: "Job", path: Path, settings: dict[str, str]) -> None:
-    import platform
-    from dataclasses import asdict
-
-    from acclimate import __version__
-    from acclimate.classify.report import write_report
-    from acclimate.errors import ImageError
-    from acclimate.images import open_image
-
-    def picture(index: int) -> Any:
-        try:
-            return open_image(job.samples[index].read()) if index >= 0 else None
-        except (ImageError, OSError):
-            return None
-
-    adapter = job.classifier.adapter
-    write_report(
-        path,
-        job.summary,
-        adapter,
-        picture,
-        {
-            **settings,
-            **{key: str(value) for key, value in asdict(adapter.config).items()},
-            "acclimate": __version__,
-            "Python": platform.python_version(),
-        },
-        settings["source"],
-        lambda index: job.samples[index].name if index >= 0 else None,
-        job.first_id,
-    )
+def _line(prediction: "Prediction") -> str:
+    if prediction.error is not None:
+        return f"{prediction.name}  could not be read: {prediction.error}\n"
+    old = prediction.zero_shot
+    was = f"  (zero-shot: {old.label} {100 * old.score:.1f} %)" if prediction.changed else ""
+    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{was}\n"
 
 
 @contextmanager
-def _stop_flag() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the run to stop between two batches; a second Ctrl-C stops at once."""
-    asked: list[int] = []
+def _stop_requests() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once."""
+    requests: list[int] = []
 
-    def ask(number: int, frame: Any) -> None:
-        if asked:
+    def request(number: int, frame: Any) -> None:
+        if requests:
             raise KeyboardInterrupt
-        asked.append(number)
+        requests.append(number)
 
-    previous = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield lambda: bool(asked)
+        yield lambda: bool(requests)
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)

@@ -1,83 +1,70 @@
 """`acclimate embed`: images to a feature file, for `acclimate run`."""
 
-import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, SOURCE_HELP, TEMPLATE_HELP
+from acclimate.cli import options
+from acclimate.cli.progress import progress_bar
+from acclimate.errors import RunError
 
 
 def embed(
-    source: Annotated[str, typer.Argument(help=SOURCE_HELP)],
-    labels: Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one a line.")],
+    source: options.Source,
+    labels: options.Labels,
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
-    template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
-    order: Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")] = "path",
-    batch_size: Annotated[int, typer.Option(help="Images encoded at once.", min=1)] = 32,
-    workers: Annotated[int | None, typer.Option(help="Threads that read images.", min=1)] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
+    model: options.Model = options.DEFAULT_MODEL,
+    template: options.Templates = None,
+    views: options.Views = 1,
+    order: options.Order = "path",
+    batch_size: options.BatchSize = 32,
+    workers: options.Workers = None,
+    device: options.Device = "auto",
 ) -> None:
-    """Encode images once and keep their features; every method then runs on them in seconds.
+    """Encode images once and store their features; every method then runs on them in seconds.
 
-    Where the source knows each image's class (folder names, a label column) and it is among the labels, the file holds
-    true labels for scoring.
+    Where the source knows the class of every image (folder names, a label column) and it is among the labels, the file
+    holds the true labels, and `acclimate run` prints accuracies.
     """
+    from time import perf_counter
+
     import numpy as np
 
-    from acclimate.arrays import unit_rows
     from acclimate.classifier import Classifier
-    from acclimate.cli.progress import progress_bar
-    from acclimate.errors import RunError
     from acclimate.files import check_writable
-    from acclimate.prompts import parse_template_option, read_labels
+    from acclimate.predict import encode_ahead
+    from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.sources.base import open_source, order_samples
     from acclimate.stream import FeatureStream, write_stream
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)
-    classifier = Classifier(
-        read_labels(labels),
-        model,
-        method="zero-shot",
-        templates=parse_template_option(template or []),
-        batch_size=batch_size,
-        workers=workers,
-        device=device,
-    )
-    parts: list[Any] = []
-    kept: list[int] = []
+    templates = options.read_templates(template)
+    classifier = Classifier(options.read_labels(labels), model, method="zero-shot", templates=templates, device=device)
+    parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
-        position = 0
-        for features, errors in classifier.features(samples):
-            parts.append(features)
-            for i, error in enumerate(errors, position):
-                if error is None:
-                    kept.append(i)
-                else:
-                    typer.echo(f"skipped {samples[i].name}: {error}", err=True)
-            position += len(errors)
-            advance(len(errors))
+        for batch in encode_ahead(samples, classifier.encoder, views=views, batch_size=batch_size, workers=workers):
+            parts.append(batch.features)
+            kept += batch.readable
+            for name, error in zip(batch.names, batch.errors, strict=True):
+                if error is not None:
+                    typer.echo(f"skipped {name}: {error}", err=True)
+            advance(len(batch.names))
     if not kept:
         raise RunError(f"none of the {len(samples)} images could be read.")
     known = {label: i for i, label in enumerate(classifier.labels)}
     truth = [known.get(samples[i].label or "") for i in kept]
-    adapter: Any = classifier.adapter
     stream = FeatureStream(
-        features=unit_rows(np.concatenate(parts).astype(np.float32), "features"),
-        class_vectors=adapter.class_vectors,
-        logit_scale=adapter.logit_scale,
-        class_names=classifier.labels,
+        features=classifier.head.unit_features(np.concatenate(parts)),
+        head=classifier.head,
         labels=None if None in truth else np.array(truth),
-        logit_bias=adapter.logit_bias,
-        metadata={
-            "encoder": model,
-            "files": json.dumps([samples[i].name for i in kept]),
-            "n_skipped": str(len(samples) - len(kept)),
-        },
+        files=tuple(samples[i].name for i in kept),
+        encoder=model,
+        prompts=", ".join(template or [DEFAULT_SET]),
+        skipped=len(samples) - len(kept),
+        encode_s=perf_counter() - began,
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"

@@ -1,20 +1,31 @@
-"""How far the work has come, on stderr."""
+"""A progress bar on stderr."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(total: int, verb: str, things: str) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr; only on a terminal, and gone when the work is done."""
+def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
+    """Show a progress bar on stderr while the block runs, if stderr is a terminal.
+
+    Args:
+        total: number of things to do.
+        verb: what is done to them: "encoding".
+        things: what they are: "images".
+        shown: False for no bar.
+
+    Yields:
+        A function to call with the number of things done since its last call, and optionally a note to show.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield lambda done: None
+    if not (shown and console.is_terminal):
+        yield lambda done, note="": None
         return
-    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), TextColumn(things), TimeRemainingColumn())
+    words = TextColumn(things), TextColumn("{task.fields[note]}")
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(verb, total=total)
-        yield lambda done: progress.advance(task, done)
+        task = progress.add_task(verb, total=total, note="")
+        yield lambda done, note="": progress.update(task, advance=done, note=note)

@@ -1,94 +1,78 @@
 """`acclimate serve`: classification over HTTP."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from acclimate.cli.classify import DEFAULT_MODEL, MODEL_HELP, TEMPLATE_HELP
+from acclimate.cli import options
 
-if TYPE_CHECKING:
-    from acclimate.serve.guard import GuardRules
-    from acclimate.serve.limits import Limits
-
-FIRST = "For streams made by their first images"
-WORKERS = (
-    "there is one process, for the state of a stream lives in it, and a second one would learn something else. Threads "
-    "read images and adapt, and all streams share the encoder's batches. For more than one machine, run a service on "
-    "each and give each stream to one of them."
-)
+NEW = "For streams created by their first images"
 
 
 def serve(
-    data: Annotated[Path, typer.Option(help="Folder for the state of all streams; made if it is not there.")],
-    model: Annotated[str, typer.Option(help=MODEL_HELP)] = DEFAULT_MODEL,
+    data: Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")],
+    model: options.Model = options.DEFAULT_MODEL,
     labels: Annotated[
         str | None,
-        typer.Option(help="Make a stream with these labels (commas, or a file) when images come for a new name."),
+        typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images."),
     ] = None,
     host: Annotated[
-        str, typer.Option(help="Address to listen on; others than loopback need --token-file.")
+        str, typer.Option(help="Address to listen on; any except loopback needs --token-file.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any.", min=0, max=65535)] = 8000,
-    token_file: Annotated[Path | None, typer.Option(help="Who may do what: NAME TOKEN STREAM=ACTION a line.")] = None,
+    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
+    token_file: Annotated[Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line.")] = None,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A name requests may use for this machine, besides localhost.")
+        list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{FIRST}: how to adapt.")] = "tda",
+    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = options.DEFAULT_METHOD,
     setting: Annotated[
-        list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{FIRST}: KEY=VALUE of the method.")
+        list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
-    template: Annotated[list[str] | None, typer.Option(help=TEMPLATE_HELP)] = None,
+    template: options.Templates = None,
+    views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
     thumbnails: Annotated[
-        bool, typer.Option("--thumbnails", help=f"{FIRST}: keep pictures of what is cached.")
+        bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
     ] = False,
     guard_share: Annotated[
-        float | None, typer.Option(help=f"{FIRST}: most of the cache entries one client may hold, 0 to 1.")
+        float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
     ] = None,
     guard_burst: Annotated[
-        int | None, typer.Option(help=f"{FIRST}: most entries of one client within --guard-window.")
+        int | None, typer.Option(help=f"{NEW}: samples of one client learnt within --guard-window.")
     ] = None,
     guard_window: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
     snapshot_every: Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")] = 1000,
     snapshot_seconds: Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")] = 300.0,
-    history: Annotated[int, typer.Option(help="Snapshots kept of a stream.")] = 24,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request.")] = 32 * 2**20,
-    max_pixels: Annotated[int, typer.Option(help="Pixels of an image.")] = 40_000_000,
-    max_images: Annotated[int, typer.Option(help="Images of a request.")] = 64,
-    max_labels: Annotated[int, typer.Option(help="Labels of a stream.")] = 2000,
-    max_streams: Annotated[int, typer.Option(help="Streams kept at once.")] = 1000,
-    max_queue: Annotated[int, typer.Option(help="Images that wait for the encoder.")] = 512,
-    timeout: Annotated[float, typer.Option(help="Seconds for a request.")] = 30.0,
-    batch_size: Annotated[int, typer.Option(help="Images encoded at once.")] = 32,
+    history: Annotated[int, typer.Option(help="Snapshots kept per stream.")] = 24,
+    max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 32 * 2**20,
+    max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
+    max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
+    max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
+    max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
+    max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
+    timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
+    batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
-    device: Annotated[str, typer.Option(help="auto, cpu, cuda, ...")] = "auto",
-    workers: Annotated[int | None, typer.Option(hidden=True)] = None,
+    device: options.Device = "auto",
 ) -> None:
-    """Classify images over HTTP: each stream adapts for itself, and survives restarts.
+    """Classify images over HTTP: each stream adapts on its own, and survives restarts.
 
-    The page is at /, the API documents at /docs. Ctrl-C finishes the requests under way and keeps every state.
-    Every option can be given as a variable, too: ACCLIMATE_SERVE_MODEL and so on.
+    The page is at /, the API documentation at /docs. Ctrl-C finishes the running requests and saves every state.
+    Every option can be set with an environment variable: ACCLIMATE_SERVE_MODEL and so on.
     """
+    from importlib.util import find_spec
+
     from acclimate.errors import InputError, MissingExtraError
 
-    if workers is not None:
-        raise InputError(f"--workers cannot be given: {WORKERS}")
-    try:
-        import fastapi  # noqa: F401
-        import prometheus_client  # noqa: F401
-        import python_multipart  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError(f"serving needs {error.name}: pip install 'acclimate[serve]'.") from None
+    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
+        if find_spec(package) is None:
+            raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
     from acclimate.encoders import load_encoder
-    from acclimate.serve.auth import read_tokens
-    from acclimate.serve.guard import GuardRules
+    from acclimate.serve.app import bind, create_app, is_loopback
+    from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
-    from acclimate.serve.metrics import Metrics
-    from acclimate.serve.security import LOOPBACK_NAMES
-    from acclimate.serve.server import bind, is_loopback, run
-    from acclimate.serve.service import Service
-    from acclimate.serve.streams import Streams
+    from acclimate.serve.security import LOOPBACK_NAMES, read_tokens
+    from acclimate.serve.streams import Streams, check_setup
 
     limits = Limits(
         body_bytes=max_body,
@@ -107,45 +91,25 @@ def serve(
     tokens = None if token_file is None else read_tokens(token_file)
     local = is_loopback(host)
     if tokens is None and not local:
-        raise InputError(f"on {host} strangers could reach this service; give --token-file, or stay on 127.0.0.1.")
-    guard = None if (guard_share, guard_burst) == (None, None) else GuardRules(guard_share, guard_burst, guard_window)
-    defaults = _defaults(labels, method, setting, template, thumbnails, guard, limits)
+        raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
+    guarded = guard_share is not None or guard_burst is not None
+    if labels is None and (
+        setting or template or thumbnails or guarded or views != 1 or method != options.DEFAULT_METHOD
+    ):
+        raise InputError("options for new streams need --labels.")
+    defaults = None
+    if labels is not None:
+        setup = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
+        setup |= {"templates": options.read_templates(template), "thumbnails": thumbnails}
+        if guarded:
+            setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
+        names, checked = check_setup(options.read_labels(labels), setup, limits)
+        defaults = {"labels": names, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
-        metrics = Metrics()
-        streams = Streams(data, load_encoder(model, device), limits, metrics)
-        listening.listen()  # so that the address works once it is shown
-        shown, taken = listening.getsockname()[:2]
-        address = f"[{shown}]:{taken}" if ":" in shown else f"{shown}:{taken}"
-        typer.echo(f"serving on http://{address} (API documents at /docs); Ctrl-C stops.")
-        run(Service(streams, metrics, tokens, hosts, defaults), listening)
-
-
-def _defaults(
-    labels: str | None,
-    method: str,
-    setting: list[str] | None,
-    template: list[str] | None,
-    thumbnails: bool,
-    guard: "GuardRules | None",
-    limits: "Limits",
-) -> dict[str, Any] | None:
-    """What streams are made with when their first images come; None if they are not made so."""
-    from acclimate.cli.settings import parse_settings
-    from acclimate.errors import InputError
-    from acclimate.prompts import parse_template_option, read_labels
-    from acclimate.serve.setup import check_labels
-
-    if labels is None:
-        if setting or template or thumbnails or guard or method != "tda":
-            raise InputError("settings of new streams were given, but no --labels to make them with.")
-        return None
-    templates = parse_template_option(template or [])
-    return {
-        "labels": check_labels(read_labels(labels), templates, limits),
-        "templates": templates,
-        "method": method,
-        "settings": parse_settings(method, setting or [], [method]),
-        "thumbnails": thumbnails,
-        "guard": guard,
-    }
+        streams = Streams(data, load_encoder(model, device), limits, defaults)
+        listening.listen()  # the address must work before it is printed
+        address, bound = listening.getsockname()[:2]
+        shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
+        typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
+        serve_app(create_app(streams, tokens, hosts), listening)

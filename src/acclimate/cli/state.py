@@ -1,90 +1,90 @@
-"""`acclimate state`: look into state files, merge them, compare them."""
+"""`acclimate state`: show, merge and compare state files."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-state = typer.Typer(help="Look into state files, merge them, compare them.", no_args_is_help=True)
+state = typer.Typer(help="Show, merge and compare state files.", no_args_is_help=True)
+Files = Annotated[list[Path], typer.Argument(help="State files.")]
 
 
 @state.command()
 def inspect(
-    files: Annotated[list[Path], typer.Argument(help="State files.")],
-    entries: Annotated[bool, typer.Option(help="List every cache entry.")] = False,
+    files: Files,
+    entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
-    """Show what state files hold: method, settings, classes, and what was learnt of each."""
+    """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from rich.console import Console
+    from rich.table import Column, Table
 
-    from acclimate.methods import load
-    from acclimate.methods.persist import cached_entries
+    from acclimate.methods import load_state
 
-    console = Console()
+    console = Console(highlight=False, markup=False)
     for path in files:
-        adapter = load(path)
-        console.print(f"[bold]{path}[/bold]  {path.stat().st_size / 1e6:.2f} MB", highlight=False)
-        console.print(adapter, highlight=False, markup=False)
-        for kind, listed in cached_entries(adapter).items():
-            console.print(_entry_table(kind, listed, adapter.class_names, entries))
+        adapter = load_state(path)
+        names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
+        console.print(f"{path}  {path.stat().st_size / 1e6:.2f} MB", style="bold")
+        console.print(adapter)
+        for origin, count in adapter.seen.items():
+            console.print(f"{count} samples of {origin or 'a stream without a name'}")
+        for part, kept in parts.items():
+            console.print(f"{part}: {len(kept)} entries")
+        if entries and parts:
+            headings = ["part", "entropy", "sample"]
+            listed = ((part, *entry) for part, kept in parts.items() for entry in kept)
+            rows = [(names[i], part, f"{entropy:.3g}", str(id)) for part, i, entropy, id in listed]
+        else:
+            headings = list(learnt)
+            rows = [(name, *(f"{v:.6g}" for v in row)) for name, *row in zip(names, *learnt.values(), strict=True)]
+        if parts or learnt:
+            table = Table("class", *(Column(name, justify="right") for name in headings), box=None, pad_edge=False)
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
 
 
 @state.command()
 def merge(
-    files: Annotated[list[Path], typer.Argument(help="State files of one kind.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")],
+    files: Files, out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")]
 ) -> None:
-    """Merge what several adapters learnt; the order of the files never matters."""
+    """Merge what was learnt on several streams; the order of the files does not matter."""
     from acclimate.files import check_writable
-    from acclimate.methods import load, save
-    from acclimate.methods import merge as merge_adapters
-    from acclimate.methods.persist import cached_entries
+    from acclimate.methods import load_state, merge_states, save_state
 
     check_writable(out)
-    merged = merge_adapters([load(path) for path in files])
-    save(merged, out)
-    total = sum(map(len, cached_entries(merged).values()))
-    typer.echo(f"{out}: {len(files)} states merged, {total} cache entries")
+    merged = merge_states([load_state(path) for path in files])
+    save_state(merged, out)
+    typer.echo(f"{out}: {len(files)} states merged, {merged.samples_seen} samples of {len(merged.seen)} streams")
 
 
 @state.command()
 def diff(
     one: Annotated[Path, typer.Argument(help="A state file.")],
-    other: Annotated[Path, typer.Argument(help="Another.")],
+    other: Annotated[Path, typer.Argument(help="Another state file.")],
 ) -> None:
-    """Say how two states differ; exit with 1 if they do."""
-    from acclimate.methods import load
-    from acclimate.methods.persist import cached_entries, compare
+    """Show how two states differ; exit with 1 if they do."""
+    import numpy as np
 
-    first, second = load(one), load(other)
-    lines = compare(first, second)
-    if first.samples_seen != second.samples_seen:
-        lines.append(f"samples seen: {first.samples_seen} against {second.samples_seen}")
-    if first.frozen != second.frozen:
-        lines.append(f"frozen: {first.frozen} against {second.frozen}")
-    ours, theirs = cached_entries(first), cached_entries(second)
-    for kind in sorted({*ours, *theirs}):
-        mine, yours = set(ours.get(kind, [])), set(theirs.get(kind, []))
+    from acclimate.methods import compare_states, load_state
+
+    first, second = load_state(one), load_state(other)
+    lines = compare_states(first, second)
+    for name in ("samples_seen", "frozen"):
+        ours, theirs = getattr(first, name), getattr(second, name)
+        if ours != theirs:
+            lines.append(f"{name.replace('_', ' ')}: {ours} against {theirs}")
+    parts = second.entries()
+    for part, entries in first.entries().items():
+        mine, yours = set(entries), set(parts.get(part, []))
         if mine != yours:
             only = f"{len(mine - yours)} only in the first, {len(yours - mine)} only in the second"
-            lines.append(f"{kind} cache: {len(mine & yours)} entries in both, {only}")
+            lines.append(f"{part}: {len(mine & yours)} entries in both, {only}")
+    columns = second.learnt()
+    for column, values in first.learnt().items():
+        if not parts and column in columns and len(values) == len(columns[column]):
+            difference = np.abs(values - columns[column]).max()
+            lines += [f"{column}: differs by up to {difference:.3g}"] if difference else []
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
-
-
-def _entry_table(kind: str, listed: list[tuple[int, float, int]], names: tuple[str, ...], every: bool) -> Any:
-    from rich.table import Table
-
-    table = Table(title=f"{kind} cache: {len(listed)} entries", title_justify="left", box=None, pad_edge=False)
-    for heading in ("class", "sample", "entropy") if every else ("class", "entries", "lowest entropy", "highest"):
-        table.add_column(heading, justify="left" if heading == "class" else "right")
-    if every:
-        for label, entropy, entry_id in listed:
-            table.add_row(names[label], str(entry_id), f"{entropy:.3g}")
-        return table
-    by_class: dict[int, list[float]] = {}
-    for label, entropy, _ in listed:
-        by_class.setdefault(label, []).append(entropy)
-    for label, entropies in by_class.items():
-        table.add_row(names[label], str(len(entropies)), f"{entropies[0]:.3g}", f"{entropies[-1]:.3g}")
-    return table

@@ -77,7 +77,7 @@ class Adapter(ABC):
         kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
             to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
-        needs: what it needs beside features: "views", "text" (a text tower), "labels".
+        needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
 

@@ -75,14 +75,9 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Ada
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
 
     Examples:
-        >>> import tempfile
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, load_state, save_state
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     save_state(adapter, f"{folder}/site.safetensors")
-        ...     load_state(f"{folder}/site.safetensors", like=adapter).name
-        'tda'
+        >>> load_state("nowhere.safetensors")
+        Traceback (most recent call last):
+        acclimate.errors.StateError: no state file at nowhere.safetensors.
     """
     return load_with_notes(path, like)[0]
 
@@ -164,12 +159,14 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
         if differences := compare_states(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
     if first.merges is None:
-        raise InputError(f"states of {first.name!r} cannot be merged: what it learns depends on the order of samples.")
+        raise InputError(
+            f"states of {first.name!r} cannot be merged: what it learns depends on the order of the samples."
+        )
     origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
     if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
         raise InputError(
             f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
-            f"{shared[0]!r}, which would count twice; merge each origin once, and name every stream's `origin`."
+            f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own `origin`."
         )
     merged = duplicate(first)
     dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}

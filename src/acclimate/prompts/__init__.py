@@ -6,9 +6,7 @@ from acclimate.prompts.templates import (
     as_words,
     clean_labels,
     example_prompts,
-    parse_template_option,
     prompts_for,
-    read_labels,
     template_sets,
 )
 
@@ -20,8 +18,6 @@ __all__ = [
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
-    "parse_template_option",
     "prompts_for",
-    "read_labels",
     "template_sets",
 ]

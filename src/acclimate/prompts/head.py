@@ -85,7 +85,7 @@ def build_head(
 
 def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> HostArray:
     """The mean unit vector (K, d), float32, of each label's prompts."""
-    label_of = {prompt: label for label, own in zip(labels, prompts, strict=True) for prompt in own}
+    label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
     distinct = list(label_of)
     batches = [_encode_batch(encoder, distinct[i : i + BATCH]) for i in range(0, len(distinct), BATCH)]
     if len({batch.shape[1] for batch in batches}) > 1:
@@ -96,7 +96,7 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
             kind = "all zeros" if peak == 0 else "NaN or infinity"
             raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
     units = dict(zip(distinct, unit_rows(vectors, "text vectors"), strict=True))
-    means = np.stack([np.mean([units[prompt] for prompt in own], axis=0, dtype=np.float64) for own in prompts])
+    means = np.stack([np.mean([units[prompt] for prompt in group], axis=0, dtype=np.float64) for group in prompts])
     for label, length in zip(labels, np.linalg.norm(means, axis=1), strict=True):
         if length < CANCELLED:
             raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")

@@ -5,13 +5,11 @@ prompts for each class, such as a language model writes, are given as a dict. Na
 """
 
 import json
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain, islice, zip_longest
-from pathlib import Path
 from typing import Any
 
 from acclimate.errors import InputError
@@ -52,16 +50,6 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     if not seen:
         raise InputError("there are no labels; pass at least one class name.")
     return tuple(seen.values())
-
-
-def read_labels(text_or_path: str) -> tuple[str, ...]:
-    """Labels from a file (one a line; blank lines and lines starting with # are skipped) or a comma-separated list."""
-    text = text_or_path.strip()
-    if os.path.exists(text):  # noqa: PTH110 (unlike pathlib, no error when a long list is no file name)
-        return clean_labels(_lines(_text(Path(text), "label file")))
-    if "," not in text and ("/" in text or text.endswith(".txt")):
-        raise InputError(f"no label file at {text}.")
-    return clean_labels(text.split(",") if text else [])
 
 
 @cache
@@ -108,27 +96,6 @@ def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3)
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 
 
-def parse_template_option(values: Sequence[str]) -> list[str] | dict[str, list[str]]:
-    """What the command line's template values mean; none at all mean the set `single`.
-
-    Args:
-        values: each is a template, a set's name, or a file: .txt with one template a line, .json with a list of
-            templates or a dict from class to full prompts. Such a dict stands alone.
-    """
-    found: list[str] = []
-    for value in values or (DEFAULT_SET,):
-        is_file = value.lower().endswith((".json", ".txt")) and not _PLACEHOLDER.search(value)
-        content = _template_file(Path(value)) if is_file else [value]
-        if isinstance(content, dict):
-            if len(values) > 1:
-                raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
-            return content
-        for template in content:
-            resolve(template)  # refuses what is no template
-        found += content
-    return found
-
-
 def resolve(template: Any) -> Sequence[Template]:
     """The templates that one value stands for: itself, or those of a named set."""
     if callable(template):
@@ -173,35 +140,3 @@ def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str
             raise InputError(f"{what} must map each class to a list of prompts; {name!r} has {str(given)[:80]!r}.")
         checked[name] = list(prompts)
     return checked
-
-
-def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
-    text = _text(path, "template file")
-    try:
-        content: Any = json.loads(text) if path.suffix.lower() == ".json" else _lines(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"the template file {path} is not JSON: {error}.") from None
-    if not isinstance(content, list | dict) or not content:
-        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return check_prompts(content, str(path)) if isinstance(content, dict) else content
-
-
-def _text(path: Path, what: str) -> str:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"no {what} at {path}.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give a {what}.") from None
-    except UnicodeDecodeError:
-        text = "\0"
-    except OSError as error:
-        raise InputError(f"the {what} {path} cannot be read: {error.strerror or error}.") from error
-    if "\0" in text:
-        raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
-    return text
-
-
-def _lines(text: str) -> list[str]:
-    """The lines that say something: not blank, and not starting with #."""
-    return [line for each in text.split("\n") if (line := each.strip()) and not line.startswith("#")]

@@ -1,43 +1,38 @@
-"""The encoder shared by all streams: images are prepared in threads and encoded in batches."""
+"""The encoder that all streams share: images are prepared in threads and encoded in batches."""
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from io import BytesIO
+from functools import lru_cache, partial
 from pathlib import Path
 from threading import Condition, Lock, Thread
 from time import monotonic, perf_counter
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.encoders import Encoder
-from acclimate.errors import BusyError, ImageError, ModelError
-from acclimate.images import open_image
-from acclimate.prompts import class_vectors
-from acclimate.serve.events import Events
+from acclimate.errors import ImageError, ModelError
+from acclimate.evidence import Head
+from acclimate.images import open_image, thumbnail
+from acclimate.predict import Preparer
+from acclimate.prompts import build_head
+from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
+from acclimate.serve.metrics import Metrics
 
-# Kinds of files to accept from strangers: common ones, decoded by Pillow itself and never by another program.
+# File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+RECENT = 32  # heads for the labels of single requests that are kept in memory
+Result = TypeVar("Result")
 
-RECENT = 32  # lists of labels whose vectors are kept in memory
 
-
-@dataclass(frozen=True)
-class Encoded:
-    """What became of a request's images.
-
-    Attributes:
-        features: (n, d) float32.
-        thumbnails: n small JPEG files, or none if they were not asked for.
-    """
+class Encoded(NamedTuple):
+    """The images of a request: features (n, d), or (n, V, d) for V views; n thumbnails, or none if not requested."""
 
     features: HostArray
     thumbnails: tuple[bytes, ...]
@@ -45,152 +40,193 @@ class Encoded:
 
 @dataclass
 class _Request:
-    rows: list[Any]
+    images: list[Any]  # the model inputs of each image, and once it is encoded its features
     thumbnails: list[bytes]
-    left: int
+    left: int  # images that are not encoded yet
     future: Future[Encoded] = field(default_factory=Future)
 
     def fail(self, error: Exception) -> None:
-        with suppress(InvalidStateError):  # another image failed first, or nobody waits any more
+        with suppress(InvalidStateError):  # another image failed first, or the request was cancelled
             self.future.set_exception(error)
 
 
-@dataclass(frozen=True)
-class _Texts:
-    """The text side of an encoder, without the fingerprint that would put its vectors on disk."""
-
-    encode_text: Callable[[Sequence[str]], HostArray]
-    fingerprint: str = ""
-
-
 class Batcher:
-    """One thread that encodes what all streams ask for, a batch at a time.
+    """Encodes the images of all streams in one thread, one batch at a time.
 
-    A batch is sent off when it is full, when its first image has waited for `limits.wait_s`, or when no other image is
-    on its way: nobody waits for company that cannot come.
+    A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
+    prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
+    and in a batch; the images of a batch have the same number of views.
 
     Args:
-        encoder: the model; also used to encode labels.
+        encoder: the model; it encodes the labels, too.
         limits: `batch`, `wait_s`, `queue`, `pixels`, `workers` and `thumbnail`.
+        metrics: counts batches and unreadable images.
         cache: folder for encoded labels.
-        events: told of every batch.
     """
 
-    def __init__(self, encoder: Encoder, limits: Limits, cache: Path | None = None, events: Events | None = None):
+    def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics, cache: Path | None = None) -> None:
         self.encoder, self.limits = encoder, limits
-        self._cache, self._events = cache, events or Events()
+        self._metrics, self._cache = metrics, cache
         self._pool = ThreadPoolExecutor(limits.workers or (os.cpu_count() or 1) + 1, "acclimate-prepare")
         self._change = Condition()
-        self._ready: deque[tuple[_Request, int, Any]] = deque()
-        self._waiting = 0  # images that are being prepared or ready
+        self._ready: deque[tuple[_Request, int, int]] = deque()  # request, position of the image in it, views
+        self.waiting = 0  # images in the queue, counting views
         self._closed = False
-        self._texts = Lock()  # tokenizers cannot be used from two threads at once
-        self._recent: dict[str, HostArray] = {}
-        self._thread = Thread(target=self._work, name="acclimate-encode", daemon=True)
+        self._texts = Lock()  # tokenizers are not thread-safe
+        self._recent_head = lru_cache(RECENT)(partial(build_head, encoder, cache=False))
+        self.preparer = lru_cache(None)(partial(Preparer, encoder))  # for so many views
+        self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
 
-    @property
-    def waiting(self) -> int:
-        """Images in the queue."""
-        return self._waiting
+    def submit(
+        self, images: Sequence[bytes], *, thumbnails: bool = False, views: int = 1, start: int = 0
+    ) -> Future[Encoded]:
+        """Queue image files for encoding; cancelling the future removes them from the queue.
 
-    def submit(self, images: Sequence[bytes], thumbnails: bool = False) -> Future[Encoded]:
-        """Ask for the features of encoded images; cancelling the future takes them out of the queue.
-
-        Raises:
-            BusyError: too many images are waiting. The future raises ImageError for an image that cannot be read.
+        `start` is the position of the first image in its stream, on which its views depend. BusyError is raised if too
+        many images are waiting; the future raises ImageError if an image cannot be read.
         """
         with self._change:
-            if self._closed or self._waiting + len(images) > self.limits.queue:
-                why = "the service is shutting down" if self._closed else f"{self._waiting} images are waiting already"
-                raise BusyError(f"{why}; send it again in a moment.")
-            self._waiting += len(images)
+            if self._closed or self.waiting + len(images) * views > self.limits.queue:
+                why = "the service is shutting down" if self._closed else f"{self.waiting} images are already waiting"
+                raise BusyError(f"{why}; try again in a moment.")
+            self.waiting += len(images) * views
         request = _Request([None] * len(images), [b""] * len(images) if thumbnails else [], len(images))
-        for place, image in enumerate(images):
-            self._pool.submit(self._prepare, request, place, image)
+        for position, image in enumerate(images):
+            self._pool.submit(self._prepare, request, position, image, self.preparer(views), start + position)
         return request.future
 
-    def class_vectors(self, labels: Sequence[str], templates: Any, keep: bool = True) -> HostArray:
-        """Unit vectors (K, d) of labels; kept on disk, or else only the last few in memory."""
+    def head(self, labels: Sequence[str], templates: Any) -> Head:
+        """The head of a stream's labels; their vectors are stored on disk."""
         with self._texts:
-            if keep:
-                return class_vectors(self.encoder, labels, templates, self._cache)
-            key = json.dumps([labels, templates])
-            vectors = self._recent.pop(key, None)
-            if vectors is None:
-                vectors = class_vectors(_Texts(self.encoder.encode_text), labels, templates)
-            self._recent[key] = vectors
-            if len(self._recent) > RECENT:
-                del self._recent[next(iter(self._recent))]
-            return vectors
+            return build_head(self.encoder, labels, templates, self._cache)
+
+    def head_for_request(self, labels: tuple[str, ...], template: str) -> Head:
+        """The head of the labels of a single request; only the most recent are kept, in memory."""
+        with self._texts:
+            return self._recent_head(labels, template)
 
     def close(self) -> None:
-        """Take nothing more, and return when all that was taken is done."""
+        """Accept no more images, and return when all accepted ones are encoded."""
         with self._change:
             self._closed = True
             self._change.notify_all()
         self._pool.shutdown(wait=True)
         self._thread.join()
 
-    def _prepare(self, request: _Request, place: int, content: bytes) -> None:
-        prepared = None
+    def _prepare(self, request: _Request, position: int, content: bytes, prepare: Preparer, index: int) -> None:
         try:
             if not request.future.done():
                 image = open_image(content, self.limits.pixels, FORMATS)
-                prepared = self.encoder.prepare(image)
+                request.images[position] = prepare(index, image)
                 if request.thumbnails:
-                    request.thumbnails[place] = _thumbnail(image, self.limits.thumbnail)
+                    request.thumbnails[position] = thumbnail(image, self.limits.thumbnail)
         except ImageError as error:
-            named = ImageError(f"image {place} cannot be read: {error}")
-            named.index = place
-            request.fail(named)
+            request.fail(ImageError(f"image {position} cannot be read: {error}"))
+            self._metrics.unreadable()
         except Exception as error:
             request.fail(error)
         with self._change:
-            if prepared is None:
-                self._waiting -= 1
+            if request.future.done():
+                self.waiting -= prepare.views
             else:
-                self._ready.append((request, place, prepared))
+                self._ready.append((request, position, prepare.views))
             self._change.notify_all()
 
-    def _work(self) -> None:
-        while batch := self._gather():
-            wanted = [(request, place, image) for request, place, image in batch if not request.future.done()]
+    def _run(self) -> None:
+        while batch := self._next_batch():
+            wanted = [each for each in batch if not each[0].future.done()]
             if wanted:
                 self._encode(wanted)
 
-    def _gather(self) -> list[tuple[_Request, int, Any]]:
-        """The next batch; empty when closed and drained."""
+    def _next_batch(self) -> list[tuple[_Request, int, int]]:
+        """Wait for the next batch; it is empty when the batcher is closed and has no more work."""
         with self._change:
-            while not self._ready and not (self._closed and not self._waiting):
+            while not self._ready and not (self._closed and not self.waiting):
                 self._change.wait()
             latest = monotonic() + self.limits.wait_s
-            while len(self._ready) < min(self.limits.batch, self._waiting) and (left := latest - monotonic()) > 0:
+            while not self._enough() and (left := latest - monotonic()) > 0:
                 self._change.wait(left)
-            batch = [self._ready.popleft() for _ in range(min(self.limits.batch, len(self._ready)))]
-            self._waiting -= len(batch)
+            batch: list[tuple[_Request, int, int]] = []
+            while self._ready and (not batch or self._fits(batch)):
+                batch.append(self._ready.popleft())
+            self.waiting -= sum(views for *_, views in batch)
             return batch
 
-    def _encode(self, batch: Sequence[tuple[_Request, int, Any]]) -> None:
-        began = perf_counter()
+    def _enough(self) -> bool:
+        """Whether the images that are ready fill a batch, or no others are being prepared."""
+        return sum(views for *_, views in self._ready) >= min(self.limits.batch, self.waiting)
+
+    def _fits(self, batch: Sequence[tuple[_Request, int, int]]) -> bool:
+        """Whether the next image that is ready can join a batch."""
+        views = batch[0][2]
+        return self._ready[0][2] == views and (len(batch) + 1) * views <= self.limits.batch
+
+    def _encode(self, batch: Sequence[tuple[_Request, int, int]]) -> None:
+        began, views = perf_counter(), batch[0][2]
         try:
-            features = np.asarray(self.encoder.encode_images([image for *_, image in batch]), np.float32)
+            inputs = [request.images[position] for request, position, _ in batch]
+            features = np.asarray(self.preparer(views).encode(inputs), np.float32)
         except Exception as error:
             for request, *_ in batch:
                 request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
-        self._events.encoded(len(batch), perf_counter() - began)
-        for (request, place, _), row in zip(batch, features, strict=True):
-            request.rows[place] = row
+        self._metrics.encoded(len(batch) * views, perf_counter() - began)
+        for (request, position, _), row in zip(batch, features, strict=True):
+            request.images[position] = row
             request.left -= 1
             if not request.left:
-                with suppress(InvalidStateError):  # nobody waits any more
-                    request.future.set_result(Encoded(np.stack(request.rows), tuple(request.thumbnails)))
+                with suppress(InvalidStateError):  # the request was cancelled
+                    request.future.set_result(Encoded(np.stack(request.images), tuple(request.thumbnails)))
 
 
-def _thumbnail(image: Image.Image, side: int) -> bytes:
-    small = image.copy()
-    small.thumbnail((side, side))
-    buffer = BytesIO()
-    small.save(buffer, "JPEG", quality=75)
-    return buffer.getvalue()
+class WorkQueue:
+    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads."""
+
+    def __init__(self, pool: Executor) -> None:
+        self.lock = Lock()  # held while work is done
+        self._pool = pool
+        self._change = Lock()
+        self._queue: deque[tuple[Callable[[Any], Any], Future[Any], Future[Any]]] = deque()
+        self._running = False
+
+    def put(self, work: Callable[[Any], Result], needs: Future[Any] | None = None) -> Future[Result]:
+        """Queue work behind everything that was queued before; returns a future of its result.
+
+        The work is called with the result of `needs`, which is awaited without occupying a thread. If `needs` fails, so
+        does the returned future; cancelling that before the work starts removes the work and cancels `needs`.
+        """
+        if needs is None:
+            needs = Future()
+            needs.set_result(None)
+        answer: Future[Result] = Future()
+        with self._change:
+            self._queue.append((work, needs, answer))
+        needs.add_done_callback(lambda _: self._wake())
+        answer.add_done_callback(lambda done: needs.cancel() if done.cancelled() else None)
+        return answer
+
+    def _wake(self) -> None:
+        with self._change:
+            if self._running or not self._next_is_ready():
+                return
+            self._running = True
+        self._pool.submit(self._run)
+
+    def _next_is_ready(self) -> bool:
+        return bool(self._queue) and self._queue[0][1].done()
+
+    def _run(self) -> None:
+        while True:
+            with self._change:
+                self._running = self._next_is_ready()
+                if not self._running:
+                    return
+                work, needs, answer = self._queue.popleft()
+            if answer.set_running_or_notify_cancel():
+                try:
+                    with self.lock:
+                        result = work(needs.result())
+                    answer.set_result(result)
+                except BaseException as error:
+                    answer.set_exception(error)

@@ -1,84 +1,62 @@
-"""A guard against poisoning: no client may fill a stream's caches alone, or in a hurry."""
+"""A guard against poisoning: it limits what one client can teach a stream."""
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from math import isfinite
 from time import monotonic
 
-from acclimate.errors import InputError
+from pydantic import BaseModel, ConfigDict, Field
 
-FORGET_ABOVE = 10_000  # clients whose bursts are remembered
+FORGET_ABOVE = 10_000  # clients whose recent samples are remembered
 
 
-@dataclass(frozen=True)
-class GuardRules:
-    """What a guard refuses.
+class GuardRules(BaseModel):
+    """Rules against poisoning. What counts are cache entries, or for methods without caches the samples learnt."""
 
-    Attributes:
-        share: the most of all cache entries that may come from one client, from 0 to 1; None for no such rule. A client
-            may always hold as many entries as there are labels, so that a stream can begin.
-        burst: the most samples of one client that may enter the caches within `window_s`; None for no such rule.
-        window_s: seconds.
-    """
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    share: float | None = None
-    burst: int | None = None
-    window_s: float = 60.0
-
-    def __post_init__(self) -> None:
-        if self.share is not None and not 0 < self.share <= 1:
-            raise InputError(f"a guard's share must be above 0 and at most 1, got {self.share}.")
-        if self.burst is not None and self.burst < 1:
-            raise InputError(f"a guard's burst must be at least 1, got {self.burst}.")
-        if not (isfinite(self.window_s) and self.window_s > 0):
-            raise InputError(f"a guard's window_s must be a number of seconds above 0, got {self.window_s}.")
+    share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Largest share of what was learnt that may come from one client. As many entries (or samples) as "
+        "there are labels are always allowed, so that a new stream can start.",
+    )
+    burst: int | None = Field(None, ge=1, description="Samples of one client that may be learnt within the window.")
+    window_s: float = Field(60.0, gt=0, allow_inf_nan=False, description="Length of the window in seconds.")
 
 
 class Guard:
-    """Decides, sample by sample, whether a stream may learn from a client.
-
-    Args:
-        rules: what to refuse.
-        clock: seconds that only grow.
-
-    Attributes:
-        refusals: samples refused so far.
-    """
+    """Decides for each sample whether a stream may learn from its client, and counts the `refusals`."""
 
     def __init__(self, rules: GuardRules, clock: Callable[[], float] = monotonic) -> None:
         self.rules, self.refusals = rules, 0
         self._clock = clock
-        self._admissions: dict[str, deque[float]] = {}
+        self._recent: dict[str, deque[float]] = {}  # times of each client's last `burst` samples
 
-    def refusal(self, client: str, held: int, entries: int, labels: int) -> str | None:
-        """Why nothing may be learnt from this client now; None if it may.
+    def refusal(self, client: str, taught: int, total: int, labels: int) -> str | None:
+        """Why the stream must not learn from this client now; None if it may.
 
-        Args:
-            client: who sent the sample.
-            held: cache entries that came from this client.
-            entries: all cache entries.
-            labels: of the stream.
+        This client has `taught` of a `total` of entries or samples, in a stream with so many labels.
         """
         share = self.rules.share
         reason = None
-        if share is not None and held >= labels and held + 1 > share * (entries + 1):
-            reason = f"this client holds {held} of {entries} cache entries, the guard allows a share of {share:g}"
-        elif self._in_a_burst(client):
-            reason = f"{self.rules.burst} samples of this client entered the caches within {self.rules.window_s:g} s"
+        if share is not None and taught >= labels and taught + 1 > share * (total + 1):
+            reason = f"this client has contributed {taught} of {total}, and the guard allows a share of {share:g}"
+        elif self._in_burst(client):
+            reason = f"{self.rules.burst} samples of this client were learnt within {self.rules.window_s:g} s"
         self.refusals += reason is not None
         return reason
 
-    def admitted(self, client: str) -> None:
-        """Count a sample that entered a cache."""
+    def learnt(self, client: str) -> None:
+        """Count a sample that entered a cache, or for methods without caches was learnt."""
         if self.rules.burst is None:
             return
         now = self._clock()
-        if len(self._admissions) >= FORGET_ABOVE:
+        if len(self._recent) >= FORGET_ABOVE:
             since = now - self.rules.window_s
-            self._admissions = {name: times for name, times in self._admissions.items() if times[-1] > since}
-        self._admissions.setdefault(client, deque(maxlen=self.rules.burst)).append(now)
+            self._recent = {name: times for name, times in self._recent.items() if times[-1] > since}
+        self._recent.setdefault(client, deque(maxlen=self.rules.burst)).append(now)
 
-    def _in_a_burst(self, client: str) -> bool:
-        times = self._admissions.get(client, deque())
+    def _in_burst(self, client: str) -> bool:
+        times = self._recent.get(client, deque())
         return len(times) == self.rules.burst and times[0] > self._clock() - self.rules.window_s

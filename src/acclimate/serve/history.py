@@ -1,176 +1,301 @@
-"""A stream's files: numbered snapshots, and beside each the journal of what was learnt after it.
+"""What a stream has learnt, in memory and on disk: numbered snapshots, each with a journal of what was learnt after it.
 
-The state is the newest snapshot and its journal. A snapshot that was taken in passing (and not because of a reset, say)
-equals the one before it and that one's journal; so if it is damaged, nothing is lost: the older ones lead to the same
-state. Nothing is ever written over: every snapshot has a new number, and the oldest are removed when there are many.
+The state of a stream is its newest snapshot plus that snapshot's journal. A snapshot that *continues* (one that was not
+taken because of a reset, say) equals the snapshot before it plus that one's journal, so if it is damaged, nothing is
+lost: the older files lead to the same state. Files are never overwritten: every snapshot gets a new number, and the
+oldest are removed when there are too many.
 """
 
 import os
+from base64 import b64decode, b64encode
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from itertools import accumulate, chain
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
 
-from acclimate.errors import StateError, StorageError
-from acclimate.methods import load, save
-from acclimate.methods.persist import read_notes
-from acclimate.serve.journal import Journal, read_journal
-from acclimate.serve.memory import Memory
+import numpy as np
+
+from acclimate.arrays import HostArray
+from acclimate.errors import InputError, StateError, StorageError
+from acclimate.evidence import Evidence
+from acclimate.files import write_atomically, writing
+from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
+from acclimate.predict import Adapted
+from acclimate.serve.errors import NotFoundError
+from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
+
+SNAPSHOT, JOURNAL = ".safetensors", ".journal"
 
 
 class History:
-    """The snapshots and journals in a stream's folder; used by one thread at a time, except `sync`.
+    """The adapter of a stream and the files in its folder; used by one thread at a time, with few exceptions.
+
+    Memory always equals the files: a sample is written to the journal before it is learnt, and a change takes effect
+    only once its snapshot is written. Otherwise a StorageError is raised, and everything stays as it was.
 
     Args:
-        folder: of the stream.
-        keep: snapshots to keep.
+        folder: the stream's folder.
+        keep: number of snapshots to keep.
+        adapter: starts a new history; when not given, the state is recovered from the files.
 
     Attributes:
-        samples: learnt since the last snapshot.
-        problem: what was damaged when the files were last read, and what was done about it; None if nothing.
+        adapter: what was learnt.
+        senders: for each cache, the client that sent each entry, by id.
+        taught: what each client has taught: its cache entries, or for methods without entries its samples.
+        thumbnails: small JPEG files of cache entries, by id.
+        samples: number of samples learnt since the last snapshot.
+        problem: what was damaged when the files were read, and what was done about it; None if nothing.
+
+    Raises:
+        StateError: there are no files that can be used.
     """
 
-    def __init__(self, folder: Path, keep: int) -> None:
+    adapter: Adapter
+    senders: dict[str, dict[int, str]]
+    taught: Counter[str]
+    thumbnails: dict[int, bytes]
+
+    def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None) -> None:
         self.folder, self._keep = folder, keep
         self.samples = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # of each readable snapshot: reason, time, samples_seen
+        self._about: dict[int, dict[str, Any]] = {}  # per snapshot: reason, time, samples_seen
+        if adapter is None:
+            self._recover()
+        else:
+            self.replace(adapter, {}, "created")
 
-    @property
-    def age(self) -> float:
-        """Seconds since the last snapshot."""
-        return monotonic() - self._taken
+    def learn(
+        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
+    ) -> Adapted:
+        """Write samples to the journal, then learn from them.
 
-    @property
-    def writable(self) -> bool:
-        """Whether the journal can be appended to, as far as is known; the next snapshot begins another."""
-        return self._journal is not None and not self._journal.failed
-
-    def recover(self) -> Memory:
-        """Read the newest state there is.
-
-        Raises:
-            StateError: no snapshot can be read.
+        `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
+        JPEG files, or none.
         """
-        numbers = sorted(self._numbers(".safetensors"))
-        memory, start, problems = None, 0, []
-        for number in reversed(numbers):
-            try:
-                memory, start = self.load(number), number
-                break
-            except StateError as error:
-                problems.append(self._without_folder(error))
-        if memory is None:
-            raise StateError(" ".join(problems) or "its folder holds no snapshot.")
-        whole, last = self._replay(memory, start, problems)
-        for number in numbers[: numbers.index(start) + 1]:
-            with suppress(StateError):  # a damaged one is none to go back to
-                self._about[number] = dict(read_notes(self._path(number, ".safetensors")).get("about", {}))
-        if whole is not None and last == start:
-            self._journal = Journal(self._path(start, ".journal"), whole)
-        else:  # go on under a new number; the damaged files stay as they are
-            try:
-                self.write(memory, "recovered", continues=False)
-            except StorageError as error:
-                problems.append(str(error))
-        self.problem = f"{'; '.join(problems)}. Serving what could be read." if problems else None
-        return memory
-
-    def _replay(self, memory: Memory, start: int, problems: list[str]) -> tuple[int | None, int]:
-        """Learn again what came after a snapshot; the size of the last journal if it is whole, and its number."""
-        snapshots, journals = self._numbers(".safetensors"), self._numbers(".journal")
-        number = start
-        for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self._path(number, ".journal"))
-            if number not in snapshots and not contents.records:
-                continue  # a snapshot was about to be taken
-            if number > start and not contents.about.get("continues"):
-                problems.append(f"snapshot {number} began anew, and what came after it cannot be used without it")
-                return None, number
-            for head, body in contents.records:
-                memory.replay(head, body)
-                self.samples += head.get("samples", 0)
-            if contents.damage is not None:
-                problems.append(f"{contents.damage}; what was learnt after that is lost")
-                return None, number
-        return contents.size, number
-
-    def load(self, number: int) -> Memory:
-        """The memory of a snapshot."""
-        path = self._path(number, ".safetensors")
-        return Memory(load(path), read_notes(path))
-
-    def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
-        """Note what is about to be learnt; returns a mark for `take_back`. StorageError if it cannot be written."""
-        if self._journal is None:
-            raise StorageError("the stream's state could not be written; make room on the disk.")
-        mark = self._journal.append(head, body)
-        self.samples += head.get("samples", 0)
-        return mark
-
-    def take_back(self, mark: int, samples: int) -> None:
-        """Undo the last `append`: it was not learnt after all."""
-        assert self._journal is not None
-        self._journal.cut(mark)
-        self.samples -= samples
-
-    def write(self, memory: Memory, reason: str, continues: bool, **about: Any) -> int:
-        """Write a snapshot and begin its journal; returns its number.
-
-        Args:
-            memory: what to write.
-            reason: why it was taken, for `snapshots`.
-            continues: whether it equals the snapshot before and that one's journal.
-            **about: more to say of it.
-
-        Raises:
-            StorageError: it could not be written; the state on disk is as before.
-        """
-        number = max([0, *self._numbers(".safetensors"), *self._numbers(".journal")]) + 1
-        about = {"reason": reason, "time": time(), "samples_seen": memory.adapter.samples_seen, **about}
-        try:  # the journal first: a snapshot that has none would hide what was appended to an older one
-            about_journal = {"continues": continues and self._journal is not None}
-            journal = Journal.create(self._path(number, ".journal"), about_journal)
-        except OSError as error:
-            raise StorageError(f"cannot write {number:08}.journal: {error.strerror or error}.") from error
+        record: dict[str, Any] = {"first_id": self._next_id, "shape": features.shape}
+        if client:
+            record["client"] = client
+        if thumbnails:
+            record["thumbnails"] = [len(each) for each in thumbnails]
+        body = features.tobytes() + b"".join(thumbnails)
+        size = self._append(record, body)
         try:
-            save(memory.adapter, self._path(number, ".safetensors"), {**memory.notes(), "about": about})
-        except StateError as error:
-            with suppress(OSError):
-                journal.path.unlink()
-            raise StorageError(self._without_folder(error)) from error
-        with suppress(OSError):  # the new snapshot holds what the old journal held
-            self.sync()
-        self._journal, self.samples, self._taken = journal, 0, monotonic()
-        self._about[number] = about
-        self._prune()
-        return number
+            step = self._learn(evidence, record, body)
+        except BaseException:
+            assert self._journal is not None
+            self._journal.cut(size)
+            self._recover()  # the adapter may have learnt some of the samples
+            raise
+        return Adapted(evidence, step, record["first_id"] + np.arange(len(features)))
+
+    def set_frozen(self, frozen: bool) -> None:
+        """Stop learning, or resume it."""
+        if self.adapter.frozen != frozen:
+            self._append({"frozen": frozen})
+            self.adapter.frozen = frozen
+
+    def snapshot(self, reason: str) -> int:
+        """Write a snapshot of the current state; returns its number."""
+        return self._write(self.adapter, self.notes(), reason, continues=True)
+
+    def replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
+        """Continue with another adapter and its `notes`; the current state is kept as a snapshot.
+
+        `reason` and `about` are stored with the snapshots.
+        """
+        if self.samples:
+            self.snapshot(f"before {reason}")
+        self._write(adapter, notes, reason, continues=False, **about)
+        self._set(adapter, notes)
+
+    def load(self, number: int | None = None) -> tuple[int, Adapter, dict[str, Any]]:
+        """Number, adapter and notes of a snapshot, by default the last one that differs from the current state."""
+        if number is None:
+            number = self._last_different()
+        if number not in self._about:
+            raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
+        return number, *self._load(number)
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """The readable snapshots, oldest first: id, time, reason, samples_seen."""
+        """The snapshots, oldest first: id, time, reason, samples_seen."""
         return [{"id": number, **about} for number, about in sorted(self._about.items())]
 
+    def entries(self) -> dict[str, int]:
+        """Number of entries in each cache; may be called from any thread."""
+        return {cache: len(senders) for cache, senders in self.senders.items()}
+
+    def notes(self) -> dict[str, Any]:
+        """Who taught what, and the thumbnails; to be stored with the adapter."""
+        clients = {str(i): client for senders in self.senders.values() for i, client in senders.items() if client}
+        thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
+        return {"clients": clients, "thumbnails": thumbnails, "taught": {} if self.senders else self.taught}
+
     def sync(self) -> None:
-        """Bring the journal to the disk; may be called from any thread."""
+        """Force the journal to the disk; may be called from any thread."""
         journal = self._journal
         if journal is not None:
             journal.sync()
 
-    def _prune(self) -> None:
-        good = sorted(self._about)[-self._keep :]
-        for ending in (".safetensors", ".journal"):
+    def snapshot_due(self, after_s: float) -> bool:
+        """Sync the journal; whether that fails, it cannot be written, or the last snapshot is old. For any thread."""
+        try:
+            self.sync()
+        except OSError:
+            return True
+        if self._journal is None or self._journal.failed:
+            return True
+        return self.samples > 0 and monotonic() - self._taken > after_s
+
+    def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
+        clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})
+        ids = {cache: [entry.id for entry in entries] for cache, entries in adapter.entries().items()}
+        self.adapter = adapter
+        self.senders = {cache: {i: clients.get(str(i), "") for i in each} for cache, each in ids.items()}
+        self.taught = Counter(client for senders in self.senders.values() for client in senders.values())
+        if not self.senders:
+            self.taught.update(notes.get("taught", {}))
+            self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
+        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in chain(*ids.values()) if str(i) in thumbnails}
+        self._next_id = adapter.next_id
+
+    def _append(self, record: Mapping[str, Any], body: bytes = b"") -> int:
+        if self._journal is None:
+            raise StorageError("the stream's state could not be written; free some disk space.")
+        return self._journal.append(record, body)
+
+    def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
+        """Learn from the samples of a journal record."""
+        first, count, client = record["first_id"], record["shape"][0], record.get("client", "")
+        step = self.adapter.adapt(evidence, first + np.arange(count))
+        self._next_id = first + count
+        self.samples += count
+        lengths = record.get("thumbnails", ())
+        ends = list(accumulate(lengths, initial=len(body) - sum(lengths)))  # the thumbnails follow the features
+        for cache, change in step.changes.items():
+            for position in change.admitted:
+                self.senders[cache][first + position] = client
+                if lengths:
+                    self.thumbnails[first + position] = body[ends[position] : ends[position + 1]]
+        self.taught[client] += sum(len(change.admitted) for change in step.changes.values()) if self.senders else count
+        for cache, change in step.changes.items():
+            for entry_id in change.dropped:
+                self._forget(cache, entry_id)
+        return step
+
+    def _forget(self, cache: str, entry_id: int) -> None:
+        sender = self.senders[cache].pop(entry_id, None)
+        if sender is None:  # entries of merged states may share an id
+            return
+        self.taught[sender] -= 1
+        if not any(entry_id in senders for senders in self.senders.values()):
+            self.thumbnails.pop(entry_id, None)
+
+    def _recover(self) -> None:
+        """Read the newest state there is."""
+        numbers, problems = sorted(self._numbers(SNAPSHOT)), []
+        for start in reversed(numbers):
+            try:
+                self._set(*self._load(start))
+                break
+            except StateError as error:
+                problems.append(str(error))
+        else:
+            raise StateError(" ".join(problems) or "its folder has no snapshot.")
+        for number in numbers[: numbers.index(start) + 1]:
+            if about := read_journal(self._path(number, JOURNAL), ABOUT_BYTES).about:
+                self._about[number] = about
+        self.samples = 0
+        size = self._replay(start, problems)
+        if size is not None:
+            self._journal = Journal(self._path(start, JOURNAL), size)
+        else:  # continue under a new number; the damaged files stay as they are
+            try:
+                self._write(self.adapter, self.notes(), "recovered", continues=False)
+            except StorageError as error:
+                problems.append(str(error))
+        if problems:
+            self.problem = f"{'; '.join(problems)}. Serving what could be read."
+
+    def _replay(self, start: int, problems: list[str]) -> int | None:
+        """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
+        snapshots, journals = self._numbers(SNAPSHOT), self._numbers(JOURNAL)
+        last, size = start, 0
+        for number in range(start, max([*snapshots, *journals]) + 1):
+            contents = read_journal(self._path(number, JOURNAL))
+            if number not in snapshots and not contents.records:
+                continue  # a snapshot was about to be taken
+            if number > start and not contents.about.get("continues"):
+                problems.append(f"snapshot {number} cannot be read, and what was learnt after it depends on it")
+                return None
+            for record, body in contents.records:
+                if "frozen" in record:
+                    self.adapter.frozen = record["frozen"]
+                else:
+                    shape = record["shape"]
+                    features = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
+                    self._learn(self.adapter.head.observe(features), record, body)
+            if contents.damage is not None:
+                problems.append(f"{contents.damage}; what was learnt after that is lost")
+                return None
+            last, size = number, contents.size
+        return size if last == start else None
+
+    def _last_different(self) -> int:
+        numbers = sorted(self._about)
+        if numbers and not self.samples:
+            current = self._about[numbers[-1]].get("of", numbers[-1])  # where the last rollback went back to
+            numbers = [number for number in numbers if number < current]
+        if not numbers:
+            raise InputError("there is no older snapshot to go back to.")
+        return numbers[-1]
+
+    def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
+        """Write a snapshot and start its journal; returns its number.
+
+        `continues` says whether it equals the snapshot before it plus that one's journal. If it cannot be written, a
+        StorageError is raised and the state on disk is unchanged.
+        """
+        number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
+        about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen}
+        about["continues"] = continues and self._journal is not None
+        content = state_to_bytes(adapter, notes)
+        snapshot, path = self._path(number, SNAPSHOT), self._path(number, JOURNAL)
+        with writing(path.name, StorageError):  # the journal first: a snapshot without one would hide an older journal
+            journal = Journal.create(path, about)
+        try:
+            with writing(snapshot.name, StorageError):
+                write_atomically(snapshot, content)
+        except StorageError:
+            with suppress(OSError):
+                path.unlink()
+            raise
+        with suppress(OSError):  # the new snapshot contains what the old journal does
+            self.sync()
+        self._journal, self.samples, self._taken = journal, 0, monotonic()
+        self._about[number] = about
+        self._remove_oldest()
+        return number
+
+    def _remove_oldest(self) -> None:
+        oldest = sorted(self._about)[-self._keep :][0]
+        for ending in (SNAPSHOT, JOURNAL):
             for number in self._numbers(ending):
-                if number < good[0]:
+                if number < oldest:
                     self._about.pop(number, None)
                     with suppress(OSError):
                         self._path(number, ending).unlink()
 
-    def _without_folder(self, error: StateError) -> str:
-        """What went wrong, for people who need not know where the service keeps its files."""
-        return str(error).replace(f"{self.folder}{os.sep}", "")
+    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
+        try:
+            return load_with_notes(self._path(number, SNAPSHOT))
+        except StateError as error:  # clients need not know the folder
+            raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
 
     def _numbers(self, ending: str) -> list[int]:
         return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]

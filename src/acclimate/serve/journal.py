@@ -1,7 +1,7 @@
-"""A journal: what happened since a snapshot, appended record by record, each with a checksum.
+"""A journal: what happened since a snapshot, appended as records with checksums.
 
-A record is on its way to the disk (one write to the operating system) before its answer is given, so a killed process
-loses nothing. A power cut may lose what was written since the last `sync`.
+A record is handed to the operating system with one write before the request is answered, so a killed process loses
+nothing. A power cut may lose what was written since the last `sync`.
 """
 
 import errno
@@ -15,43 +15,37 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from acclimate.errors import StorageError
+from acclimate.errors import StorageError, reason
 from acclimate.files import write_atomically
 
 MAGIC = b"acclimate journal 1\n"
-PREFIX = Struct("<III")  # length of the record, its checksum, checksum of these two
-HEAD = Struct("<I")  # length of the JSON that a record begins with
-_sync = getattr(os, "fdatasync", os.fsync)  # not every platform has the cheaper one
+PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
+ABOUT_BYTES = 4096  # at the start of a file, with its description
+HEAD = Struct("<I")  # length of the JSON at the start of the payload
+_sync = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not on every platform
 
 
 @dataclass
 class Contents:
-    """What a journal file holds.
+    """The content of a journal file."""
 
-    Attributes:
-        about: what it was created with.
-        records: head and body of each whole record.
-        size: length of the file up to the last whole record; what follows was torn off by a crash.
-        damage: what is wrong in the middle of the file; records after it are not used. None if nothing is.
-    """
-
-    about: dict[str, Any] = field(default_factory=dict)
-    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)
-    size: int = 0
-    damage: str | None = None
+    about: dict[str, Any] = field(default_factory=dict)  # the description it was created with
+    records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)  # head and body of the complete records
+    size: int = 0  # length of the file up to the last complete record; what follows was cut off by a crash
+    damage: str | None = None  # what is wrong in the middle of the file; records after that are not used
 
 
 class Journal:
     """Appends to a journal file, from one thread; `sync` may be called from another.
 
-    No file is held open, so that many streams need few handles, and a file that somebody removed is noticed.
+    The file is not kept open: many streams need few handles, and a file that was removed is noticed.
 
     Args:
-        path: a file that `create` made.
-        size: its length up to the last whole record; what follows is cut off by the next `append`.
+        path: a file that `create` wrote.
+        size: its length up to the last complete record; the next `append` cuts off what follows.
 
     Attributes:
-        failed: whether the last `append` could not be done.
+        failed: whether the last `append` failed.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -60,7 +54,7 @@ class Journal:
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
-        """Make a new file."""
+        """Write a new file."""
         content = MAGIC + _record(about, b"")
         write_atomically(path, content)
         return cls(path, len(content))
@@ -68,8 +62,7 @@ class Journal:
     def append(self, head: Mapping[str, Any], body: bytes = b"") -> int:
         """Write a record with one system call; returns the journal's length before it, for `cut`.
 
-        Raises:
-            StorageError: it could not be written; the journal is as before.
+        If it cannot be written, a StorageError is raised and the journal is unchanged.
         """
         record, before = _record(head, body), self.size
         self.failed = True
@@ -83,19 +76,17 @@ class Journal:
         except OSError as error:
             with suppress(OSError):
                 self.cut(before)
-            raise StorageError(
-                f"cannot write {self.path.name}: {error.strerror or error}; make room on the disk."
-            ) from error
+            raise StorageError(f"cannot write {self.path.name}: {reason(error)}; free some disk space.") from error
         self.size, self.failed = before + len(record), False
         return before
 
     def cut(self, size: int) -> None:
-        """Take back what was appended since the journal had this length."""
+        """Remove what was appended since the journal had this length."""
         self.size = size
         os.truncate(self.path, size)
 
     def sync(self) -> None:
-        """Bring what was written to the disk; returns at once if it is there."""
+        """Force what was written to the disk; return at once if it is there already."""
         size = self.size
         if size != self._synced:
             with open(self.path, "r+b") as file:
@@ -103,16 +94,17 @@ class Journal:
             self._synced = size
 
 
-def read_journal(path: Path) -> Contents:
-    """Everything whole in a journal file, and what is wrong with the rest."""
+def read_journal(path: Path, size: int = -1) -> Contents:
+    """The complete records in the first `size` bytes of a journal file, and what is wrong with the rest."""
     try:
-        content = path.read_bytes()
+        with open(path, "rb") as file:
+            content = file.read(size)
     except OSError as error:
-        return Contents(damage=f"{path.name} cannot be read: {error.strerror or error}")
+        return Contents(damage=f"{path.name} cannot be read: {reason(error)}")
     if not content.startswith(MAGIC):
-        return Contents(damage=f"{path.name} does not begin as a journal does")
+        return Contents(damage=f"{path.name} is not a journal")
     found = Contents(size=len(MAGIC))
-    written = len(content.rstrip(b"\0"))  # a power cut may leave zeros behind
+    written = len(content.rstrip(b"\0"))  # a power cut may leave zeros at the end
     while found.size < len(content):
         try:
             record = _next_record(content, found.size, written)
@@ -124,7 +116,7 @@ def read_journal(path: Path) -> Contents:
         found.records.append(record[:2])
         found.size = record[2]
     if not found.records:
-        found.damage = found.damage or f"{path.name} is cut off at its beginning"
+        found.damage = found.damage or f"{path.name} is cut off in its first record"
     else:
         found.about = found.records.pop(0)[0]
     return found
@@ -138,18 +130,15 @@ def _record(head: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _next_record(content: bytes, at: int, written: int) -> tuple[dict[str, Any], bytes, int]:
-    """Head, body and end of the record that begins here; EOFError if it is torn, ValueError if it is damaged.
+    """Head, body and end of the record at a position; EOFError if it is incomplete, ValueError if it is damaged.
 
-    Args:
-        content: of the file.
-        at: where the record begins.
-        written: where the last byte that is not zero ends.
+    `written` is the length of the file without zeros at its end.
     """
     begin = at + PREFIX.size
     if len(content) < begin:
         raise EOFError
-    length, checksum, own = PREFIX.unpack_from(content, at)
-    if crc32(content[at : at + 8]) != own:
+    length, checksum, prefix_checksum = PREFIX.unpack_from(content, at)
+    if crc32(content[at : at + 8]) != prefix_checksum:
         raise EOFError if written <= begin else ValueError
     payload = content[begin : begin + length]
     if len(payload) < length or crc32(payload) != checksum:

@@ -1,4 +1,7 @@
-"""Structured logs: JSON lines, one for each request; never images, tokens or what was answered."""
+"""What every request and response gets: an id, a line of JSON in the log, and security headers.
+
+Images, tokens and predictions are never logged.
+"""
 
 import json
 import logging
@@ -10,18 +13,28 @@ from uuid import uuid4
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from acclimate.serve.failures import failure
+from acclimate.serve.errors import failure
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
 
 
 class JsonLines(logging.Formatter):
-    """A record as one line of JSON; what comes from outside is escaped, so a line stays a line."""
+    """Formats a record as one line of JSON; text from clients is escaped, so it cannot start a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, message, the record's `fields`, and the traceback where there is one."""
+        """Time, level, message, the record's `fields`, and the traceback if there is one."""
         time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
         line |= getattr(record, "fields", {})
@@ -41,44 +54,46 @@ def log_to_stderr() -> None:
 
 
 class RequestLog:
-    """Middleware: gives each request an id, logs and times it, and turns an unforeseen error into a plain 500.
+    """Middleware: gives each request an id, logs and times it, and answers an unexpected error with a plain 500.
 
-    Args:
-        app: what answers.
-        finished: told of each request: method, path template, status, seconds.
+    Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. `finished` is called
+    after each request with method, path template, status and seconds.
     """
 
     def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
         self.app, self.finished = app, finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if SAFE_ID.fullmatch(given) else uuid4().hex
         scope.setdefault("state", {})["request_id"] = request_id
+        caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
+        added = HEADERS | {"x-request-id": request_id, "cache-control": caching}
         status = 0
 
-        async def sending(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message["headers"], (b"x-request-id", request_id.encode())]
+                headers = [(name.encode(), value.encode()) for name, value in added.items()]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         began = perf_counter()
         try:
-            await self.app(scope, receive, sending)
+            await self.app(scope, receive, send_with_headers)
         except Exception:
-            logger.exception("a request failed", extra={"fields": {"request_id": request_id}})
+            logger.exception("request failed", extra={"fields": {"request_id": request_id}})
             if not status:
-                await failure(scope, 500, "something went wrong here; the log has more under this request id.")(
-                    scope, receive, sending
-                )
-        route = getattr(scope.get("route"), "path", "unmatched")  # never the path itself: it may hold anything
-        method = scope["method"] if scope["method"] in METHODS else "other"  # so may this
+                answer = failure(scope, 500, "internal error; the service's log has details under this request id.")
+                await answer(scope, receive, send_with_headers)
+        # The path template and a known method only: the path itself is the client's text.
+        route = getattr(scope.get("route"), "path", "unmatched")
+        method = scope["method"] if scope["method"] in METHODS else "other"
         seconds = perf_counter() - began
         self.finished(method, route, status, seconds)
         fields = {"request_id": request_id, "method": method, "path": route, "status": status}

@@ -1,64 +1,70 @@
-"""What comes in and what goes out, as JSON."""
+"""The JSON of requests and responses."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from acclimate.methods import DEFAULT_METHOD, list_methods
+from acclimate.serve.guard import GuardRules
+
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+LARGEST = 1_000_000  # of a number in the settings
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="])]
-LARGEST = 1_000_000  # of a number among the settings; beyond it, nothing is meant and much can go wrong
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
-WholeNumber = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
 Label = Annotated[str, Field(examples=["cat"])]
+Name = Annotated[str, Field(examples=["shop-1"])]
+SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
+Frozen = Annotated[bool, Field(description="Whether it answers without learning.")]
+Degraded = Annotated[str | None, Field(description="What cannot be written to the disk at the moment.")]
+Broken = Annotated[str | None, Field(description="Which files were damaged, and what was done about it.")]
 
 
 class Request(BaseModel):
-    """A body; a field that is not known is an error."""
+    """A request body; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class GuardRequest(Request):
-    """Against poisoning: what one client may contribute."""
+class Setup(Request):
+    """What a stream is created with. Its labels are not part of it: they can change."""
 
-    share: float | None = Field(None, gt=0, le=1, description="Largest share of the cache entries of one client.")
-    burst: int | None = Field(None, ge=1, description="Most entries of one client within the window.")
-    window_s: float = Field(60.0, gt=0, description="Length of the window in seconds.")
+    templates: str | list[str] | dict[str, list[str]] = Field(
+        "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
+    )
+    method: str = Field(
+        DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
+    )
+    settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
+    views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
+    thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
+    guard: GuardRules | None = None
 
 
-class StreamRequest(Request):
+class StreamRequest(Setup):
     """A new stream."""
 
-    name: str = Field(pattern=NAME_PATTERN, examples=["shop-1"])
+    name: Name = Field(pattern=NAME_PATTERN)
     labels: list[Label] = Field(min_length=2, examples=[["cat", "dog", "bird"]])
-    templates: str | list[str] | dict[str, list[str]] = Field(
-        "single", description="A prompt with {}, a set's name, several of them, or the full prompts of each label."
-    )
-    method: str = Field("tda", description="How to adapt.")
-    settings: dict[str, bool | WholeNumber | Number | str] = Field({}, description="Settings of the method.")
-    thumbnails: bool = Field(False, description="Keep small pictures of the images in the caches.")
-    guard: GuardRequest | None = None
 
 
 class ImagesRequest(Request):
     """Images to classify."""
 
     images: list[Base64] = Field(min_length=1)
-    adapt: bool | None = Field(None, description="Learn from these images; as the query parameter.")
-    top_k: int | None = Field(None, ge=1, description="Labels to name for each image; as the query parameter.")
 
 
 class LabelsRequest(Request):
-    """Labels to add and to remove; what was learnt of the others stays."""
+    """Labels to add and to remove; what was learnt about the others is kept."""
 
     add: list[Label] = []
     remove: list[Label] = []
 
 
 class RollbackRequest(Request):
-    """Where to go back to."""
+    """The snapshot to go back to."""
 
-    snapshot: int | None = Field(None, description="A snapshot's id; the last one when not given.")
+    snapshot: int | None = Field(None, description="Id of a snapshot; the last one by default.")
 
 
 class TaskParameters(BaseModel):
@@ -83,61 +89,57 @@ class Answer(BaseModel):
 
 
 class Result(BaseModel):
-    """What is said of one image."""
+    """The prediction for one image."""
 
-    id: int | None = Field(description="Names the image in the caches; null if it was not learnt from.")
-    predictions: list[Answer] = Field(description="The adapted answer, best first.")
-    zero_shot: Answer = Field(description="The model's own answer.")
-    entropy: float = Field(description="Of the model's own answer, in nats.")
-    changed: bool = Field(description="Whether adapting changed the answer.")
-    admitted: list[str] = Field(description="The caches it entered.")
-    refused: str | None = Field(description="Why a guard or the disk kept it from being learnt.")
+    id: int | None = Field(description="Identifies the image in the caches; null if it was not learnt.")
+    predictions: list[Answer] = Field(description="The adapted prediction, best label first.")
+    zero_shot: Answer = Field(description="The prediction of the model without adaptation.")
+    entropy: float = Field(description="Entropy of the zero-shot prediction in nats.")
+    changed: bool = Field(description="Whether adaptation changed the predicted label.")
+    admitted: list[str] = Field(description="The caches that the image entered.")
+    refused: str | None = Field(description="Why the image was not learnt, if the guard or the disk prevented it.")
 
 
 class Classified(BaseModel):
-    """Answers in the order of the images."""
+    """Predictions in the order of the images."""
 
-    stream: str
+    stream: Name
     results: list[Result]
 
 
 class Summary(BaseModel):
-    """A stream in a list."""
+    """A stream in a list; a stream that cannot be used has only a name and `broken`."""
 
-    name: str = Field(examples=["shop-1"])
-    method: str | None = Field(description="How it adapts; null, as what follows, if the stream cannot be used.")
-    samples_seen: int | None = Field(description="Images it has learnt from.")
-    frozen: bool | None = Field(description="Whether it answers without learning.")
-    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
-    broken: str | None = Field(description="What was damaged on the disk, and what was done about it.")
+    name: Name
+    method: str | None
+    samples_seen: SamplesSeen | None
+    frozen: Frozen | None
+    degraded: Degraded
+    broken: Broken
 
 
 class Summaries(BaseModel):
-    """Streams by name."""
+    """Streams, sorted by name."""
 
     streams: list[Summary]
 
 
-class Description(BaseModel):
+class Description(Setup):
     """A stream."""
 
-    name: str = Field(examples=["shop-1"])
+    name: Name
     labels: list[Label]
-    templates: Any = Field(description="Prompts.")
-    method: str = Field(description="How it adapts.", examples=["tda"])
-    settings: dict[str, Any] = Field(description="Of the method.")
-    thumbnails: bool = Field(description="Whether small pictures of what is in the caches are kept.")
-    guard: GuardRequest | None
-    refusals: int = Field(description="Images that the guard has kept from being learnt from since the start.")
-    samples_seen: int = Field(description="Images it has learnt from.")
-    frozen: bool = Field(description="Whether it answers without learning.")
-    entries: dict[str, int] = Field(description="Entries in each cache.", examples=[{"positive": 9, "negative": 4}])
-    snapshots: int = Field(description="Snapshots to roll back to.")
-    answered: int = Field(description="Images classified since the start.")
-    changed: int = Field(description="Answers that adapting changed since the start.")
+    refusals: int = Field(description="Images that the guard has refused since the service started.")
+    samples_seen: SamplesSeen
+    frozen: Frozen
+    entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
+    capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
+    snapshots: int = Field(description="Number of snapshots to roll back to.")
+    answered: int = Field(description="Images classified since the service started.")
+    changed: int = Field(description="Predictions that adaptation has changed since the service started.")
     changed_share: float
-    degraded: str | None = Field(description="What cannot be written to the disk at the moment.")
-    broken: str | None = Field(description="What was damaged on the disk, and what was done about it.")
+    degraded: Degraded
+    broken: Broken
 
 
 class Snapshot(BaseModel):
@@ -156,30 +158,38 @@ class Snapshots(BaseModel):
 
 
 class SnapshotId(BaseModel):
-    """Which snapshot was taken, or is now the state."""
+    """The snapshot that was taken, or that is now the state."""
 
     snapshot: int
 
 
 class Entry(BaseModel):
-    """Something learnt."""
+    """A cache entry."""
 
     cache: str
     label: Label
     entropy: float
     id: int
-    client: str = Field(description="Who sent it: the name of a token, or an address.")
-    thumbnail: str | None = Field(description="A picture as a data: address, where it is kept and asked for.")
+    client: str = Field(description="Who sent the image: the name of a token, or an address.")
+    thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
 
 
 class Entries(BaseModel):
-    """What was learnt."""
+    """All cache entries."""
 
     entries: list[Entry]
 
 
+class Learnt(BaseModel):
+    """What was learnt about each label."""
+
+    labels: list[Label]
+    columns: dict[str, list[float]] = Field(description="What the method has learnt, with one value per label.")
+    clients: dict[str, int] = Field(description="Cache entries, or for methods without caches samples, per client.")
+
+
 class Failure(BaseModel):
-    """What went wrong."""
+    """Why a request failed."""
 
     code: str
     message: str
@@ -187,6 +197,6 @@ class Failure(BaseModel):
 
 
 class Failed(BaseModel):
-    """The answer to a request that failed."""
+    """The response to a request that failed."""
 
     error: Failure

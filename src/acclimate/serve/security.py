@@ -1,116 +1,167 @@
-"""What stands before the routes: security headers, and a gate that turns strangers and floods away unread."""
+"""Who may send requests: tokens from a file, and a gate that refuses requests before their body is read."""
 
-from collections.abc import Collection
+import hmac
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal, get_args
 
 import anyio
 from fastapi import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from acclimate.serve.auth import Caller, Tokens
-from acclimate.serve.failures import failure
+from acclimate.errors import InputError
+from acclimate.serve.errors import failure
 from acclimate.serve.limits import Limits
 
+Action = Literal["classify", "manage"]
+TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
+SHORTEST = 16  # characters of a token
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
-# What says nothing of streams, images or labels. Everything else needs a token, routes yet to be written included.
-OPEN = ("/", "/docs", "/openapi.json", "/health/live", "/health/ready", "/v2/health/live", "/v2/health/ready")
+# Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
+OPEN = ("/", "/docs", "/openapi.json", "/health/live", "/health/ready")
 OPEN_FOLDER = "/page/"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 BODIES_HELD = 8  # full-sized bodies that all requests together may hold in memory
 
-HEADERS = {
-    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
-    "img-src 'self' blob: data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-    "cross-origin-opener-policy": "same-origin",
-    "cross-origin-resource-policy": "same-origin",
-    "permissions-policy": "camera=(), geolocation=(), microphone=()",
-    "referrer-policy": "no-referrer",
-    "x-content-type-options": "nosniff",
-    "x-frame-options": "DENY",
-}
+
+@dataclass(frozen=True)
+class Caller:
+    """The sender of a request.
+
+    Attributes:
+        name: of the token, or the client's address if the service has no tokens.
+        grants: (pattern of stream names, action) pairs; `manage` includes `classify`.
+    """
+
+    name: str
+    grants: tuple[tuple[str, str], ...] = (("*", "manage"),)
+
+    def may(self, action: Action, stream: str) -> bool:
+        """Whether an action on a stream is allowed."""
+        return any(granted in (action, "manage") and fnmatchcase(stream, pattern) for pattern, granted in self.grants)
 
 
-class SecurityHeaders:
-    """Middleware: puts `HEADERS` on every answer, and keeps answers of the API out of caches."""
+Tokens = Mapping[bytes, Caller]  # by the SHA-256 digest of the token; the token itself is not kept
 
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-        self.headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+def find_caller(tokens: Tokens, authorization: bytes) -> Caller | None:
+    """The owner of the token in an Authorization header; None if it is not a token of this service."""
+    scheme, _, token = authorization.partition(b" ")
+    digest = sha256(token.strip()).digest()
+    found = None
+    for known, caller in tokens.items():  # always all of them, so that the time taken reveals nothing
+        if hmac.compare_digest(digest, known):
+            found = caller
+    return found if scheme.lower() == b"bearer" else None
 
-        async def sending(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                caching = b"no-cache" if scope["path"] == "/" or scope["path"].startswith(OPEN_FOLDER) else b"no-store"
-                message["headers"] = [*message["headers"], *self.headers, (b"cache-control", caching)]
-            await send(message)
 
-        await self.app(scope, receive, sending)
+def read_tokens(path: Path) -> Tokens:
+    """Read a token file: one token per line; blank lines and lines that start with # are skipped.
+
+    A line has a name, the token itself or `sha256:` and its hexadecimal digest, and what the token allows: patterns of
+    stream names (`*` matches anything) with `classify`, `manage` or both, for example `shop-*=classify lab=manage`. A
+    token without any stream may still read the metrics and use the routes that belong to no stream.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"the token file {path} cannot be read: {error}.") from error
+    tokens: dict[bytes, Caller] = {}
+    for number, line in enumerate(lines, 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        where = f"{path}, line {number}"
+        name, *rest = line.split()
+        if not rest:
+            raise InputError(f"{where}: the format of a line is {TOKEN_LINE}.")
+        digest = _digest(rest[0], where)
+        if digest in tokens or name in {caller.name for caller in tokens.values()}:
+            raise InputError(f"{where}: the name {name!r} or its token is duplicated; remove one of the lines.")
+        tokens[digest] = Caller(name, tuple(grant for text in rest[1:] for grant in _grants(text, where)))
+    if not tokens:
+        raise InputError(f"there are no tokens in {path}; the format of a line is {TOKEN_LINE}.")
+    return tokens
+
+
+def _digest(secret: str, where: str) -> bytes:
+    if secret.startswith("sha256:"):
+        if not re.fullmatch("sha256:[0-9a-fA-F]{64}", secret):
+            raise InputError(f"{where}: sha256: must be followed by 64 hexadecimal digits, as printed by `sha256sum`.")
+        return bytes.fromhex(secret.removeprefix("sha256:"))
+    if len(secret) < SHORTEST:
+        raise InputError(f"{where}: the token is too short to be safe; make one with `openssl rand -hex 32`.")
+    return sha256(secret.encode()).digest()
+
+
+def _grants(text: str, where: str) -> list[tuple[str, str]]:
+    pattern, _, actions = text.partition("=")
+    granted = actions.split(",")
+    if not pattern or any(action not in get_args(Action) for action in granted):
+        raise InputError(f"{where}: {text!r} is not STREAM=classify, STREAM=manage or STREAM=classify,manage.")
+    return [(pattern, action) for action in granted]
 
 
 class Gate:
-    """Middleware: refuses before a body is read, and stops reading one that is too large or too slow.
+    """Middleware: refuses requests before their body is read, and stops reading bodies that are too large or too slow.
 
     Args:
-        app: what answers.
-        tokens: who may come in; None lets everybody in.
-        hosts: names a request may call this service by; None for any. A page elsewhere that points its own name at
-            127.0.0.1 (DNS rebinding) is found out by this.
-        limits: for bodies.
+        app: the application that handles the request.
+        tokens: the tokens of the service; None to accept everybody.
+        hosts: host names that requests may be sent to; None for any. This detects DNS rebinding: a page of another site
+            that resolves its own host name to 127.0.0.1.
+        limits: limits on bodies.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens | None, hosts: Collection[str] | None, limits: Limits) -> None:
         self.app, self.tokens, self.hosts, self.limits = app, tokens, hosts, limits
-        self.held = 0
+        self.held = 0  # bytes of all bodies in memory
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Handle a request."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
         body = Body(self, receive, scope)
 
-        async def sending(message: Message) -> None:
+        async def send_and_close(message: Message) -> None:
             if message["type"] == "http.response.start" and not body.complete:
-                # The rest of the body must not come, either.
-                message["headers"] = [*message["headers"], (b"connection", b"close")]
+                message["headers"] = [*message["headers"], (b"connection", b"close")]  # the rest must not be sent
             await send(message)
 
         try:
             app = self._refuse(scope) or self.app
-            await app(scope, body.receive, sending)
+            await app(scope, body.receive, send_and_close)
         finally:
             self.held -= body.size
 
     def _refuse(self, scope: Scope) -> Response | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
-        if self.hosts is not None and _name(host) not in self.hosts:
-            return failure(scope, 400, f"this service is not known as {_name(host)!r}; see --allow-host.")
+        if self.hosts is not None and _host_name(host) not in self.hosts:
+            return failure(scope, 400, f"{_host_name(host)!r} is not an allowed host name of this service.")
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
-            return failure(scope, 403, "pages of other sites may not send requests here.")
+            return failure(scope, 403, "requests from pages of other sites are not allowed.")
         address = scope["client"][0] if scope["client"] else ""
-        caller = Caller(address) if self.tokens is None else self.tokens.find(headers.get(b"authorization", b""))
+        authorization = headers.get(b"authorization", b"")
+        caller = Caller(address) if self.tokens is None else find_caller(self.tokens, authorization)
         if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
-            how = "send a token of this service in the header `Authorization: Bearer TOKEN`."
-            return failure(scope, 401, how, {"WWW-Authenticate": "Bearer"})
+            message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
+            return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length) > self.limits.body_bytes:
-            return failure(scope, 413, too_large(self.limits))
+            return failure(scope, 413, _too_large(self.limits))
         return None
 
 
 class Body:
-    """The body of one request, counted as it comes in.
-
-    Args:
-        gate: keeps the count of all bodies.
-        receive: where its parts come from.
-        scope: of the request.
-    """
+    """The body of one request, counted while it is received; the gate counts the bytes of all bodies."""
 
     def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
         self.gate, self._receive = gate, receive
@@ -121,31 +172,30 @@ class Body:
 
     async def receive(self) -> Message:
         """The next part."""
-        if self.complete:  # what comes now is the news that the client has gone, and that may take its time
+        if self.complete:  # the next message says that the client has disconnected, and may take any time
             return await self._receive()
         try:
             with anyio.fail_after(self.deadline - anyio.current_time()):
                 message = await self._receive()
         except TimeoutError:
-            raise HTTPException(408, "the body came too slowly; send smaller images, or fewer at once.") from None
+            raise HTTPException(408, "the body was sent too slowly; send smaller or fewer images.") from None
         part = len(message.get("body", b""))
         self.size += part
         self.gate.held += part
         self.complete = not message.get("more_body", False)
         limits = self.gate.limits
         if self.size > limits.body_bytes:
-            raise HTTPException(413, too_large(limits))
+            raise HTTPException(413, _too_large(limits))
         if self.gate.held > BODIES_HELD * limits.body_bytes:
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
 
-def too_large(limits: Limits) -> str:
-    """What to do about a body beyond the limit."""
-    return f"a request may have {limits.body_bytes} bytes; send smaller images, or fewer at once."
+def _too_large(limits: Limits) -> str:
+    return f"a request body may have at most {limits.body_bytes} bytes; send smaller or fewer images."
 
 
-def _name(host: str) -> str:
+def _host_name(host: str) -> str:
     """The name in a Host header, without the port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()

@@ -1,192 +1,323 @@
-"""A stream: images of one source, classified in order by an adapter of its own that survives restarts."""
+"""A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import replace
+from functools import wraps
 from pathlib import Path
-from threading import Lock
-from time import perf_counter
-from typing import Any, TypeVar
+from time import monotonic, perf_counter
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-from acclimate.errors import InputError, NotFoundError
-from acclimate.methods.persist import to_bytes
-from acclimate.serve.batcher import Batcher, Encoded
-from acclimate.serve.events import Events
-from acclimate.serve.lane import Lane
-from acclimate.serve.learner import Answered, Learner
+import numpy as np
 
-__all__ = ["Answered", "Stream"]
+from acclimate.arrays import HostArray
+from acclimate.errors import InputError, StateError, StorageError
+from acclimate.evidence import Evidence
+from acclimate.files import write_atomically
+from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.predict import Adapted, Prediction, predictions
+from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
+from acclimate.serve.errors import NotFoundError
+from acclimate.serve.guard import Guard
+from acclimate.serve.history import History
+from acclimate.serve.metrics import Metrics
+from acclimate.serve.schemas import Setup
 
+RETRY_S = 5.0  # between two attempts to write a snapshot
+LARGEST_ID = 2**52  # ids are sent as JSON numbers
+FILE, VERSION = "stream.json", 1
+Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
 
-class Stream:
-    """One stream; its methods may be called from any thread.
+def create_files(folder: Path, setup: Setup, model: str, adapter: Adapter, keep: int) -> None:
+    """Write the files of a new stream: its setup, the fingerprint of its model, and its first snapshot."""
+    folder.mkdir()
+    content = json.dumps({"version": VERSION, "model": model, "setup": setup.model_dump()}, indent=1)
+    write_atomically(folder / FILE, content.encode())
+    History(folder, keep, adapter)
 
-    `classify` and everything that changes the stream take their places in one queue, at the call. What changes the
-    stream waits for its turn, and is on disk when it returns; if it cannot be written, a StorageError is raised and the
-    stream stays as it was. All methods but `classify` may block: call them from a thread that may wait.
+
+def _read_setup(folder: Path) -> tuple[Setup, str]:
+    try:
+        fields = json.loads((folder / FILE).read_bytes())
+        if fields["version"] != VERSION:
+            raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
+        return Setup(**fields["setup"]), str(fields["model"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise StateError(f"{FILE} cannot be read ({error}); restore the file, or delete the stream.") from error
+
+
+def queued(
+    method: Callable[Concatenate["Stream", Options], Result],
+) -> Callable[Concatenate["Stream", Options], Result]:
+    """Decorator: run a method of a stream as part of its queue, and wait for the result."""
+
+    @wraps(method)
+    def run(stream: "Stream", /, *args: Options.args, **kwargs: Options.kwargs) -> Result:
+        def work(_: None) -> Result:
+            stream.check_open()
+            return method(stream, *args, **kwargs)
+
+        return stream.queue.put(work).result()
+
+    return run
+
+
+class Stream:
+    """One stream; its methods may be called from any thread, and all except `classify` may block.
+
+    `classify` and everything that changes the stream join one queue when they are called. A change is on disk when its
+    method returns; if it cannot be written, a StorageError is raised and the stream stays as it was.
 
     Args:
         name: of the stream.
-        folder: with the files that `Learner.create_files` made.
+        folder: with the files that `create_files` wrote.
         batcher: the shared encoder.
-        pool: where streams do their work.
-        events: told of every request.
+        pool: executes the work of streams.
+        metrics: counts every request.
 
     Raises:
-        StateError: the files cannot be used at all; the message says why.
+        StateError: the files cannot be used; the message says why.
     """
 
-    def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, events: Events) -> None:
+    def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:
         self.name, self.limits = name, batcher.limits
-        self._batcher, self._events = batcher, events
-        self._learner = Learner(folder, batcher)
-        self._lane = Lane(pool)
-        self._lock = Lock()  # held while the learner is used, so that it can be looked at from outside the lane
+        self._batcher, self._metrics = batcher, metrics
+        self.setup, model = _read_setup(folder)
+        self.history = History(folder, self.limits.history)
+        adapter = self.history.adapter
+        if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
+            raise StateError("it was made with another model; start the service with that model, or delete the stream.")
+        rules = self.setup.guard if adapter.parts else None  # a method without state cannot be poisoned
+        self._guard = None if rules is None else Guard(rules)
+        self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
+        self._retry_at = 0.0
+        self._received = adapter.next_id  # position of the next image
+        self._answered = self._changed = 0
         self._closed = False
+        self.queue = WorkQueue(pool)
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The classes, in order."""
-        return self._learner.memory.adapter.class_names
+        """The names of the classes, in order."""
+        return self.history.adapter.head.class_names
 
     def classify(
         self, images: Sequence[bytes], *, adapt: bool = True, top_k: int = 5, client: str = ""
-    ) -> "Future[list[Answered]]":
-        """Classify encoded images in order, behind all that was asked of this stream before.
+    ) -> "Future[list[Prediction]]":
+        """Classify image files in order, after everything that was requested from this stream before.
 
-        Args:
-            images: contents of image files, 1 to `limits.images`.
-            adapt: learn from them, unless the stream is frozen.
-            top_k: labels to name.
-            client: who sends them, for the guard.
-
-        Returns:
-            A future with an answer for each image, given once what was learnt is written down. If one of the images
-            cannot be read it raises ImageError, and nothing of the request is learnt. Cancelling it takes the request
-            back: when `cancel` says True, nothing of it was or will be learnt.
-
-        Raises:
-            InputError: too many images or none.
-            BusyError: too many images are waiting.
+        The images are learnt if `adapt`, unless the stream is frozen or its guard refuses the client. The future has a
+        prediction per image once what was learnt is written to the journal. If an image cannot be read, it raises
+        ImageError, and nothing of the request is learnt. If `cancel` returns True, nothing of the request was or will
+        be learnt.
         """
-        if not 1 <= len(images) <= self.limits.images:
-            raise InputError(f"a request must hold 1 to {self.limits.images} images, got {len(images)}.")
+        views = self.setup.views
+        most = min(self.limits.images, self.limits.queue // views)
+        if not 1 <= len(images) <= most:
+            raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        self._check_open()
-        encoded = self._batcher.submit(images, self._learner.setup.thumbnails)
-        return self._lane.put(lambda found: self._classify(found, adapt, top_k, client), encoded)
+        self.check_open()
+        start, self._received = self._received, self._received + len(images)
+        encoded = self._batcher.submit(images, thumbnails=self.setup.thumbnails, views=views, start=start)
+        return self.queue.put(lambda found: self._classify(found, adapt, top_k, client), encoded)
 
     def describe(self) -> dict[str, Any]:
-        """The stream in JSON's terms.
+        """The stream as JSON values.
 
-        `degraded` says why the disk cannot be written to, `broken` which files were damaged when they were read; both
-        None if all is well. `answered` and `changed` count images since the service began.
+        `degraded` is why the disk cannot be written to, and `broken` which files were damaged when they were read; both
+        are None normally. `answered` and `changed` count images since the service started.
         """
-        with self._lock:
-            return {"name": self.name, **self._learner.describe()}
-
-    def entries(self) -> dict[str, int]:
-        """Number of entries in each cache."""
-        with self._lock:
-            return {kind: len(held) for kind, held in self._learner.memory.entries.items()}
+        with self.queue.lock:
+            adapter = self.history.adapter
+            return {
+                **self.setup.model_dump(),
+                "name": self.name,
+                "labels": list(self.labels),
+                "settings": adapter.settings,
+                "refusals": 0 if self._guard is None else self._guard.refusals,
+                "samples_seen": adapter.samples_seen,
+                "frozen": adapter.frozen,
+                "entries": self.history.entries(),
+                "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
+                "snapshots": len(self.history.snapshots()),
+                "answered": self._answered,
+                "changed": self._changed,
+                "changed_share": self._changed / self._answered if self._answered else 0.0,
+                "degraded": " ".join(self._problems.values()) or None,
+                "broken": self.history.problem,
+            }
 
     def caches(self) -> list[dict[str, Any]]:
         """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
-        with self._lock:
-            return self._learner.caches()
+        with self.queue.lock:
+            history, names = self.history, self.labels
+            return [
+                {
+                    "cache": cache,
+                    "label": names[entry.class_index],
+                    "entropy": entry.entropy,
+                    "id": entry.id,
+                    "client": history.senders[cache].get(entry.id, ""),
+                    "thumbnail": history.thumbnails.get(entry.id),
+                }
+                for cache, entries in history.adapter.entries().items()
+                for entry in entries
+            ]
+
+    def learnt(self) -> dict[str, Any]:
+        """What was learnt about each label, as named columns, and how much each client has taught."""
+        with self.queue.lock:
+            columns = {name: values.tolist() for name, values in self.history.adapter.learnt().items()}
+            return {"labels": list(self.labels), "columns": columns, "clients": dict(+self.history.taught)}
 
     def snapshots(self) -> list[dict[str, Any]]:
-        """The snapshots to roll back to, oldest first: id, time, reason, samples_seen."""
-        with self._lock:
-            return self._learner.history.snapshots()
+        """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
+        with self.queue.lock:
+            return self.history.snapshots()
 
     def state_bytes(self) -> bytes:
-        """What was learnt, as a state file that `acclimate` reads; without clients and thumbnails."""
-        with self._lock:
-            return to_bytes(self._learner.memory.adapter)
+        """What was learnt, as the content of a state file; without clients and thumbnails."""
+        with self.queue.lock:
+            return state_to_bytes(self.history.adapter)
 
-    def freeze(self) -> None:
-        """Answer from what was learnt so far, and learn nothing more."""
-        self._do(lambda learner: learner.set_frozen(True))
+    @queued
+    def set_frozen(self, frozen: bool) -> None:
+        """Stop learning and answer from what was learnt so far, or resume learning."""
+        self.history.set_frozen(frozen)
 
-    def unfreeze(self) -> None:
-        """Learn again."""
-        self._do(lambda learner: learner.set_frozen(False))
-
+    @queued
     def snapshot(self) -> int:
-        """Keep the state as it is now in the history; returns the snapshot's id."""
-        return self._do(lambda learner: learner.history.write(learner.memory, "asked for", continues=True))
+        """Write a snapshot of the current state; returns its id."""
+        return self.history.snapshot("requested")
 
-    def reset(self) -> None:
-        """Forget everything learnt; the snapshots stay."""
-        self._do(lambda learner: learner.reset())
-
+    @queued
     def rollback(self, snapshot_id: int | None = None) -> int:
-        """Go back to a snapshot, labels included; a frozen stream stays frozen. Returns the snapshot's id.
+        """Go back to a snapshot, including its labels; a frozen stream stays frozen. Returns the snapshot's id.
 
-        Args:
-            snapshot_id: from `snapshots`. When not given, the last one; if nothing was learnt since, the one before.
-                Called again and again, it goes further and further back.
-
-        Raises:
-            NotFoundError: there is no such snapshot.
-            InputError: there is none before.
+        By default it is the last snapshot, or if nothing was learnt since then, the one before; repeated calls go
+        further and further back. NotFoundError if there is no such snapshot, InputError if there is no older one.
         """
-        return self._do(lambda learner: learner.rollback(snapshot_id))
+        number, adapter, notes = self.history.load(snapshot_id)
+        adapter.frozen = self.history.adapter.frozen
+        self._replace(adapter, notes, "rollback", of=number)
+        return number
 
+    @queued
+    def reset(self) -> None:
+        """Forget everything learnt; the snapshots remain."""
+        adapter = duplicate(self.history.adapter)
+        adapter.reset()
+        self._replace(adapter, {}, "reset")
+
+    @queued
     def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
-        """Remove labels and what was learnt of them, and add others: all of it, or nothing."""
-        self._do(lambda learner: learner.change_labels(add, remove))
+        """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
+        adapter, templates = duplicate(self.history.adapter), self.setup.templates
+        if remove:
+            adapter.remove_classes(remove)
+        kept = adapter.head.class_names
+        if new := self.limits.check_labels([*kept, *add], templates)[len(kept) :]:
+            adapter.add_classes(self._batcher.head(new, templates).class_vectors, new)
+        self._replace(adapter, self.history.notes(), "labels")
 
+    @queued
     def load_state(self, content: bytes) -> None:
-        """Go on from a state file; one that does not fit is refused with a StateError, and nothing changes."""
-        self._do(lambda learner: learner.load_state(content))
+        """Continue from a state file; one that does not fit is refused with a StateError, and nothing changes."""
+        adapter = state_from_bytes(content, like=self.history.adapter)
+        vectors = adapter.head.class_vectors
+        probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
+        with np.errstate(all="ignore"):
+            logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
+        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
+        if not np.isfinite(logits).all() or adapter.next_id > LARGEST_ID or min([0, *ids]) < 0:
+            raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
+        self._replace(adapter, {}, "uploaded")
 
     def tick(self) -> None:
-        """To be called now and then: brings the journal to the disk, and takes a snapshot if one is due."""
-        history = self._learner.history
-        try:
-            history.sync()
-            due = not history.writable or (history.samples > 0 and history.age > self.limits.snapshot_s)
-        except OSError:
-            due = True
-        if due:
-            self._lane.put(lambda _: self._keep())
+        """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
+        if self.history.snapshot_due(self.limits.snapshot_s):
+            self.queue.put(lambda _: None if self._closed else self._try_snapshot("time"))
 
     def close(self) -> "Future[None]":
-        """Finish what is queued, and keep what was learnt in a snapshot."""
-        return self._lane.put(lambda _: self._finish())
+        """Finish what is queued, and write a snapshot of what was learnt."""
 
-    def _classify(self, encoded: Encoded, adapt: bool, top_k: int, client: str) -> list[Answered]:
-        with self._lock:
-            self._check_open()
-            began = perf_counter()
-            answers, replaced = self._learner.classify(encoded, adapt, top_k, client)
-        self._events.adapted(answers, replaced, perf_counter() - began)
-        return answers
-
-    def _do(self, action: Callable[[Learner], Result]) -> Result:
-        """Wait for the stream's turn, then change it."""
-
-        def act(_: Any) -> Result:
-            with self._lock:
-                self._check_open()
-                return action(self._learner)
-
-        return self._lane.put(act).result()
-
-    def _keep(self) -> None:
-        with self._lock:
-            if not self._closed:
-                self._learner.keep("time")
-
-    def _finish(self) -> None:
-        with self._lock:
+        def work(_: None) -> None:
             self._closed = True
-            self._learner.close()
+            self._retry_at = 0.0
+            if self.history.samples:
+                self._try_snapshot("shutdown")
+            self.history.sync()
 
-    def _check_open(self) -> None:
+        return self.queue.put(work)
+
+    def check_open(self) -> None:
+        """Raise NotFoundError if the stream was deleted."""
         if self._closed:
-            raise NotFoundError(f"there is no stream {self.name!r} any more.")
+            raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+
+    def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
+        """Continue with another adapter."""
+        self.history.replace(adapter, notes, reason, **about)
+        self._received = adapter.next_id
+
+    def _classify(self, encoded: Encoded, learn: bool, top_k: int, client: str) -> list[Prediction]:
+        self.check_open()
+        began = perf_counter()
+        adapter, features = self.history.adapter, encoded.features
+        learn = learn and not adapter.frozen
+        # The guard decides for each sample. Evidence is computed first: an invalid row must fail before any is learnt.
+        size = 1 if learn and self._guard is not None else len(features)
+        parts = [slice(start, start + size) for start in range(0, len(features), size)]
+        evidence = [adapter.head.observe(features[part]) for part in parts]
+        found: list[Prediction] = []
+        replaced = 0
+        for part, seen in zip(parts, evidence, strict=True):
+            adapted, refused = None, None
+            if learn:
+                adapted, refused = self._learn(seen, features[part], client, encoded.thumbnails[part])
+            if adapted is None:
+                adapted = Adapted(seen, adapter.adapt(seen, learn=False), None)
+            replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
+            answers = predictions(adapter.head, adapted, top_k, range(part.start, part.stop))
+            found += [replace(answer, refused=refused) for answer in answers]
+        self._answered += len(found)
+        self._changed += sum(prediction.changed for prediction in found)
+        self._metrics.answered(found, len(adapter.head))
+        self._metrics.adapted(found, replaced, perf_counter() - began)
+        if self.history.samples * self.setup.views >= self.limits.snapshot_samples:
+            self._try_snapshot("samples")
+        return found
+
+    def _learn(
+        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]
+    ) -> tuple[Adapted | None, str | None]:
+        """Learn from samples; if that is refused, say why instead."""
+        guard, taught = self._guard, self.history.taught
+        if guard is not None and (refused := guard.refusal(client, taught[client], taught.total(), len(self.labels))):
+            return None, refused
+        try:
+            adapted = self.history.learn(evidence, features, client, thumbnails)
+        except StorageError as error:
+            self._problems["journal"] = str(error)
+            return None, str(error)
+        self._problems.pop("journal", None)
+        changes = adapted.step.changes.values()
+        if guard is not None and (not changes or any(change.admitted for change in changes)):
+            guard.learnt(client)
+        return adapted, None
+
+    def _try_snapshot(self, reason: str) -> None:
+        """Take a snapshot; a failure is reported in `describe`, and does not stop the stream."""
+        if monotonic() < self._retry_at:
+            return
+        try:
+            self.history.snapshot(reason)
+            self._problems.pop("snapshot", None)
+        except StorageError as error:
+            self._problems["snapshot"] = str(error)
+            self._retry_at = monotonic() + RETRY_S

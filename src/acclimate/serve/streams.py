@@ -1,65 +1,57 @@
-"""All streams of a service: made, found, listed, deleted, and loaded from disk at the start."""
+"""All streams of a service: created, found by name, listed, deleted, and loaded from disk at the start."""
 
+import asyncio
 import os
 import re
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
-from dataclasses import asdict
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock, Thread
 from typing import Any
 
-from acclimate.classifier import Prediction, predictions_from
-from acclimate.encoders import Encoder
-from acclimate.errors import (
-    ExistsError,
-    InputError,
-    NotFoundError,
-    StateError,
-    StorageError,
-    TooManyError,
-    UnusableError,
-)
-from acclimate.evidence import observe
-from acclimate.methods import create
-from acclimate.methods.base import configure, find
-from acclimate.serve.batcher import Batcher, Encoded
-from acclimate.serve.events import Events
-from acclimate.serve.guard import GuardRules
-from acclimate.serve.lane import Lane
-from acclimate.serve.learner import Learner
-from acclimate.serve.limits import Limits
-from acclimate.serve.setup import Setup, check_labels
-from acclimate.serve.stream import Stream
+import numpy as np
+from pydantic import ValidationError
 
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-THREADS = 8  # streams that work at once; those that write to the disk or encode labels hold no others up
+from acclimate.encoders import Encoder
+from acclimate.errors import InputError, StateError, StorageError, reason
+from acclimate.evidence import Head
+from acclimate.methods import Step, create, find_method, require
+from acclimate.predict import Adapted, Prediction, predictions
+from acclimate.serve.batcher import Batcher
+from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError, validation_message
+from acclimate.serve.limits import Limits
+from acclimate.serve.metrics import Metrics
+from acclimate.serve.schemas import NAME_PATTERN, Setup
+from acclimate.serve.stream import Stream, create_files
+
+NAME = re.compile(NAME_PATTERN)
+THREADS = 8  # streams that work at the same time
 
 
 class Streams:
-    """The streams of a folder; its methods may be called from any thread, and may block.
+    """The streams in a folder; methods may be called from any thread, and may block.
 
     Args:
-        folder: where streams are kept; made if it is not there. One service at a time may use it.
+        folder: where streams are stored; created if it does not exist. Only one service at a time may use it.
         encoder: the model that all streams share.
-        limits: on everything.
-        events: told of what happens; metrics count it.
+        limits: limits on everything.
+        defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
 
     Raises:
         InputError: the folder cannot be used, or another service uses it.
     """
 
     def __init__(
-        self, folder: Path, encoder: Encoder, limits: Limits | None = None, events: Events | None = None
+        self, folder: Path, encoder: Encoder, limits: Limits | None = None, defaults: Mapping[str, Any] | None = None
     ) -> None:
-        self.limits = limits or Limits()
-        self._folder, self._events = Path(folder) / "streams", events or Events()
+        self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
+        self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
-        self.batcher = Batcher(encoder, self.limits, Path(folder) / "texts", self._events)
+        self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts")
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
@@ -70,92 +62,75 @@ class Streams:
                     self._streams[path.name] = self._open(path.name)
                 except StateError as error:
                     self._unusable[path.name] = str(error)
-            elif path.name.startswith("."):  # half made or half deleted
+            elif path.name.startswith("."):  # half created or half deleted
                 shutil.rmtree(path, ignore_errors=True)
         self._closing = Event()
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
 
-    def create(
-        self,
-        name: str,
-        labels: Sequence[str],
-        templates: Any = "single",
-        method: str = "tda",
-        settings: Mapping[str, Any] | None = None,
-        thumbnails: bool = False,
-        guard: GuardRules | None = None,
-    ) -> Stream:
-        """Make a stream; it is on disk when this returns.
-
-        Args:
-            name: lower-case letters, digits, and `.`, `_`, `-` after the first; 64 characters at most.
-            labels: names of the classes, at least two.
-            templates: prompts, as for `Classifier`.
-            method: name of the adapter.
-            settings: of the method.
-            thumbnails: keep a small picture of every cached image.
-            guard: rules against poisoning.
+    def create(self, name: str, labels: Sequence[str], **options: Any) -> Stream:
+        """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
 
         Raises:
-            InputError: something cannot be used.
-            ExistsError: the name is taken.
-            TooManyError: there are as many streams as are allowed.
+            InputError: an argument cannot be used.
+            ExistsError: there is a stream with this name.
+            TooManyError: the maximum number of streams is reached.
             StorageError: it could not be written.
         """
         if not NAME.fullmatch(name):
-            raise InputError(f"a stream is named with a-z, 0-9, and after the first also . _ -, not {name[:80]!r}.")
-        self._check_room(name)
-        labels = check_labels(labels, templates, self.limits)
-        settings = dict(settings or {})
-        self._check_capacity(asdict(configure(find(method), settings)))
-        setup = Setup(self.batcher.encoder.fingerprint, templates, method, settings, thumbnails, guard)
+            raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
+        self._check_new(name)
+        labels, setup = check_setup(labels, options, self.limits)
+        self.batcher.preparer(setup.views)  # refuses a model that cannot make views
+        adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         unfinished = self._folder / f".new-{token_hex(8)}"
         try:
-            Learner.create_files(unfinished, setup, labels, self.batcher)
+            create_files(unfinished, setup, self.batcher.encoder.fingerprint, adapter, self.limits.history)
             with self._lock:
-                self._check_room(name)
+                self._check_new(name)
                 os.replace(unfinished, self._folder / name)
                 stream = self._streams[name] = self._open(name)
                 return stream
         except OSError as error:
-            raise StorageError(f"stream {name!r} could not be written: {error.strerror or error}.") from error
+            raise StorageError(f"the stream {name!r} could not be written: {reason(error)}.") from error
         finally:
             shutil.rmtree(unfinished, ignore_errors=True)
 
     def get(self, name: str) -> Stream:
-        """The stream of that name.
-
-        Raises:
-            NotFoundError: there is none.
-            UnusableError: there is one, but its files cannot be used.
-        """
+        """The stream with this name; NotFoundError if there is none, UnusableError if its files cannot be used."""
         stream = self._streams.get(name)
         if stream is not None:
             return stream
         if name in self._unusable:
-            raise UnusableError(f"stream {name!r} cannot be used: {self._unusable[name]}")
+            raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
+
+    def get_or_create(self, name: str) -> Stream:
+        """The stream with this name, created with the `defaults` if there is none."""
+        if self.defaults is not None and name not in self.names():
+            with suppress(ExistsError):  # another request was first
+                return self.create(name, **self.defaults)
+        return self.get(name)
 
     def names(self) -> list[str]:
         """The names of all streams, usable or not."""
         return sorted([*self._streams, *self._unusable])
 
     def describe(self) -> list[dict[str, Any]]:
-        """Every stream as `Stream.describe` tells it; of those that cannot be used, `name` and `broken` alone."""
+        """`Stream.describe` of every stream; for those that cannot be used, only `name` and `broken`."""
         usable = [stream.describe() for stream in list(self._streams.values())]
         unusable = [{"name": name, "broken": reason} for name, reason in self._unusable.items()]
         return sorted([*usable, *unusable], key=lambda each: str(each["name"]))
 
     def entries(self) -> Counter[str]:
-        """How many entries all caches of a kind hold together."""
+        """Number of entries per cache, summed over all streams."""
         total: Counter[str] = Counter()
         for stream in list(self._streams.values()):
-            total.update(stream.entries())
+            total.update(stream.history.entries())
         return total
 
     def delete(self, name: str) -> None:
-        """Finish what the stream has queued, then remove it and its files."""
+        """Finish the stream's queued work, then remove it and its files."""
         with self._lock:
             stream = self._streams.pop(name, None)
             if stream is None and self._unusable.pop(name, None) is None:
@@ -166,30 +141,21 @@ class Streams:
         try:
             os.replace(self._folder / name, gone)
         except OSError as error:
-            raise StorageError(f"stream {name!r} could not be removed: {error.strerror or error}.") from error
+            raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
-    def zero_shot(
-        self, images: Sequence[bytes], labels: Sequence[str], templates: Any = "single", top_k: int = 5
-    ) -> "Future[list[Prediction]]":
-        """The model's own answers for images and any labels; no stream, nothing learnt.
-
-        Raises:
-            InputError, BusyError: as for `Stream.classify`; the future may raise ImageError.
-        """
-        names = check_labels(labels, templates, self.limits)
-        encoder = self.batcher.encoder
-
-        def answer(encoded: Encoded) -> list[Prediction]:
-            vectors = self.batcher.class_vectors(names, templates, keep=False)
-            adapter = create("zero-shot", vectors, logit_scale=encoder.logit_scale, logit_bias=encoder.logit_bias)
-            seen = observe(encoded.features, adapter.class_vectors, adapter.logit_scale, adapter.logit_bias)
-            return predictions_from(names, seen, seen.logits, top_k, range(len(images)))
-
-        return Lane(self._pool).put(answer, self.batcher.submit(images))
+    async def zero_shot(self, image: bytes, labels: Sequence[str], template: str) -> Prediction:
+        """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
+        names = await asyncio.to_thread(self.limits.check_labels, labels, template)
+        encoded = await asyncio.wrap_future(self.batcher.submit([image]))
+        head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
+        evidence = head.observe(encoded.features)
+        found = predictions(head, Adapted(evidence, Step(evidence.logits), None), len(names), [0])
+        self.metrics.answered(found, len(head))
+        return found[0]
 
     def close(self) -> None:
-        """Finish all that is queued, keep every stream's state, and let go of the folder."""
+        """Finish all queued work, write the state of every stream, and release the folder."""
         self._closing.set()
         self._ticker.join()
         self.batcher.close()
@@ -198,18 +164,13 @@ class Streams:
         self._lock_file.close()
 
     def _open(self, name: str) -> Stream:
-        return Stream(name, self._folder / name, self.batcher, self._pool, self._events)
+        return Stream(name, self._folder / name, self.batcher, self._pool, self.metrics)
 
-    def _check_capacity(self, settings: Mapping[str, Any]) -> None:
-        for key, value in settings.items():
-            if key.endswith("capacity") and value > self.limits.capacity:
-                raise InputError(f"{key} may be at most {self.limits.capacity} here, got {value}.")
-
-    def _check_room(self, name: str) -> None:
+    def _check_new(self, name: str) -> None:
         if name in self._streams or name in self._unusable:
-            raise ExistsError(f"there is a stream {name!r} already; use it, or delete it first.")
+            raise ExistsError(f"there already is a stream {name!r}; use it, or delete it first.")
         if len(self._streams) + len(self._unusable) >= self.limits.streams:
-            raise TooManyError(f"there are {self.limits.streams} streams, the most allowed; delete one first.")
+            raise TooManyError(f"the maximum of {self.limits.streams} streams is reached; delete one first.")
 
     def _tick(self) -> None:
         while not self._closing.wait(self.limits.sync_s):
@@ -217,14 +178,31 @@ class Streams:
                 stream.tick()
 
 
+def check_setup(labels: Sequence[str], options: Mapping[str, Any], limits: Limits) -> tuple[tuple[str, ...], Setup]:
+    """The labels and the setup of a new stream; InputError if they cannot be used, before anything is encoded."""
+    try:
+        setup = Setup(**options)
+    except ValidationError as error:
+        raise InputError(validation_message(error.errors(include_url=False))) from None
+    names = limits.check_labels(labels, setup.templates)
+    most = min(limits.views, limits.queue)
+    if setup.views > most:
+        raise InputError(f"views must be from 1 to {most}, got {setup.views}.")
+    require(find_method(setup.method), views=setup.views > 1)
+    kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
+    if kept > limits.capacity:
+        raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed.")
+    return names, setup
+
+
 def _claim(folder: Path, streams: Path) -> Any:
-    """Make the folders and lock them for this process, where the platform can."""
+    """Create the folders and lock them for this process, where the platform supports it."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         streams.mkdir(exist_ok=True)
         file = open(folder / "lock", "w")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
-        raise InputError(f"cannot keep streams in {folder}: {error.strerror or error}.") from error
+        raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error
     with suppress(ImportError):
         import fcntl
 
@@ -232,7 +210,5 @@ def _claim(folder: Path, streams: Path) -> Any:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.close()
-            raise InputError(
-                f"another service uses {folder}; stop it, or give this one a folder of its own."
-            ) from error
+            raise InputError(f"another service uses {folder}; stop it, or use another folder for this one.") from error
     return file

@@ -1,7 +1,6 @@
-"""Images out of the body of a request."""
+"""Images from the body of a request."""
 
 from base64 import b64decode
-from dataclasses import dataclass
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
@@ -10,61 +9,42 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 
 from acclimate.errors import ImageError, InputError
-from acclimate.serve.failures import said
+from acclimate.serve.errors import validation_message
 from acclimate.serve.limits import Limits
 from acclimate.serve.schemas import ImagesRequest
 
 HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
 
 
-@dataclass(frozen=True)
-class Upload:
-    """What a request asks to have classified.
-
-    Attributes:
-        images: encoded images.
-        adapt: whether to learn from them, where the body says so.
-        top_k: how many labels to name, where the body says so.
-    """
-
-    images: list[bytes]
-    adapt: bool | None = None
-    top_k: int | None = None
-
-
-async def read_upload(request: Request, limits: Limits) -> Upload:
-    """Read a form or JSON; names and types that a form gives its files are not looked at."""
+async def read_images(request: Request, limits: Limits) -> list[bytes]:
+    """The image files in a form or in JSON; the names and types that a form gives its files are ignored."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
-        upload = Upload(await _form_files(request, limits))
+        images = await _form_files(request, limits)
     elif kind == "application/json":
-        upload = _from_json(await request.body())
+        try:
+            body = ImagesRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise InputError(validation_message(error.errors(include_url=False))) from None
+        images = [decode_image(text, position) for position, text in enumerate(body.images)]
     else:
-        raise HTTPException(415, f"{kind or 'no type'!r} is not understood here; {HOW}")
-    if len(upload.images) > limits.images:
-        raise InputError(f"{len(upload.images)} images are too many for one request; send at most {limits.images}.")
-    return upload
+        raise HTTPException(415, f"the content type {kind or 'none'!r} is not supported; {HOW}")
+    if len(images) > limits.images:
+        raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
+    return images
 
 
-def decode_image(text: str, place: int) -> bytes:
-    """The bytes of an image given as base64."""
+def decode_image(text: str, position: int) -> bytes:
+    """The content of an image file that was sent as base64."""
     try:
         return b64decode(text, validate=True)
     except ValueError:
-        raise ImageError(f"image {place} is not base64; addresses are not fetched, send the image itself.") from None
-
-
-def _from_json(body: bytes) -> Upload:
-    try:
-        asked = ImagesRequest.model_validate_json(body)
-    except ValidationError as error:
-        raise InputError(said(error.errors(include_url=False))) from None
-    return Upload([decode_image(text, place) for place, text in enumerate(asked.images)], asked.adapt, asked.top_k)
+        raise ImageError(f"image {position} is not base64; URLs are not fetched, send the image itself.") from None
 
 
 async def _form_files(request: Request, limits: Limits) -> list[bytes]:
     parser = MultiPartParser(request.headers, request.stream(), max_files=limits.images, max_fields=limits.images)
-    parser.spool_max_size = limits.body_bytes  # in memory, which the limit on bodies bounds; nothing on disk
+    parser.spool_max_size = limits.body_bytes  # in memory, which the limit on bodies bounds; never on disk
     try:
         form = await parser.parse()
     except (MultiPartException, FormParserError) as error:

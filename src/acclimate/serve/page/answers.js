@@ -1,9 +1,9 @@
-/** The answers of this visit: cards, the newest first, and the figures over all of them. */
+/** The answers to the images sent from this page: cards, newest first, and statistics over all of them. */
 
 import { draw, percent } from "./chart.js";
 
-const FIRST = 12; // cards shown until more are asked for
-const KEPT = 240; // cards kept; the figures count every image
+const FIRST = 12; // cards shown until "Show more"
+const KEPT = 240; // cards kept; the statistics count every image
 
 export class Answers {
   /** @param {(id: string) => HTMLElement} find elements of the page by id. */
@@ -25,15 +25,14 @@ export class Answers {
     this.figures();
   }
 
-  /** An answer of the service; `truth` is the label the image's folder names, or null. */
+  /** Add an answer of the service; `truth` is the label that the image's folder is named after, or null. */
   add({ path, truth }, result, src, key) {
     const [adapted] = result.predictions;
     const card = this.card(path, src);
     card.classList.toggle("changed", result.changed);
     fill(card.querySelector(".old"), result.zero_shot, truth);
     fill(card.querySelector(".new"), adapted, truth);
-    if (result.admitted.includes("positive")) card.querySelector(".why").textContent = "learnt";
-    if (result.admitted.includes("negative")) card.querySelector(".why").textContent = "learnt as an unsure one";
+    if (result.admitted.length) card.querySelector(".why").textContent = `entered the ${result.admitted.join(" and the ")} cache`;
     if (result.refused) card.querySelector(".why").textContent = `not learnt: ${result.refused}`;
     this.count += 1;
     this.changed += result.changed;
@@ -48,7 +47,7 @@ export class Answers {
     this.keep({ card, changed: result.changed, key });
   }
 
-  /** An image that got no answer, and why. */
+  /** Add an image that could not be classified, and why. */
   fail({ path }, message) {
     const card = this.card(path, "");
     card.classList.add("failed");
@@ -64,7 +63,7 @@ export class Answers {
     card.querySelector(".file").title = path;
     if (src) {
       const picture = document.createElement("img");
-      Object.assign(picture, { className: "thumb", src, alt: "" }); // the file's name stands beside it
+      Object.assign(picture, { className: "thumb", src, alt: "" }); // the file name is next to it
       card.querySelector(".thumb").replaceWith(picture);
     }
     return card;
@@ -78,7 +77,7 @@ export class Answers {
     this.figures();
   }
 
-  /** Keys of the entries whose pictures the cards show. */
+  /** Keys of the entries whose pictures are on cards. */
   get keys() {
     return new Set(this.records.map((record) => record.key));
   }
@@ -91,15 +90,15 @@ export class Answers {
     this.find("more").hidden = shown.size === wanted.length;
     this.find("answers-empty").hidden = shown.size > 0;
     this.find("answers-empty").textContent = this.records.length
-      ? "No answer changed so far."
-      : "None yet in this visit. Drop images, and they appear here, the newest first.";
+      ? "No answer was changed so far."
+      : "No images yet. Drop some, and their answers appear here, newest first.";
   }
 
   figures() {
     const { find } = this;
     find("share").textContent = percent(this.changed, this.count);
     find("counted").textContent = this.count.toLocaleString("en");
-    find("counted-word").textContent = this.unread ? `classified, ${this.unread} not readable` : "images classified";
+    find("counted-word").textContent = this.unread ? `images classified, ${this.unread} unreadable` : "images classified";
     find("right").textContent = percent(this.right, this.checked);
     find("right-before").textContent = percent(this.before, this.checked);
     for (const id of ["right-figure", "right-before-figure", "right-chart"]) find(id).hidden = !this.checked;
@@ -117,7 +116,7 @@ function fill(cell, answer, truth) {
   const mark = document.createElement("span");
   mark.className = right ? "mark right" : "mark wrong";
   mark.setAttribute("role", "img");
-  mark.setAttribute("aria-label", right ? "right" : "wrong");
+  mark.setAttribute("aria-label", right ? "correct" : "wrong");
   mark.textContent = right ? "\u2713" : "\u2717";
   cell.querySelector(".label").append("\u00a0", mark);
 }

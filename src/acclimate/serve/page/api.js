@@ -1,9 +1,9 @@
-/** Talking to the service: the token, and errors with the service's own words. */
+/** Requests to the service: the token, and errors with the service's message. */
 
-const KEY = "acclimate-token"; // in this tab only, and gone when it is closed
+const KEY = "acclimate-token"; // in the session storage of this tab
 
 export class ServiceError extends Error {
-  /** @param {number} status HTTP status, 0 if nothing answered; @param {number} wait seconds the service asks to wait. */
+  /** @param {number} status HTTP status, 0 if there was no response; @param {number} wait seconds before the next attempt. */
   constructor(status, message, wait = 0) {
     super(message);
     this.status = status;
@@ -12,7 +12,7 @@ export class ServiceError extends Error {
 }
 
 let askForToken; // (whether one was refused) -> Promise of a token, or of null
-let asking = null; // requests under way at the same time ask once
+let asking = null; // simultaneous requests ask only once
 
 export function whenTokenNeeded(ask) {
   askForToken = ask;
@@ -21,7 +21,7 @@ export function whenTokenNeeded(ask) {
 export const hasToken = () => sessionStorage.getItem(KEY) !== null;
 export const forgetToken = () => sessionStorage.removeItem(KEY);
 
-/** Ask the service; `body` is FormData or goes as JSON. Gives the JSON it answers. */
+/** Send a request; `body` is FormData or sent as JSON. Resolves with the JSON of the response. */
 export async function call(method, path, body) {
   for (;;) {
     const token = sessionStorage.getItem(KEY);
@@ -32,14 +32,14 @@ export async function call(method, path, body) {
     try {
       response = await fetch(path, { method, headers, body: plain ? JSON.stringify(body) : body, cache: "no-store" });
     } catch {
-      throw new ServiceError(0, "The service does not answer. Is it still running?");
+      throw new ServiceError(0, "The service does not respond. Is it still running?");
     }
     if (response.ok) return response.status === 204 ? null : response.json();
     if (response.status !== 401) throw await problem(response);
-    if (sessionStorage.getItem(KEY) !== token) continue; // another request has asked already
+    if (sessionStorage.getItem(KEY) !== token) continue; // another request has already asked
     asking ??= askForToken(token !== null).finally(() => (asking = null));
     const given = await asking;
-    if (given === null) throw new ServiceError(401, "This service asks for a token.");
+    if (given === null) throw new ServiceError(401, "This service needs a token.");
     sessionStorage.setItem(KEY, given);
   }
 }
@@ -49,10 +49,10 @@ async function problem(response) {
   try {
     message = (await response.json()).error.message;
   } catch {
-    // something between us and the service may answer with a page of its own
+    // a proxy may respond with a page of its own
   }
   return new ServiceError(response.status, message, Number(response.headers.get("Retry-After")) || 0);
 }
 
-/** Address of a stream, or of something below it. */
+/** Path of a stream, or of a route below it. */
 export const at = (stream, below = "") => `v1/streams/${encodeURIComponent(stream)}${below}`;

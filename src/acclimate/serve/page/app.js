@@ -1,24 +1,29 @@
-/** The page: choose a stream, send it images one by one, and watch what it answers and learns. */
+/** The page: choose a stream, send images one by one, and watch what it answers and learns. */
 
 import { Answers } from "./answers.js";
 import { at, call, forgetToken, hasToken, ServiceError, whenTokenNeeded } from "./api.js";
 import { Caches, keyOf } from "./caches.js";
-import { askForToken, chooseSnapshot, confirmReset, newStream } from "./dialogs.js";
+import { askForToken, chooseSnapshot, confirmReset, listMethods, newStream } from "./dialogs.js";
 import { folderOf, fromChooser, fromDrop, shuffle, smallPicture } from "./files.js";
+import { Learnt } from "./learnt.js";
 
-const WATCH = 3; // seconds between two looks at a stream that others may feed
-const UNREADABLE = [400, 413, 415, 422]; // the image's fault: say so and go on with the next
-const BUSY = 429; // the queue is full: wait as long as the service says, and try again
+const WATCH = 3; // seconds between two updates of a stream that other clients may use
+const UNREADABLE = [400, 413, 415, 422]; // the image cannot be used: show why and continue with the next
+const BUSY = 429; // the queue is full: wait as long as the service asks for, and try again
+const CACHES = "The images that the model was most certain about count for their label; some that it was uncertain about count against the labels it considered. The number is the entropy in nats: 0 is certain.";
+const STATISTICS = "This method stores no images, only running statistics of each label.";
+const NOTHING = "This method does not learn: it answers every image independently.";
 const $ = (id) => document.getElementById(id);
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
 const many = (number, thing) => `${number.toLocaleString("en")} ${thing}${number === 1 ? "" : "s"}`;
 
-const pictures = new Map(); // by key of the entry: {src, name} of the images this page has sent
+const pictures = new Map(); // by key of the entry: {src, name} of the images sent from this page
 const answers = new Answers($);
 const caches = new Caches($("labels"), $("label-card"), $("all-labels"), (key) => pictures.get(key));
+const learnt = new Learnt($("columns"), $("all-rows"));
 let stream = null; // as the service describes it
-let ready = null; // settled once the stream that was asked for is open
-let queue = []; // {file, path, truth} still to be sent
+let ready = null; // settled when the requested stream is open
+let queue = []; // {file, path, truth} that wait to be sent
 let total = 0;
 let sending = false;
 let paused = false;
@@ -36,6 +41,7 @@ async function listStreams() {
 }
 
 async function start() {
+  listMethods($("method")).catch(() => {}); // without the list, streams are created with the default method
   const names = await listStreams();
   const asked = location.hash.slice(1);
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
@@ -53,11 +59,12 @@ async function load(name) {
   pictures.clear();
   answers.clear();
   caches.clear();
+  learnt.clear();
   $("stream").value = name;
   history.replaceState(null, "", `#${name}`);
   describe(await call("GET", at(name)));
   for (const id of ["actions", "figures", "panels", "learnt"]) $(id).hidden = false;
-  await showCaches();
+  await showLearnt();
 }
 
 async function create(images = []) {
@@ -65,20 +72,22 @@ async function create(images = []) {
   if (name === null) return false;
   await listStreams();
   await open(name);
-  say(`Stream ${name} is ready.`);
+  say(`Created stream ${name}.`);
   return true;
 }
 
 function describe(described) {
   stream = described;
-  const { name, labels, method, frozen, samples_seen: seen, entries } = stream;
+  const { name, labels, method, views, frozen, samples_seen: seen, entries } = stream;
   document.title = `${name} · acclimate`;
   $("title").textContent = name;
-  $("lead").textContent = `${frozen ? "Frozen: it answers but learns nothing" : "Learning"} · ${labels.length} labels · ${method}`;
+  const parts = [frozen ? "Frozen: answers without learning" : "Learning", many(labels.length, "label"), method];
+  $("lead").textContent = [...parts, ...(views > 1 ? [`${views} views`] : [])].join(" · ");
   $("lead").classList.toggle("frozen", frozen);
   $("freeze").textContent = frozen ? "Unfreeze" : "Freeze";
   $("freeze").classList.toggle("on", frozen);
   $("seen").textContent = seen.toLocaleString("en");
+  $("kept-figure").hidden = !Object.keys(entries).length;
   $("kept").textContent = Object.values(entries).reduce((a, b) => a + b, 0).toLocaleString("en");
   const condition = stream.broken ?? stream.degraded;
   $("condition").hidden = !condition;
@@ -87,46 +96,70 @@ function describe(described) {
 
 // What it has learnt
 
-let looking = null;
-let lookAgain = false;
+let updating = null;
+let updateAgain = false;
 
-/** Look at the stream and its caches; calls while one is under way end in one more. */
-async function look() {
-  if (looking) {
-    lookAgain = true;
-    return looking;
+/** Show the current state of the stream; calls during an update lead to one more update. */
+async function update() {
+  if (updating) {
+    updateAgain = true;
+    return updating;
   }
-  looking = (async () => {
+  updating = (async () => {
     do {
-      lookAgain = false;
+      updateAgain = false;
       const began = performance.now();
       const described = await call("GET", at(stream.name));
-      if (described.name !== stream?.name) return; // another one was chosen meanwhile
+      if (described.name !== stream?.name) return; // another stream was chosen in the meantime
       describe(described);
-      await showCaches();
-      if (lookAgain) await pause((4 * (performance.now() - began)) / 1000); // images first, large caches now and then
-    } while (lookAgain && stream);
-  })().finally(() => (looking = null));
-  return looking;
+      await showLearnt();
+      if (updateAgain) await pause((4 * (performance.now() - began)) / 1000); // images first, large caches less often
+    } while (updateAgain && stream);
+  })().finally(() => (updating = null));
+  return updating;
 }
 
-async function showCaches() {
-  const { name, labels, settings, thumbnails } = stream;
-  let entries;
+async function showLearnt() {
+  const { name, capacity } = stream;
+  const cached = Object.keys(capacity).length > 0;
+  let found;
   try {
-    ({ entries } = await call("GET", at(name, "/caches")));
+    found = await call("GET", at(name, cached ? "/caches" : "/learnt"));
   } catch (error) {
     if (error.status !== 403) throw error;
-    for (const id of ["actions", "learnt"]) $(id).hidden = true; // this token is for classifying only
+    for (const id of ["actions", "learnt"]) $(id).hidden = true; // this token may only classify
     return;
   }
+  if (stream?.name !== name) return;
+  const statistics = !cached && Object.keys(found.columns).length > 0;
+  $("learnt-text").textContent = cached ? CACHES : statistics ? STATISTICS : NOTHING;
+  $("labels").hidden = !cached;
+  $("columns").hidden = !statistics;
+  if (statistics) learnt.update(found);
+  showClients(cached ? countClients(found.entries) : found.clients);
+  if (cached) await showCaches(found.entries);
+}
+
+function countClients(entries) {
+  const counts = {};
+  for (const { client } of entries) counts[client] = (counts[client] ?? 0) + 1;
+  return counts;
+}
+
+/** Show who has taught the stream, the largest contribution first. */
+function showClients(counts) {
+  const known = Object.entries(counts).filter(([client]) => client).sort(([, a], [, b]) => b - a);
+  const named = known.slice(0, 5).map(([client, count]) => `${client} (${count.toLocaleString("en")})`);
+  $("clients").hidden = !known.length;
+  $("clients").textContent = `Learnt from ${named.join(", ")}${known.length > 5 ? ` and ${known.length - 5} more` : ""}`;
+}
+
+async function showCaches(entries) {
+  const { name, labels, capacity, thumbnails } = stream;
   const known = new Set([...pictures.keys(), ...caches.keys]);
   const unknown = entries.some((entry) => !known.has(keyOf(entry.id, entry.entropy)));
   if (thumbnails && unknown) ({ entries } = await call("GET", at(name, "/caches?thumbnails=true")));
   if (stream?.name !== name) return;
-  const slots = (kind) => (settings[kind] ? settings[`${kind}_capacity`] : 0); // a cache can be switched off
-  const capacity = { positive: slots("positive"), negative: slots("negative") };
-  $("learnt").hidden = !(capacity.positive || capacity.negative); // and a method may have none
   caches.update(labels, entries, capacity);
   $("replaced").textContent = caches.replaced ? `${caches.replaced.toLocaleString("en")} replaced` : "";
   const needed = new Set([...caches.keys, ...answers.keys]);
@@ -137,24 +170,24 @@ async function showCaches() {
   }
 }
 
-/** Others may feed the stream, too: look now and then while nothing is sent from here. */
+/** Other clients may use the stream, too: update regularly while nothing is sent from this page. */
 async function watch() {
   for (;;) {
     await pause(WATCH);
     if (!stream || sending || document.hidden || !$("notice").hidden || document.querySelector("dialog[open]")) continue;
-    await attempt(look);
+    await attempt(update);
   }
 }
 
 // Images
 
 async function take(images) {
-  if (!images.length) return say("There is no image among these.");
-  await ready.catch(() => {}); // what went wrong has been said already
+  if (!images.length) return say("There are no images among these files.");
+  await ready.catch(() => {}); // the error is already shown
   if (!stream && !(await create(images))) return;
-  const spelt = (text) => text.toLowerCase().replaceAll("_", " ");
-  const labels = new Map(stream.labels.map((label) => [spelt(label), label]));
-  const items = images.map(({ file, path }) => ({ file, path, truth: labels.get(spelt(folderOf(path))) ?? null }));
+  const plain = (text) => text.toLowerCase().replaceAll("_", " ");
+  const labels = new Map(stream.labels.map((label) => [plain(label), label]));
+  const items = images.map(({ file, path }) => ({ file, path, truth: labels.get(plain(folderOf(path))) ?? null }));
   if ($("shuffle").checked) shuffle(items);
   if (!queue.length) total = 0;
   queue.push(...items);
@@ -163,7 +196,7 @@ async function take(images) {
   await attempt(send);
 }
 
-/** One image after the other, so that the stream learns in their order. */
+/** Send one image after the other, so that the stream learns them in order. */
 async function send() {
   paused = false;
   if (sending) return;
@@ -175,7 +208,7 @@ async function send() {
       const answer = await classify(item);
       const failed = answer instanceof ServiceError;
       const src = failed ? "" : await smallPicture(item.file);
-      if (queue[0] !== item) continue; // stopped meanwhile
+      if (queue[0] !== item) continue; // stopped in the meantime
       queue.shift();
       if (failed) answers.fail(item, answer.message);
       else show(item, answer, src);
@@ -188,12 +221,12 @@ async function send() {
     progress();
   }
   if (!queue.length && stream) {
-    await look();
+    await update();
     say(`Done: ${many(answers.count, "image")} classified, ${many(answers.changed, "answer")} changed.`);
   }
 }
 
-/** What the service says of an image: the answer, or the error if the image cannot be read. */
+/** The answer of the service, or the error if the image cannot be read. */
 async function classify(item) {
   const form = new FormData();
   form.append("image", item.file, "image");
@@ -214,7 +247,8 @@ function show(item, result, src) {
   const key = keyOf(result.id, result.entropy);
   if (src) pictures.set(key, { src, name: item.path });
   answers.add(item, result, src, key);
-  if (result.admitted.length) look().catch(() => {}); // if the service is gone, the next image says so
+  const learned = result.admitted.length || (result.id !== null && !Object.keys(stream.capacity).length);
+  if (learned) update().catch(() => {}); // if the service is gone, the next image reports it
 }
 
 function progress() {
@@ -222,7 +256,7 @@ function progress() {
   $("sent").max = Math.max(total, 1);
   $("sent").value = total - queue.length;
   $("sending").textContent = `${(total - queue.length).toLocaleString("en")} of ${many(total, "image")}${paused ? ", paused" : ""}`;
-  $("pause").textContent = paused ? "Go on" : "Pause";
+  $("pause").textContent = paused ? "Resume" : "Pause";
 }
 
 function stopSending() {
@@ -231,13 +265,13 @@ function stopSending() {
   progress();
 }
 
-// Words
+// Messages
 
 function say(text) {
   $("status").textContent = text;
 }
 
-/** Do something; if it fails, say why and offer to try again. */
+/** Run an action; if it fails, show why and offer to try again. */
 async function attempt(action) {
   $("notice").hidden = true;
   try {
@@ -256,24 +290,24 @@ const act = (id, action) => $(id).addEventListener("click", () => attempt(action
 act("new", () => create());
 act("freeze", async () => {
   describe(await call("POST", at(stream.name, stream.frozen ? "/unfreeze" : "/freeze")));
-  say(stream.frozen ? "Frozen: it answers but learns nothing." : "Learning again.");
+  say(stream.frozen ? "Frozen: the stream answers without learning." : "Learning again.");
 });
 act("snapshot", async () => {
   await call("POST", at(stream.name, "/snapshot"));
-  await look();
+  await update();
   say("Snapshot taken.");
 });
 act("rollback", async () => {
   if (!(await chooseSnapshot($, stream.name))) return;
-  caches.clear(); // nothing is replaced by this
-  await look();
+  caches.clear(); // a rollback does not count as replacing entries
+  await update();
   say("Rolled back.");
 });
 act("reset", async () => {
   if (!(await confirmReset($, stream.name))) return;
   caches.clear();
-  await look();
-  say("Everything learnt is forgotten.");
+  await update();
+  say("The stream was reset.");
 });
 act("forget", () => {
   forgetToken();
@@ -292,12 +326,12 @@ for (const [button, input] of [["choose-images", "images"], ["choose-folder", "f
   $(button).addEventListener("click", () => $(input).click());
   $(input).addEventListener("change", () => {
     const images = fromChooser($(input).files);
-    $(input).value = ""; // so that the same folder can be chosen again
+    $(input).value = ""; // allows the same folder to be chosen again
     attempt(() => take(images));
   });
 }
 
-// The whole page takes a drop: a near miss would otherwise make the browser leave it.
+// The whole page accepts a drop: otherwise the browser would open a file that misses the drop area.
 let inside = 0;
 const over = (change) => {
   inside = Math.max(0, inside + change);

@@ -1,13 +1,14 @@
-/** The caches: a card a label, a slot an entry. An entry keeps its slot until a better one takes it. */
+/** The caches: a card per label, a slot per entry. An entry keeps its slot until a better one replaces it. */
 
-const FEW = 48; // with more labels than this, only those that hold something are shown
+const FEW = 48; // with more labels than this, only those with entries are shown
+const TITLES = { positive: "For", negative: "Against" };
 
-/** Names an entry for good: a rollback may give a number out again, but not with the same entropy. */
+/** Identifies an entry: a rollback may assign an id again, but not with the same entropy. */
 export const keyOf = (id, entropy) => `${id}:${Math.fround(entropy)}`;
 export const nats = (entropy) => (entropy >= 0.001 ? entropy.toFixed(3) : "<0.001");
 
 export class Caches {
-  /** @param {(key: string) => {src: string, name: string} | undefined} pictureOf what this page knows of an entry. */
+  /** @param {(key: string) => {src: string, name: string} | undefined} pictureOf the picture that this page has of an entry. */
   constructor(list, template, allButton, pictureOf) {
     Object.assign(this, { list, template, allButton, pictureOf });
     allButton.addEventListener("click", () => {
@@ -19,15 +20,16 @@ export class Caches {
 
   clear() {
     this.list.replaceChildren();
-    Object.assign(this, { cards: new Map(), replaced: 0, all: false, fresh: true, labels: [], entries: [] });
+    Object.assign(this, { cards: new Map(), replaced: 0, all: false, fresh: true, labels: [], entries: [], capacity: {} });
   }
 
-  /** Show these entries; `capacity` says how many slots {positive, negative} a label has. */
+  /** Show these entries; `capacity` is the number of slots per label of each cache. */
   update(labels, entries, capacity) {
     Object.assign(this, { labels, entries, capacity });
-    const held = new Map(labels.map((label) => [label, { positive: [], negative: [] }]));
+    const caches = Object.keys(capacity);
+    const held = new Map(labels.map((label) => [label, Object.fromEntries(caches.map((cache) => [cache, []]))]));
     for (const entry of entries) held.get(entry.label)?.[entry.cache]?.push(entry);
-    const filled = labels.length <= FEW ? labels : labels.filter((label) => count(held.get(label)));
+    const filled = labels.length <= FEW ? labels : labels.filter((label) => caches.some((each) => held.get(label)[each].length));
     const shown = this.all ? filled : filled.slice(0, FEW);
     this.allButton.hidden = shown.length === filled.length;
     this.allButton.textContent = `Show all ${filled.length.toLocaleString("en")} labels`;
@@ -44,7 +46,7 @@ export class Caches {
       const next = before ? before.nextSibling : this.list.firstChild;
       if (next !== card.element) this.list.insertBefore(card.element, next);
       before = card.element;
-      for (const kind of ["positive", "negative"]) this.fill(card[kind], held.get(label)[kind], capacity[kind]);
+      for (const cache of caches) this.fill(card[cache], held.get(label)[cache], capacity[cache]);
     }
     this.fresh = false;
   }
@@ -52,21 +54,30 @@ export class Caches {
   newCard(label) {
     const element = this.template.content.cloneNode(true).firstElementChild;
     element.querySelector("h3").textContent = label;
-    const [positive, negative] = Array.from(element.querySelectorAll(".slots"), (list) => ({ list, slots: [] }));
-    const card = { element, positive, negative };
+    const card = { element };
+    for (const cache of Object.keys(this.capacity)) {
+      const kind = document.createElement("div");
+      const title = document.createElement("h4");
+      const list = document.createElement("ul");
+      kind.className = cache;
+      title.textContent = TITLES[cache] ?? cache;
+      list.className = "slots";
+      kind.append(title, list);
+      element.querySelector(".kinds").append(kind);
+      card[cache] = { list, slots: [] };
+    }
     this.cards.set(label, card);
     return card;
   }
 
-  /** Newcomers take the slots of those that left, then empty ones. */
+  /** New entries take the slots of those that were replaced, then empty ones. */
   fill({ list, slots }, entries, capacity) {
-    list.parentElement.hidden = !capacity && !entries.length;
     while (slots.length < Math.max(capacity, entries.length)) slots.push(newSlot(list));
     const staying = new Map(entries.map((entry) => [keyOf(entry.id, entry.entropy), entry]));
     const left = [];
     for (const slot of slots) {
       const entry = staying.get(slot.key);
-      if (entry && slot.bare) this.paint(slot, entry); // its picture may have been made meanwhile
+      if (entry && slot.bare) this.paint(slot, entry); // its picture may be available now
       if (slot.key && !entry) left.push(slot);
       staying.delete(slot.key);
     }
@@ -108,15 +119,13 @@ export class Caches {
   }
 }
 
-const count = ({ positive, negative }) => positive.length + negative.length;
-
 function newSlot(list) {
   const element = document.createElement("li");
   list.append(element);
   return { element, key: "" };
 }
 
-/** Take an old picture away once its animation is over: at once where motion is not wanted. */
+/** Remove an old picture when its animation is over: at once if reduced motion is preferred. */
 async function leave(figure) {
   figure.className = "leaving";
   figure.setAttribute("aria-hidden", "true");

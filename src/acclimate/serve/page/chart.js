@@ -1,7 +1,7 @@
-/** A small chart of shares along the images, drawn as in the report. */
+/** A small chart of shares over the images, drawn as in the report. */
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const POINTS = 200; // more than the chart has room for are thinned out
+const POINTS = 200; // longer lines are thinned out
 const TOPS = [0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1];
 
 export const percent = (part, whole) => {
@@ -17,7 +17,7 @@ export function draw(figure, lines) {
   const marks = [0, 50, 100].map((y) => shape("line", { class: "grid", x2: 200, y1: y, y2: y }));
   for (const [name, line] of Object.entries(lines)) {
     const step = Math.max(1, Math.ceil(line.length / POINTS));
-    const kept = line.filter((_, i) => (line.length - 1 - i) % step === 0); // the newest is always among them
+    const kept = line.filter((_, i) => (line.length - 1 - i) % step === 0); // the newest point is always kept
     const x = (i) => (kept.length > 1 ? (200 * i) / (kept.length - 1) : 200);
     const points = kept.map((share, i) => `${x(i).toFixed(1)},${(100 - (100 * share) / top).toFixed(1)}`).join(" ");
     if (line === all.at(-1)) marks.push(shape("polygon", { class: "area", points: `${x(0)},100 ${points} 200,100` }));

@@ -1,9 +1,9 @@
-/** The page's questions. Each resolves when it is answered: with null or false if it was cancelled. */
+/** The dialogs. Each resolves when it is closed: with null or false if it was cancelled. */
 
 import { at, call } from "./api.js";
 import { folderOf } from "./files.js";
 
-/** Show a dialog until `submit` succeeds (its result is given) or it is cancelled (null). */
+/** Show a dialog until `submit` succeeds (resolves with its result) or it is cancelled (null). */
 function ask(dialog, submit) {
   const form = dialog.querySelector("form");
   const problem = dialog.querySelector(".error");
@@ -31,11 +31,11 @@ function ask(dialog, submit) {
 
 export function askForToken(find, refused) {
   find("token").value = "";
-  if (refused) find("token-text").textContent = "The service does not know this token. Was all of it copied?";
+  if (refused) find("token-text").textContent = "The service does not know this token. Check that it was copied completely.";
   return ask(find("token-dialog"), async () => find("token").value.trim());
 }
 
-/** Create a stream; gives its name. The folders of images that wait for it suggest the labels. */
+/** Create a stream; resolves with its name. The folders of images that wait for it suggest its labels. */
 export function newStream(find, images) {
   const folders = new Set(images.map(({ path }) => folderOf(path)).filter(Boolean));
   if (folders.size) find("new-labels").value = [...folders].join("\n");
@@ -44,32 +44,40 @@ export function newStream(find, images) {
   return ask(find("new-dialog"), async () => {
     const labels = find("new-labels").value.split(/[\n,]/).map((label) => label.trim()).filter(Boolean);
     const name = find("name").value;
-    if (labels.length) await call("POST", "v1/streams", { name, labels, thumbnails: find("thumbnails").checked });
+    const options = { method: find("method").value, views: Number(find("views").value), thumbnails: find("thumbnails").checked };
+    if (labels.length) await call("POST", "v1/streams", { name, labels, ...options });
     else await createByImage(name, images[0].file);
     find("new-dialog").querySelector("form").reset();
     return name;
   });
 }
 
-/** A service with labels of its own creates a stream when its first image comes; nothing is learnt from this one yet. */
+/** The methods that the service offers, from its API description. */
+export async function listMethods(select) {
+  const { components } = await call("GET", "openapi.json");
+  const { enum: methods, default: chosen } = components.schemas.StreamRequest.properties.method;
+  select.replaceChildren(...methods.map((method) => new Option(method, method, method === chosen, method === chosen)));
+}
+
+/** A service with default labels creates a stream on its first image; nothing is learnt from this one yet. */
 async function createByImage(name, file) {
   const form = new FormData();
   form.append("image", file, "image");
   try {
     await call("POST", at(name, "/classify?adapt=false"), form);
   } catch (error) {
-    if (error.status !== 422) throw error; // if the image cannot be read, the stream is there all the same
+    if (error.status !== 422) throw error; // the stream exists even if the image cannot be read
   }
 }
 
-/** Roll back to a snapshot of the user's choice. */
+/** Roll back to a snapshot that the user chooses. */
 export async function chooseSnapshot(find, stream) {
   const { snapshots } = await call("GET", at(stream, "/snapshots"));
-  const choices = snapshots.map(choice); // the newest first
+  const choices = snapshots.map(choice); // newest first
   find("snapshots").replaceChildren(find("snapshots").firstElementChild, ...choices);
   find("rollback-text").textContent = snapshots.length
-    ? "What was learnt after the snapshot is forgotten."
-    : "There is no snapshot yet. The service takes one now and then, and you can take one yourself.";
+    ? "What was learnt after the snapshot is discarded."
+    : "There is no snapshot yet. The service takes them regularly, and you can take one yourself.";
   find("rollback-dialog").querySelector(".main").hidden = !snapshots.length;
   return ask(find("rollback-dialog"), async () => {
     const snapshot = Number(find("snapshots").querySelector("input:checked").value);

@@ -1,15 +1,15 @@
-/** Images from a file chooser or a drop, in the order of their paths, and small pictures of them. */
+/** Images from a file chooser or a drop, sorted by path, and small pictures of them. */
 
 const SUFFIX = /\.(jpe?g|jpe|jfif|png|webp|bmp|dib|gif|tiff?|avif|jp2|p[pgbn]m|tga)$/i;
 const natural = new Intl.Collator("en", { numeric: true, sensitivity: "base" }); // img2 before img10
 const PIXELS = 192;
 
-/** What was chosen: `{file, path}` of each image, sorted. */
+/** The chosen images as `{file, path}`, sorted. */
 export function fromChooser(list) {
   return sorted(Array.from(list, (file) => ({ file, path: file.webkitRelativePath || file.name })));
 }
 
-/** What was dropped, folders and what lies below them included. */
+/** The dropped images, including those in folders. */
 export async function fromDrop(transfer) {
   const roots = Array.from(transfer.items, (item) => item.webkitGetAsEntry()).filter(Boolean); // before any await
   const found = [];
@@ -37,7 +37,7 @@ function sorted(found) {
   return images.sort((a, b) => natural.compare(a.path, b.path));
 }
 
-/** Name of the folder an image lies in; "" for one that was given by itself. */
+/** Name of the folder that an image is in; "" for a single file. */
 export const folderOf = (path) => path.split("/").at(-2) ?? "";
 
 export function shuffle(items) {
@@ -47,7 +47,7 @@ export function shuffle(items) {
   }
 }
 
-/** Address of a small picture for this page alone; "" if the browser cannot read the file. */
+/** URL of a small picture for this page only; "" if the browser cannot read the file. */
 export async function smallPicture(file) {
   try {
     const bitmap = await createImageBitmap(file, { resizeHeight: PIXELS, resizeQuality: "medium" });

@@ -3,7 +3,7 @@ from threading import Event
 
 import pytest
 
-from acclimate.serve.lane import Lane
+from acclimate.serve.batcher import WorkQueue
 
 
 @pytest.fixture
@@ -13,17 +13,17 @@ def pool():
 
 
 def test_work_is_done_in_order_whatever_is_ready_first(pool):
-    lane, done = Lane(pool), []
+    queue, done = WorkQueue(pool), []
     needs = [Future() for _ in range(20)]
-    answers = [lane.put(lambda value: done.append(value) or value, need) for need in needs]
+    answers = [queue.put(lambda value: done.append(value) or value, need) for need in needs]
     for value in reversed(range(20)):
         assert not done
         needs[value].set_result(value)
     assert [answer.result(10) for answer in answers] == done == list(range(20))
 
 
-def test_lanes_do_not_wait_for_each_other(pool):
-    slow, quick = Lane(pool), Lane(pool)
+def test_queues_do_not_wait_for_each_other(pool):
+    slow, quick = WorkQueue(pool), WorkQueue(pool)
     waiting = slow.put(lambda value: value, never := Future())
     assert quick.put(lambda _: "at once").result(10) == "at once"
     assert not waiting.done()
@@ -32,8 +32,12 @@ def test_lanes_do_not_wait_for_each_other(pool):
 
 
 def test_what_fails_does_not_stop_the_rest(pool):
-    lane, broken = Lane(pool), Future()
-    first, second, third = lane.put(lambda _: 1 / 0), lane.put(lambda value: value, broken), lane.put(lambda _: "fine")
+    queue, broken = WorkQueue(pool), Future()
+    first, second, third = (
+        queue.put(lambda _: 1 / 0),
+        queue.put(lambda value: value, broken),
+        queue.put(lambda _: "fine"),
+    )
     broken.set_exception(KeyError("gone"))
     with pytest.raises(ZeroDivisionError):
         first.result(10)
@@ -43,10 +47,10 @@ def test_what_fails_does_not_stop_the_rest(pool):
 
 
 def test_cancelled_work_is_not_done_and_its_needs_are_not_needed(pool):
-    lane, hold, done = Lane(pool), Event(), []
-    first = lane.put(lambda _: hold.wait(10))
-    taken_back = lane.put(done.append, need := Future())
-    last = lane.put(lambda _: "after")
+    queue, hold, done = WorkQueue(pool), Event(), []
+    first = queue.put(lambda _: hold.wait(10))
+    taken_back = queue.put(done.append, need := Future())
+    last = queue.put(lambda _: "after")
     assert taken_back.cancel()
     assert need.cancelled()
     hold.set()

@@ -1,13 +1,9 @@
-import csv
-import io
-from html.parser import HTMLParser
-
 import pytest
 
-from acclimate.bench.tables import FORMATS, Cell, Table, cell_text, letters, notes
+from acclimate.bench.comparison import Cell, Table
+from acclimate.bench.report import FORMATS, cell_text, letters, notes
 
 TABLE = Table(
-    name="example",
     title="An example: top-1 accuracy, %",
     context="Model: a & b_c.",
     corner="method",
@@ -46,46 +42,6 @@ def test_latex_escapes_what_it_must():
     assert r"zero-shot & 50.00 / 51.23$^{a, b}$ & 60.00 / -- \\" in text
     assert r"61.00 $\pm$ 0.25 / 61.50$^{b}$ \\" in text
     assert text.count(r"\begin{tabular}{lrr}") == text.count(r"\end{tabular}") == 1
-
-
-def test_csv_has_a_line_a_cell():
-    rows = list(csv.DictReader(io.StringIO(FORMATS["csv"]([TABLE]))))
-    assert len(rows) == 4
-    assert rows[0]["why"] == "other prompts. other model."
-    assert (rows[3]["row"], rows[3]["column"], rows[3]["measured"], rows[3]["sd"]) == (
-        "tda <x>",
-        "two",
-        "61.0000",
-        "0.2500",
-    )
-    assert rows[2]["measured"] == ""
-
-
-class Cells(HTMLParser):
-    def __init__(self):
-        super().__init__()
-        self.texts, self.open = [], []
-
-    def handle_starttag(self, tag, attributes):
-        if tag not in ("meta",):
-            self.open.append(tag)
-        if tag in ("td", "th"):
-            self.texts.append("")
-
-    def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_data(self, data):
-        if "td" in self.open or "th" in self.open:
-            self.texts[-1] += data
-
-
-def test_html_is_well_formed_and_escaped():
-    page = Cells()
-    page.feed(FORMATS["html"]([TABLE]))
-    assert page.open == []
-    assert page.texts[:4] == ["method", "one", "two", "zero-shot"]
-    assert "tda <x>" in page.texts
 
 
 @pytest.mark.parametrize("name", sorted(FORMATS))

@@ -1,0 +1,140 @@
+"""Options that several commands share, and what their values mean. Nothing heavy is imported for --help."""
+
+import json
+import os
+from ast import literal_eval
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acclimate.errors import InputError, reason
+
+# `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
+DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "tda"
+MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
+TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable."
+
+Source = Annotated[
+    str,
+    typer.Argument(
+        help="A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
+    ),
+]
+Labels = Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one label per line.")]
+Model = Annotated[str, typer.Option(help=MODEL_HELP)]
+Method = Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
+Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP, show_default="single")]
+Views = Annotated[
+    int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
+]
+Order = Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")]
+BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
+Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
+Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, ...")]
+
+
+def read_labels(text_or_path: str) -> tuple[str, ...]:
+    """Labels from a comma-separated list, or from a file with one per line, where # begins a comment line."""
+    from acclimate.prompts import clean_labels
+
+    text = text_or_path.strip()
+    if os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
+        return clean_labels(_lines(_read_text(Path(text), "label file")))
+    if "," not in text and ("/" in text or text.endswith(".txt")):
+        raise InputError(f"no label file at {text}.")
+    return clean_labels(text.split(",") if text else [])
+
+
+def read_templates(values: Sequence[str] | None) -> list[str] | dict[str, list[str]]:
+    """The templates that --template gives; the set `single` if it is not given.
+
+    Args:
+        values: each is a template, the name of a set, or a file: .txt with one template per line, .json with a list of
+            templates or with a dict from class to full prompts. Such a dict cannot be mixed with others.
+    """
+    from acclimate.prompts.templates import DEFAULT_SET, resolve
+
+    found: list[str] = []
+    for value in values or (DEFAULT_SET,):
+        is_file = value.lower().endswith((".json", ".txt")) and "{}" not in value and "{c}" not in value
+        content = _template_file(Path(value)) if is_file else [value]
+        if isinstance(content, dict):
+            if len(values or ()) > 1:
+                raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
+            return content
+        for template in content:
+            resolve(template)  # refuses what is not a template
+        found += content
+    return found
+
+
+def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequence[str] = ()) -> dict[str, Any]:
+    """The settings that --set gives for one method; a bare KEY is for every method that has it.
+
+    Args:
+        method: whose settings to pick.
+        settings: KEY=VALUE or METHOD.KEY=VALUE, KEY with dashes or underscores.
+        methods: all methods of the command; only this one by default.
+    """
+    from acclimate.methods import check_settings, find_method
+
+    methods = methods or [method]
+    chosen = {}
+    for text in settings or ():
+        name, equals, value = text.partition("=")
+        target, _, key = name.strip().rpartition(".")
+        key = key.replace("-", "_")
+        if not equals:
+            raise InputError(f"--set takes KEY=VALUE, got {text!r}.")
+        if target and target not in methods:
+            raise InputError(f"--set {text}: {target!r} is not among the methods of this run.")
+        owners = [each for each in methods if key in find_method(each).default_settings()]
+        if target == method or (not target and (method in owners or not owners)):
+            chosen[key] = _value(value.strip())
+    return check_settings(find_method(method), chosen)
+
+
+def _value(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return literal_eval(text)
+    except (SyntaxError, ValueError):
+        return text
+
+
+def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
+    from acclimate.prompts.templates import check_prompts
+
+    text = _read_text(path, "template file")
+    try:
+        content: Any = json.loads(text) if path.suffix.lower() == ".json" else _lines(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"the template file {path} is not JSON: {error}.") from None
+    if not isinstance(content, list | dict) or not content:
+        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
+    return check_prompts(content, str(path)) if isinstance(content, dict) else content
+
+
+def _read_text(path: Path, what: str) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except FileNotFoundError:
+        raise InputError(f"no {what} at {path}.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give a {what}.") from None
+    except UnicodeDecodeError:
+        text = "\0"
+    except OSError as error:
+        raise InputError(f"the {what} {path} cannot be read: {reason(error)}.") from error
+    if "\0" in text:
+        raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
+    return text
+
+
+def _lines(text: str) -> list[str]:
+    """The lines that are neither blank nor comments."""
+    return [line for each in text.split("\n") if (line := each.strip()) and not line.startswith("#")]

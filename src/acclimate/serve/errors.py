@@ -1,0 +1,104 @@
+"""Errors that only the service raises, and the JSON that answers a request that failed."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import Scope
+
+from acclimate.errors import AcclimateError, ImageError, InputError, ModelError, StateError, StorageError
+
+
+class NotFoundError(AcclimateError):
+    """There is no stream or snapshot with this name."""
+
+
+class ExistsError(AcclimateError):
+    """There already is a stream with this name."""
+
+
+class TooManyError(AcclimateError):
+    """The maximum number of streams is reached."""
+
+
+class BusyError(AcclimateError):
+    """The queue is full; the request can be sent again later."""
+
+
+class UnusableError(AcclimateError):
+    """The stream exists, but its files cannot be used."""
+
+
+CODES = {
+    400: "bad_request",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "too_slow",
+    409: "conflict",
+    413: "too_large",
+    415: "unsupported_type",
+    422: "invalid",
+    429: "busy",
+    500: "internal",
+    503: "unavailable",
+    504: "timeout",
+}
+STATUSES: dict[type[Exception], int] = {
+    InputError: 422,
+    ImageError: 422,
+    StateError: 422,
+    RequestValidationError: 422,
+    StorageError: 503,
+    ModelError: 503,
+    UnusableError: 503,
+    NotFoundError: 404,
+    ExistsError: 409,
+    TooManyError: 409,
+    BusyError: 429,
+    ClientDisconnect: 400,
+    TimeoutError: 504,
+}
+RETRY_AFTER_S = 1
+
+
+def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """The response to a request that failed: a code for programs, a message for people, the request's id."""
+    error = {"code": CODES[status], "message": message, "request_id": scope["state"]["request_id"]}
+    retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
+    content = json.dumps({"error": error})  # ASCII only: a message may quote text that cannot be encoded
+    return Response(content, status, {**retry, **(headers or {})}, "application/json")
+
+
+def handle_errors(app: FastAPI, timeout_s: float) -> None:
+    """Answer every error that a request can cause with `failure`; anything else is a bug and left to the log."""
+
+    async def respond(request: Request, error: Any) -> Response:
+        if isinstance(error, HTTPException):
+            return failure(request.scope, error.status_code, error.detail, error.headers)
+        message = str(error)
+        if isinstance(error, RequestValidationError):
+            message = validation_message(error.errors())
+        elif isinstance(error, TimeoutError):
+            message = f"no answer within {timeout_s:g} s; send fewer images per request, or try again later."
+        elif isinstance(error, ClientDisconnect):
+            message = "the connection was closed before the whole body was received."
+        status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
+        return failure(request.scope, status, message)
+
+    for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
+        app.add_exception_handler(kind, respond)
+
+
+def validation_message(problems: Any) -> str:
+    """The first problem that Pydantic found, without repeating the input."""
+    first, *others = problems
+    where = ".".join(map(str, first["loc"]))
+    more = f" ({len(others)} more problems)" if others else ""
+    return f"{where}: {first['msg']}{more}."

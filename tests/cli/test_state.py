@@ -1,0 +1,49 @@
+"""`acclimate state`: show, merge and compare."""
+
+import numpy as np
+import pytest
+
+from acclimate import TDA, load_state, save_state
+
+
+@pytest.fixture
+def states(stream, tmp_path):
+    paths = []
+    for name, part in (("a", slice(0, 150)), ("b", slice(150, 400))):
+        adapter = TDA(stream.head, origin=name)
+        adapter.step(stream.features[part], ids=np.arange(400)[part])
+        paths.append(tmp_path / f"{name}.safetensors")
+        save_state(adapter, paths[-1])
+    return paths
+
+
+def test_state_inspect(invoke, states):
+    output = invoke("state", "inspect", *states).stdout
+    assert "samples_seen=150" in output
+    assert "samples_seen=250" in output
+    assert "positive: 24 entries" in output
+    assert "150 samples of a\n" in output
+    assert ["class", "positive", "negative"] in [line.split() for line in output.splitlines()]
+    listed = invoke("state", "inspect", states[0], "--entries").stdout
+    adapter = load_state(states[0])
+    for part, entries in adapter.entries().items():
+        for entry in entries:
+            row = [part, f"{entry.entropy:.3g}", str(entry.id)]
+            assert any(line.split()[-3:] == row for line in listed.splitlines())
+
+
+def test_state_merge_and_diff(invoke, states, tmp_path):
+    invoke("state", "merge", *states, "--out", "ab.safetensors")
+    invoke("state", "merge", *reversed(states), "--out", "ba.safetensors")
+    assert invoke("state", "diff", "ab.safetensors", "ba.safetensors").stdout == "no difference\n"
+    merged = load_state(tmp_path / "ab.safetensors")
+    assert merged.samples_seen == 400
+    output = invoke("state", "diff", states[0], "ab.safetensors", exit_code=1).stdout
+    assert "samples seen: 150 against 400" in output
+    assert "positive:" in output
+    merged.freeze()
+    save_state(merged, tmp_path / "frozen.safetensors")
+    assert (
+        "frozen: False against True"
+        in invoke("state", "diff", "ab.safetensors", "frozen.safetensors", exit_code=1).stdout
+    )
