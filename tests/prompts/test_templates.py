@@ -3,13 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.errors import InputError
-from acclimate.prompts import (
-    as_words,
-    clean_labels,
-    example_prompts,
-    prompts_for,
-    template_sets,
-)
+from acclimate.prompts import as_words, clean_labels, example_prompts, prompts_for, template_sets
 
 ANY_LABELS = st.lists(st.text(max_size=12), max_size=6)
 SEVEN = (

@@ -69,8 +69,7 @@ def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, st
         content = datasets.load_dataset(name, split=wanted, **arguments)
         if wanted is not None:
             return content, wanted
-    if wanted is None:
-        wanted = next(iter(content)) if len(content) == 1 else "test"
+    wanted = wanted or (next(iter(content)) if len(content) == 1 else "test")
     if wanted not in content:
         raise InputError(f"{name} has no split {wanted!r}; choose one with ?split= from {', '.join(content)}.")
     return content[wanted], wanted
