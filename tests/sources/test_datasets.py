@@ -181,6 +181,7 @@ def test_hf_imagefolder(here, monkeypatch):
     assert labels(samples) == ["cat", "dog"]
     assert [shade(sample) for sample in samples] == [1, 2]
     assert names(open_source("hfds:imagefolder?data_dir=set&split=train[1:]")) == ["imagefolder[train[1:]]#0"]
+    assert names(open_source("hfds:imagefolder?data_dir=set&split=all")) == ["imagefolder[all]#0", "imagefolder[all]#1"]
     with pytest.raises(InputError, match="cannot be loaded: Unknown split"):
         open_source("hfds:imagefolder?data_dir=set&split=dev")
     with pytest.raises(InputError, match="corresponds to no data"):

@@ -167,7 +167,7 @@ def test_lists_of_every_kind(here):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("l.csv", b"name,score\na.png,1\n", r"l\.csv, line 2: no path among name, score; name it file, path"),
+        ("l.csv", b"name,score\na.png,1\n", r"l\.csv, line 2: no path among name, score; name it file or path"),
         ("l.csv", b"", r"no images in l\.csv: it lists no paths"),
         ("l.csv", b"file,label\n", r"no images in l\.csv: it lists no paths"),
         ("l.csv", b"label,file\ncat\n", "line 2: not a path: ''"),

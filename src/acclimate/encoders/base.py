@@ -22,10 +22,6 @@ class Encoder(Protocol):
         logit_scale: the factor that the model was trained to multiply cosines with.
         logit_bias: the offset that the model was trained to add to logits; 0 for models without one.
         fingerprint: identifies the weights and the preprocessing; "" if unknown.
-
-    Examples:
-        >>> isinstance(load_encoder("bundled"), Encoder)
-        True
     """
 
     dim: int
@@ -43,23 +39,6 @@ class Encoder(Protocol):
         """Return the features (n, dim) of n texts."""
 
 
-# prefix -> (module, function, description of what follows the prefix, example)
-PREFIXES = {
-    "onnx": ("onnx", "load_onnx", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
-    "hf": (
-        "transformers",
-        "load_from_hub",
-        "a CLIP or SigLIP model on the Hugging Face Hub (downloaded)",
-        "hf:openai/clip-vit-base-patch16",
-    ),
-    "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
-    "open_clip": (
-        "open_clip",
-        "load_open_clip",
-        "a model and its weights, NAME/TAG (downloaded)",
-        "open_clip:ViT-B-16/openai",
-    ),
-}
 BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder next to this file
 KNOWN = (
     "hf:openai/clip-vit-base-patch16",
@@ -71,6 +50,13 @@ KNOWN = (
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "open_clip:ViT-L-14/openai",
 )
+# prefix -> (module, class or function, description of what follows the prefix, example)
+PREFIXES = {
+    "onnx": ("onnx", "OnnxEncoder", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
+    "hf": ("transformers", "TransformersEncoder", "a CLIP or SigLIP model on Hugging Face (downloaded)", KNOWN[0]),
+    "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
+    "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
+}
 
 
 def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
@@ -125,9 +111,3 @@ def torch_device(device: str) -> str:
     if device != "auto":
         return device
     return "cuda" if torch.cuda.is_available() else "cpu"
-
-
-def logit_parameters(model: Any) -> tuple[float, float]:
-    """The logit scale and the logit bias of a PyTorch model, which stores the logarithm of the scale."""
-    bias = getattr(model, "logit_bias", None)
-    return float(model.logit_scale.detach().exp()), 0.0 if bias is None else float(bias.detach())

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.arrays import unit_rows
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
-from acclimate.encoders.transformers import TransformersEncoder, unwrap
+from acclimate.encoders.transformers import TransformersEncoder
 from acclimate.errors import InputError, MissingExtraError, ModelError
 
 
@@ -48,7 +49,7 @@ def convert(encoder: Any, folder: Path) -> float:
             "pad_id": encoder.tokenizer.pad_token_id,
             "logit_scale": encoder.logit_scale,
             "logit_bias": encoder.logit_bias,
-            "preprocess": encoder.prepare_pixels.as_json(),
+            "preprocess": encoder.preprocess.as_json(),
         }
         (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         gap = _largest_gap(encoder, OnnxEncoder(work, "cpu"))
@@ -61,23 +62,15 @@ def convert(encoder: Any, folder: Path) -> float:
 def _export(encoder: TransformersEncoder, folder: Path) -> None:
     import torch
 
-    model = encoder.model.to("cpu")
-
     class Tower(torch.nn.Module):  # type: ignore[misc]
         """One tower of the model as a module."""
 
-        def __init__(self, encode: Any) -> None:
+        def __init__(self, forward: Any) -> None:
             super().__init__()
-            self.model, self.encode = model, encode
+            self.model, self.forward = encoder.model.to("cpu"), forward
 
-        def forward(self, values: Any) -> Any:
-            return unwrap(self.encode(values))
-
-    size = encoder.prepare_pixels
-    pixels = torch.zeros(2, 3, size.height, size.width)
-    ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")[
-        "input_ids"
-    ]
+    pixels = torch.zeros(2, 3, encoder.preprocess.height, encoder.preprocess.width)
+    ids = encoder.token_ids(["a", "b"])
     batch = torch.export.Dim("batch", max=2**16)
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
@@ -86,8 +79,8 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for tower, example, name, label in (
-                (Tower(model.get_image_features), pixels, "image.onnx", "pixels"),
-                (Tower(model.get_text_features), ids, "text.onnx", "ids"),
+                (Tower(encoder.image_features), pixels, "image.onnx", "pixels"),
+                (Tower(encoder.text_features), ids, "text.onnx", "ids"),
             ):
                 torch.onnx.export(
                     tower.eval(),
@@ -115,14 +108,11 @@ def _write_tokenizer(encoder: TransformersEncoder, folder: Path) -> None:
 
 
 def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:
-    size = one.prepare_pixels
-    pixels = np.random.default_rng(0).standard_normal((4, 3, size.height, size.width), dtype=np.float32)
+    shape = (4, 3, one.preprocess.height, one.preprocess.width)
+    images = list(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
     texts = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
-    gaps = []
-    for ours, theirs in (
-        (one.encode_images(list(pixels)), other.encode_images(list(pixels))),
-        (one.encode_text(texts), other.encode_text(texts)),
-    ):
-        unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (ours, theirs)]
-        gaps.append(float(np.abs(unit[0] - unit[1]).max()))
-    return max(gaps)
+    ours, theirs = (
+        unit_rows(np.concatenate([side.encode_images(images), side.encode_text(texts)]), "features")
+        for side in (one, other)
+    )
+    return float(np.abs(ours - theirs).max())

@@ -18,11 +18,6 @@ FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
 FORMAT, VERSION = "acclimate-onnx", 1
 
 
-def load_onnx(folder: str, device: str = "auto") -> "OnnxEncoder":
-    """Load the model in a folder."""
-    return OnnxEncoder(Path(folder), device)
-
-
 class OnnxEncoder:
     """A converted CLIP or SigLIP model, run with onnxruntime.
 
@@ -31,7 +26,8 @@ class OnnxEncoder:
         device: "auto", "cpu" or "cuda".
     """
 
-    def __init__(self, folder: Path, device: str = "auto") -> None:
+    def __init__(self, folder: str | Path, device: str = "auto") -> None:
+        folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
@@ -42,8 +38,7 @@ class OnnxEncoder:
                 raise ModelError(f"{folder} was written by another version of acclimate; convert the model again.")
             self.dim, self.context = int(config["dim"]), int(config["context"])
             self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
-            self.prepare_pixels = Preprocess.from_json(config["preprocess"])
-            self.source = str(config.get("source", ""))
+            self.preprocess = Preprocess.from_json(config["preprocess"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
         self._image = _session(folder / "image.onnx", device)
@@ -53,7 +48,7 @@ class OnnxEncoder:
 
     def prepare(self, image: Image.Image) -> HostArray:
         """Return the pixels (3, h, w)."""
-        return self.prepare_pixels(image)
+        return self.preprocess(image)
 
     def encode_images(self, images: Sequence[HostArray]) -> HostArray:
         """Return the features (n, dim) of n prepared images."""

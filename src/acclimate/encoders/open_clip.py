@@ -6,11 +6,11 @@ from typing import Any
 from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.encoders.base import logit_parameters, torch_device
+from acclimate.encoders.base import torch_device
 from acclimate.errors import MissingExtraError, ModelError
 
 
-def load_open_clip(name: str, device: str = "auto") -> "OpenClipEncoder":
+def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     """Load a model by its name and tag; downloads the weights if they are not in the cache."""
     try:
         import open_clip
@@ -36,38 +36,51 @@ def load_open_clip(name: str, device: str = "auto") -> "OpenClipEncoder":
 
 
 class OpenClipEncoder:
-    """Wraps the objects of open_clip, or others with the same interface.
+    """A PyTorch model of open_clip, or another one with the same interface, on the device of its parameters.
 
     Args:
-        model: has encode_image, encode_text and logit_scale (the logarithm of the scale, as in open_clip).
+        model: has encode_image, encode_text, logit_scale (the logarithm of the scale) and possibly logit_bias.
         preprocess: maps a Pillow image to a tensor (3, h, w).
         tokenizer: maps a list of texts to token ids.
         fingerprint: identifies the weights; without it, text features are not cached on disk.
     """
 
-    def __init__(
-        self, model: Any, preprocess: Callable[[Any], Any], tokenizer: Callable[[Any], Any], fingerprint: str = ""
-    ) -> None:
-        import torch
-
-        self._torch = torch
-        self.model = model.eval()
-        self.preprocess, self.tokenizer = preprocess, tokenizer
+    def __init__(self, model: Any, preprocess: Callable[[Any], Any], tokenizer: Any, fingerprint: str = "") -> None:
+        self.model, self.preprocess, self.tokenizer = model.eval(), preprocess, tokenizer
         self.device = next(model.parameters()).device
-        self.logit_scale, self.logit_bias = logit_parameters(model)
+        bias = getattr(model, "logit_bias", None)
+        self.logit_scale = float(model.logit_scale.detach().exp())
+        self.logit_bias = 0.0 if bias is None else float(bias.detach())
         self.fingerprint = fingerprint
         self.dim = int(self.encode_text(["a"]).shape[1])
 
     def prepare(self, image: Image.Image) -> Any:
-        """Return a tensor (3, h, w)."""
+        """Return the pixels (3, h, w)."""
         return self.preprocess(image)
 
     def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Return the features (n, dim) of n prepared images."""
-        with self._torch.inference_mode():
-            return to_host(self.model.encode_image(self._torch.stack(list(images)).to(self.device)).float())
+        """Return the features (n, dim) of n prepared images, arrays or tensors."""
+        import torch
+
+        with torch.inference_mode():
+            pixels = torch.stack([torch.as_tensor(image) for image in images])
+            return to_host(self.image_features(pixels.to(self.device)).float())
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Return the features (n, dim) of n texts."""
-        with self._torch.inference_mode():
-            return to_host(self.model.encode_text(self.tokenizer(list(texts)).to(self.device)).float())
+        """Return the features (n, dim) of n texts, truncated to the context length of the model."""
+        import torch
+
+        with torch.inference_mode():
+            return to_host(self.text_features(self.token_ids(texts).to(self.device)).float())
+
+    def token_ids(self, texts: Sequence[str]) -> Any:
+        """Return the token ids of n texts as a tensor (n, context)."""
+        return self.tokenizer(list(texts))
+
+    def image_features(self, pixels: Any) -> Any:
+        """Run the model on a tensor of pixels (n, 3, h, w)."""
+        return self.model.encode_image(pixels)
+
+    def text_features(self, ids: Any) -> Any:
+        """Run the model on a tensor of token ids."""
+        return self.model.encode_text(ids)

@@ -10,8 +10,6 @@ from PIL import Image
 from acclimate.arrays import HostArray
 from acclimate.errors import ModelError
 
-RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's numbers
-
 
 @dataclass(frozen=True)
 class Preprocess:
@@ -25,12 +23,6 @@ class Preprocess:
         resample: name of Pillow's resampling filter.
         mean: mean of each channel, on the scale 0 to 1.
         std: standard deviation of each channel.
-
-    Examples:
-        >>> from PIL import Image
-        >>> preprocess = Preprocess(224, 224, 224, "bicubic", mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-        >>> preprocess(Image.new("RGB", (640, 480))).shape
-        (3, 224, 224)
     """
 
     height: int
@@ -44,12 +36,12 @@ class Preprocess:
         """Return the float32 pixels (3, height, width) of an upright RGB image."""
         size = (self.width, self.height)
         if self.short_side is not None:
-            width, height = image.size
-            short = min(width, height)
-            size = (int(self.short_side * width / short), int(self.short_side * height / short))
-        image = image.resize(size, Image.Resampling(RESAMPLING[self.resample]))
+            short = min(image.size)
+            size = (int(self.short_side * image.width / short), int(self.short_side * image.height / short))
+        image = image.resize(size, Image.Resampling[self.resample.upper()])
+        left, top = (image.width - self.width) // 2, (image.height - self.height) // 2
+        image = image.crop((left, top, left + self.width, top + self.height))  # black where the image is smaller
         pixels: HostArray = np.asarray(image, np.float32) / np.float32(255.0)
-        pixels = _centre(pixels, self.height, self.width)
         pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
@@ -70,7 +62,6 @@ class Preprocess:
             size = {"shortest_edge": size}
         if isinstance(crop, int):
             crop = {"height": crop, "width": crop}
-        filters = {number: name for name, number in RESAMPLING.items()}
         short_side = size.get("shortest_edge")
         if short_side is None and config.get("do_center_crop") and crop not in (None, size):
             raise ModelError("acclimate does not support how this model resizes and crops images; use another model.")
@@ -81,21 +72,7 @@ class Preprocess:
             height=target["height"],
             width=target["width"],
             short_side=short_side,
-            resample=filters[int(config.get("resample", RESAMPLING["bicubic"]))],
+            resample=Image.Resampling(int(config.get("resample", Image.Resampling.BICUBIC))).name.lower(),
             mean=tuple(config["image_mean"]),
             std=tuple(config["image_std"]),
         )
-
-
-def _centre(pixels: HostArray, height: int, width: int) -> HostArray:
-    """Crop the centre (height, width) of (h, w, 3), with black borders where the image is smaller."""
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
-    if top < 0 or left < 0:
-        padding = (
-            (max(0, -top), max(0, height - pixels.shape[0] + top)),
-            (max(0, -left), max(0, width - pixels.shape[1] + left)),
-            (0, 0),
-        )
-        pixels = np.pad(pixels, padding)
-        top, left = max(top, 0), max(left, 0)
-    return pixels[top : top + height, left : left + width]

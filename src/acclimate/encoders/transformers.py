@@ -7,17 +7,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from PIL import Image
-
-from acclimate.arrays import HostArray, to_host
-from acclimate.encoders.base import fingerprint_files, logit_parameters, torch_device
+from acclimate.encoders.base import fingerprint_files, torch_device
+from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import MissingExtraError, ModelError
-
-
-def load_from_hub(name: str, device: str = "auto") -> "TransformersEncoder":
-    """Load a model by its id on the Hugging Face Hub; downloads it if it is not in the cache."""
-    return TransformersEncoder(name, device)
 
 
 def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
@@ -29,72 +22,64 @@ def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder"
     return TransformersEncoder(folder, device, local=True)
 
 
-class TransformersEncoder:
+class TransformersEncoder(OpenClipEncoder):
     """A CLIP or SigLIP model of transformers.
 
     Args:
-        name: id on the Hugging Face Hub, or a folder.
+        name: id on the Hugging Face Hub, or a folder. A model that is not in the cache is downloaded.
         device: "auto", "cpu", "cuda", "mps", ...
         local: whether `name` is a folder; nothing is downloaded then.
     """
 
+    preprocess: Preprocess
+
     def __init__(self, name: str, device: str = "auto", local: bool = False) -> None:
         try:
-            import torch
+            import torch  # noqa: F401
             import transformers
         except ImportError as error:
             raise MissingExtraError(
                 f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert the model with "
                 "`acclimate convert` on a machine that has them, and load it as onnx:DIR."
             ) from error
-        self._torch = torch
-        self.device = torch_device(device)
         with _explained(name, local), _quiet(transformers):
-            self.model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
-            self.prepare_pixels = Preprocess.from_processor(_processor_config(transformers, name, local))
-        if not (hasattr(self.model, "get_image_features") and hasattr(self.model, "logit_scale")):
-            kind = type(self.model).__name__
+            model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+            preprocess = Preprocess.from_processor(_processor_config(name, local))
+        if not (hasattr(model, "get_image_features") and hasattr(model, "logit_scale")):
+            kind = type(model).__name__
             raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
-        self.model.eval().to(self.device)
-        self.context = int(self.model.config.text_config.max_position_embeddings)
-        self.logit_scale, self.logit_bias = logit_parameters(self.model)
+        self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
-        self.fingerprint = self._fingerprint(name, local)
-        self.dim = int(self.encode_text(["a"]).shape[1])
+        super().__init__(model.to(torch_device(device)), preprocess, tokenizer, _fingerprint(model, name, local))
 
-    def prepare(self, image: Image.Image) -> HostArray:
-        """Return the pixels (3, h, w)."""
-        return self.prepare_pixels(image)
+    def token_ids(self, texts: Sequence[str]) -> Any:
+        """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""
+        options = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
+        return self.tokenizer(list(texts), **options)["input_ids"]
 
-    def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Return the features (n, dim) of n prepared images, arrays or tensors."""
-        with self._torch.inference_mode():
-            pixels = self._torch.stack([self._torch.as_tensor(image) for image in images]).to(self.device)
-            return to_host(unwrap(self.model.get_image_features(pixel_values=pixels)).float())
+    def image_features(self, pixels: Any) -> Any:
+        """Run the model on a tensor of pixels (n, 3, h, w)."""
+        return _tensor(self.model.get_image_features(pixel_values=pixels))
 
-    def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Return the features (n, dim) of n texts, padded (as SigLIP requires) or truncated to the context length."""
-        with self._torch.inference_mode():
-            ids = self.tokenizer(
-                list(texts), padding="max_length", truncation=True, max_length=self.context, return_tensors="pt"
-            )["input_ids"]
-            return to_host(unwrap(self.model.get_text_features(input_ids=ids.to(self.device))).float())
-
-    def _fingerprint(self, name: str, local: bool) -> str:
-        if local:
-            files = [path for path in Path(name).iterdir() if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
-            return fingerprint_files(files)
-        commit = getattr(self.model.config, "_commit_hash", None)
-        return f"{name}@{commit}" if commit else ""
+    def text_features(self, ids: Any) -> Any:
+        """Run the model on a tensor of token ids."""
+        return _tensor(self.model.get_text_features(input_ids=ids))
 
 
-def unwrap(output: Any) -> Any:
-    """Return the features of an output as a tensor; transformers 5 returns an object that contains it."""
-    return getattr(output, "pooler_output", output)
+def _tensor(output: Any) -> Any:
+    return getattr(output, "pooler_output", output)  # transformers 5 returns an object that contains the tensor
 
 
-def _processor_config(transformers: Any, name: str, local: bool) -> dict[str, Any]:
+def _fingerprint(model: Any, name: str, local: bool) -> str:
+    if local:
+        suffixes = (".json", ".safetensors", ".bin", ".txt")
+        return fingerprint_files([path for path in Path(name).iterdir() if path.suffix in suffixes])
+    commit = getattr(model.config, "_commit_hash", None)
+    return f"{name}@{commit}" if commit else ""
+
+
+def _processor_config(name: str, local: bool) -> dict[str, Any]:
     from transformers.image_processing_utils import BaseImageProcessor
 
     combined = Path(name) / "processor_config.json"

@@ -22,13 +22,8 @@ _PLACEHOLDER = re.compile(r"\{c?\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
 
 
-def spoken(label: str) -> str:
-    """The form of a label in prompts: underscores become spaces, and repeated spaces collapse.
-
-    Examples:
-        >>> spoken("great_white  shark")
-        'great white shark'
-    """
+def as_words(label: str) -> str:
+    """The form of a label in prompts: underscores become spaces, and repeated spaces collapse."""
     return " ".join(label.replace("_", " ").split())
 
 
@@ -37,11 +32,6 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
 
     Raises:
         InputError: there are no labels, or one is empty, not a string, a WordNet id, or a duplicate.
-
-    Examples:
-        >>> from acclimate.prompts import clean_labels
-        >>> clean_labels([" cat", "sea_lion"])
-        ('cat', 'sea_lion')
     """
     if isinstance(labels, str):
         raise InputError(f"labels must be a list of class names, got the string {labels!r}; write [{labels!r}, ...].")
@@ -49,7 +39,7 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for position, label in enumerate(labels, start=1):
         if not isinstance(label, str):
             raise InputError(f"label {position} must be a string, got {label!r} of type {type(label).__name__}.")
-        label, words = label.strip(), spoken(label)
+        label, words = label.strip(), as_words(label)
         if not words:
             raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
@@ -69,13 +59,7 @@ def _sets() -> dict[str, tuple[str, ...]]:
 
 
 def template_sets() -> dict[str, tuple[str, ...]]:
-    """The named sets of templates.
-
-    Examples:
-        >>> from acclimate.prompts import template_sets
-        >>> template_sets()["food101"]
-        ('a photo of {}, a type of food.',)
-    """
+    """The named sets of templates."""
     return dict(_sets())
 
 
@@ -107,13 +91,7 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
 
 
 def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3) -> list[str]:
-    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads.
-
-    Examples:
-        >>> from acclimate.prompts import example_prompts
-        >>> example_prompts(["cat", "dog"], "openai-7", count=2)
-        ['itap of a cat.', 'itap of a dog.']
-    """
+    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 
@@ -136,20 +114,20 @@ def resolve(template: Any) -> Sequence[Template]:
 
 def _fill(template: Template, label: str) -> str:
     if isinstance(template, str):
-        return _PLACEHOLDER.sub(lambda _: spoken(label), template)
-    prompt = template(spoken(label))
+        return _PLACEHOLDER.sub(lambda _: as_words(label), template)
+    prompt = template(as_words(label))
     if not isinstance(prompt, str) or not prompt.strip():
         raise InputError(f"a template function must return a prompt, got {prompt!r} for the label {label!r}.")
     return prompt
 
 
 def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    by_words = {spoken(name): prompts for name, prompts in check_prompts(per_class, "the dict of prompts").items()}
-    missing = [label for label in labels if spoken(label) not in by_words]
+    by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, "the dict of prompts").items()}
+    missing = [label for label in labels if as_words(label) not in by_words]
     if missing:
         named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise InputError(f"the dict of prompts has no entry for {named}; add prompts for every label.")
-    return [[_fill(prompt, label) for prompt in by_words[spoken(label)]] for label in labels]
+    return [[_fill(prompt, label) for prompt in by_words[as_words(label)]] for label in labels]
 
 
 def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:

@@ -9,18 +9,14 @@ from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import TextIO, cast
+from typing import TextIO
 
 import numpy as np
 
 from acclimate.errors import InputError
 
-# prefix -> (module, function). A module is imported when a source needs it.
-PREFIXES = {
-    "coop": ("acclimate.sources.coop", "open_coop"),
-    "wds": ("acclimate.sources.webdataset", "open_webdataset"),
-    "hfds": ("acclimate.sources.hf_datasets", "open_hf_dataset"),
-}
+# prefix -> the module whose `open_samples` lists such a source, imported when it is needed
+PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +27,6 @@ class Sample:
         name: identifies the image in results.
         read: returns the encoded image; may raise OSError.
         label: the true class, if the source provides it.
-
-    Examples:
-        >>> from acclimate.sources import Sample
-        >>> Sample("cat.jpg", lambda: b"...", label="cat").label
-        'cat'
     """
 
     name: str
@@ -54,17 +45,6 @@ def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Se
     Raises:
         InputError: the source does not exist, is damaged, or contains no images.
         MissingExtraError: the source needs a package that is not installed.
-
-    Examples:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from PIL import Image
-        >>> from acclimate.sources import open_source
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     for name in ("img10.png", "img2.png"):
-        ...         Image.new("RGB", (8, 8)).save(Path(folder, name))
-        ...     [Path(sample.name).name for sample in open_source(folder)]
-        ['img2.png', 'img10.png']
     """
     spec = os.fspath(spec)
     if not spec:
@@ -75,32 +55,20 @@ def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Se
         return open_lines(sys.stdin if stdin is None else stdin)
     prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
     if prefix and prefix[1] in PREFIXES:
-        module, function = PREFIXES[prefix[1]]
-        opener = cast(Callable[[str], Sequence[Sample]], getattr(import_module(module), function))
-        return opener(spec[prefix.end() :])
+        module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
+        samples: Sequence[Sample] = module.open_samples(spec[prefix.end() :])
+        return samples
     return _open_local(spec, prefix[1] if prefix else None)
 
 
 def parse_order(order: str) -> tuple[str, int | None]:
-    """Split the name of an order into its shape and its seed.
-
-    Examples:
-        >>> parse_order("seed:1"), parse_order("path")
-        (('seed', 1), ('path', None))
-    """
+    """Split the name of an order into its shape and its seed: "seed:1" into ("seed", 1), "path" into ("path", None)."""
     match = re.fullmatch(r"(.*):([0-9]+)", order)
     return (match[1], int(match[2])) if match else (order, None)
 
 
 def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
-    """Return the samples in the order "path" (as listed) or "seed:N" (shuffled, always the same for the same N).
-
-    Examples:
-        >>> from acclimate.sources import Sample, order_samples
-        >>> samples = [Sample(name, bytes) for name in ("a.png", "b.png", "c.png")]
-        >>> [sample.name for sample in order_samples(samples, "seed:0")]
-        ['c.png', 'a.png', 'b.png']
-    """
+    """Return the samples in the order "path" (as listed) or "seed:N" (shuffled, always the same for the same N)."""
     if order == "path":
         return samples
     shape, seed = parse_order(order)
@@ -111,13 +79,7 @@ def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
 
 
 def source_fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images.
-
-    Examples:
-        >>> from acclimate.sources import Sample, source_fingerprint
-        >>> source_fingerprint([Sample("a.png", bytes)])[:8]
-        'c4ca9824'
-    """
+    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images."""
     digest = hashlib.sha256()
     for sample in samples:
         name = sample.name.encode("utf-8", "surrogatepass")
@@ -131,10 +93,15 @@ def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
     return Sample(name, partial(read_file, name), label)
 
 
-def read_file(path: str) -> bytes:
-    """Return the bytes of a file. A function, so that samples can be pickled."""
+def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
+    """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled."""
     with open(path, "rb") as file:
-        return file.read()
+        if offset:
+            file.seek(offset)
+        content = file.read(size)
+    if size is not None and len(content) != size:
+        raise OSError(f"{path} ends before byte {offset + size}; it is truncated.")
+    return content
 
 
 def _open_local(spec: str, prefix: str | None) -> Sequence[Sample]:

@@ -14,7 +14,7 @@ IMAGE_FOLDERS = ("images", "jpg", "2750", "101_ObjectCategories", "UCF-101-midfr
 PROBES = 10  # files to look for in a folder: some of them may be missing
 
 
-def open_coop(spec: str) -> list[Sample]:
+def open_samples(spec: str) -> list[Sample]:
     """List the images of one split.
 
     Args:

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -28,12 +28,7 @@ def is_pattern(spec: str) -> bool:
 
 
 def natural_key(path: str) -> tuple[Any, ...]:
-    """Sort key: folder by folder, ignoring case, numbers by their value; ties are broken by the path itself.
-
-    Examples:
-        >>> sorted(["img10.png", "IMG2.png", "img1.png"], key=natural_key)
-        ['img1.png', 'IMG2.png', 'img10.png']
-    """
+    """Sort key: folder by folder, ignoring case, numbers by their value; ties are broken by the path itself."""
     return tuple(_natural(part) for part in path.split("/")), path
 
 
@@ -43,13 +38,12 @@ def open_folder(spec: str) -> list[Sample]:
     An image in a subfolder is labelled with the name of that subfolder. Links to folders are followed, but no folder is
     listed twice, and links to a parent of the root are ignored.
     """
-    return _samples(spec, spec, _walk(spec))
+    return _samples(spec, spec, list(_walk(spec)))
 
 
 def open_glob(spec: str) -> list[Sample]:
     """List all images that match a pattern in natural order; labelled as in `open_folder`, below the fixed part."""
-    base, matches = match_files(spec)
-    return _samples(spec, base, matches)
+    return _samples(spec, *match_files(spec))
 
 
 def match_files(pattern: str) -> tuple[str, list[str]]:
@@ -77,27 +71,19 @@ def match_files(pattern: str) -> tuple[str, list[str]]:
     return base.as_posix(), sorted(found, key=natural_key)
 
 
-def _natural(text: str) -> tuple[Any, ...]:
+def _natural(text: str) -> list[Any]:
     # Numbers compare by length, then digit by digit: as integers do, but without int()'s limit on their length.
     pieces: list[Any] = re.split(r"([0-9]+)", text.casefold())
-    for position in range(1, len(pieces), 2):
-        digits = pieces[position].lstrip("0")
-        pieces[position] = (len(digits), digits)
-    return tuple(pieces)
+    pieces[1::2] = [(len(digits), digits) for digits in (piece.lstrip("0") for piece in pieces[1::2])]
+    return pieces
 
 
-def _samples(spec: str, base: str, files: Iterable[str]) -> list[Sample]:
-    images: list[str] = []
-    others: list[str] = []
-    for file in files:
-        if is_image(file):
-            images.append(file)
-        elif len(others) < 3:
-            others.append(file)
+def _samples(spec: str, base: str, files: list[str]) -> list[Sample]:
+    """The samples of the images among files, which are relative to the base."""
+    images = sorted(filter(is_image, files), key=natural_key)
     if not images:
-        reason = f"no file has an image suffix (found {', '.join(others)})" if others else "it contains no files"
-        raise InputError(f"no images in {spec}: {reason}.")
-    images.sort(key=natural_key)
+        found = f"no file has an image suffix (found {', '.join(files[:3])})" if files else "it contains no files"
+        raise InputError(f"no images in {spec}: {found}.")
     return [file_sample(PurePath(base, file), PurePath(file).parent.name or None) for file in images]
 
 

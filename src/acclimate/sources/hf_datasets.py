@@ -1,7 +1,6 @@
 """Hugging Face `datasets`: by name, from local files, or as saved with `save_to_disk`."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +14,7 @@ LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_da
 OPTIONS = ("split", "image", "label", *LOADING)
 
 
-def open_hf_dataset(spec: str) -> Sequence[Sample]:
+def open_samples(spec: str) -> Sequence[Sample]:
     """List the images of one split, named `NAME[split]#row`.
 
     The split defaults to "test", or to the only one there is. The columns default to those named "image" and "label",
@@ -39,54 +38,45 @@ def open_hf_dataset(spec: str) -> Sequence[Sample]:
         datasets = import_module("datasets")
     except ImportError:
         raise MissingExtraError(f"hfds:{name} needs datasets: pip install 'acclimate[datasets]'.") from None
-    with _loading(datasets, spec):
-        content, split = _load(datasets, name, options)
-    rows, split = _choose_split(name, content, split, options.get("split"))
-    image, label = _columns(datasets, name, rows.features, options)
-    with _loading(datasets, spec):
+    try:
+        rows, split = _load(datasets, name, options)
+        image, label = _columns(datasets, name, rows.features, options)
         rows = rows.with_format(None)
         labels = _labels(datasets, rows, label)
         rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    except InputError:
+        raise
+    except (OSError, ValueError, TypeError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
+        raise InputError(f"hfds:{spec} cannot be loaded: {error}") from error
     if not labels:
         raise InputError(f"no images in hfds:{spec}: the split has no rows.")
     title = f"{name}[{split}]" if split else name
     return [Sample(f"{title}#{row}", partial(_read_row, rows, row), text) for row, text in enumerate(labels)]
 
 
-@contextmanager
-def _loading(datasets: Any, spec: str) -> Iterator[None]:
-    """Report what `datasets` raises as an InputError."""
-    try:
-        yield
-    except (OSError, ValueError, TypeError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise InputError(f"hfds:{spec} cannot be loaded: {error}") from error
-
-
-def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str | None]:
-    """Load a dict of splits and None, or one split and its name."""
+def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str]:
+    """The rows of one split, and the name of the split."""
+    wanted = options.get("split")
     if any(Path(name, file).is_file() for file in ("state.json", "dataset_dict.json")):
         content = datasets.load_from_disk(name)
-        return content, None if isinstance(content, dict) else str(content.split or "")
-    arguments = {option: options[option] for option in LOADING if option in options}
-    config, split = arguments.pop("name", None), options.get("split")
-    return datasets.load_dataset(name, config, split=split, **arguments), split
-
-
-def _choose_split(name: str, content: Any, split: str | None, wanted: str | None) -> tuple[Any, str]:
-    if split is not None:
-        if wanted not in (None, split):
-            raise InputError(f"{name} has only one split{split and f', {split!r}'}; omit ?split=.")
-        return content, split
-    if wanted is None:
-        wanted = next(iter(content)) if len(content) == 1 else "test"
+        if not isinstance(content, dict):
+            split = str(content.split or "")
+            if wanted not in (None, split):
+                raise InputError(f"{name} has only one split{split and f', {split!r}'}; omit ?split=.")
+            return content, split
+    else:
+        arguments = {option: options[option] for option in LOADING if option in options}
+        content = datasets.load_dataset(name, split=wanted, **arguments)
+        if wanted is not None:
+            return content, wanted
+    wanted = wanted or (next(iter(content)) if len(content) == 1 else "test")
     if wanted not in content:
         raise InputError(f"{name} has no split {wanted!r}; choose one with ?split= from {', '.join(content)}.")
     return content[wanted], wanted
 
 
-def _columns(
-    datasets: Any, name: str, features: Mapping[str, Any], options: Mapping[str, str]
-) -> tuple[str, str | None]:
+def _columns(datasets: Any, name: str, features: Any, options: Mapping[str, str]) -> tuple[str, str | None]:
+    """The names of the columns of images and, if there is one, of labels."""
     for option in ("image", "label"):
         if option in options and options[option] not in features:
             raise InputError(f"{name} has no column {options[option]!r}; it has {', '.join(features)}.")

@@ -7,7 +7,6 @@ is listed and fails when it is read.
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import zip_longest
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
@@ -33,10 +32,9 @@ def open_table(spec: str) -> list[Sample]:
 def open_lines(file: TextIO) -> list[Sample]:
     """List the images whose paths are the lines of a text stream."""
     try:
-        lines = [line.rstrip("\r\n") for line in file]
+        rows = [(number, {"file": line.rstrip("\r\n")}) for number, line in enumerate(file, 1) if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not text ({error}); pass one path per line.") from error
-    rows = [(number, {"file": line}) for number, line in enumerate(lines, 1) if line.strip()]
     return _samples("standard input", PurePath(), rows)
 
 
@@ -45,8 +43,8 @@ def _samples(source: str, base: PurePath, rows: Iterable[Row]) -> list[Sample]:
     for line, fields in rows:
         path, label = _first(FILE_KEYS, fields), _first(LABEL_KEYS, fields)
         if path is None:
-            wanted = f"{', '.join(FILE_KEYS[:-1])} or {FILE_KEYS[-1]}"
-            raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {wanted}.")
+            known = " or ".join(FILE_KEYS)
+            raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
         if not isinstance(path, str) or not path or "\0" in path:
             raise InputError(f"{source}, line {line}: not a path: {path!r}.")
         samples.append(file_sample(base / path, None if label in (None, "") else str(label)))
@@ -61,16 +59,14 @@ def _first(keys: Iterable[str], fields: Mapping[str, Any]) -> Any:
 
 def _read_txt(source: str, lines: Iterable[str]) -> Iterator[Row]:
     for number, line in enumerate(lines, 1):
-        text = line.strip()
-        if text and not text.startswith("#"):
+        if (text := line.strip()) and not text.startswith("#"):
             yield number, {"file": text}
 
 
 def _read_csv(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    rows = csv.reader(lines)
-    columns = [name.strip().lower() for name in next(rows, [])]
-    for row in filter(None, rows):
-        yield rows.line_num, dict(zip_longest(columns, map(str.strip, row), fillvalue=""))
+    rows = csv.DictReader(lines, restkey="", restval="")
+    for row in rows:
+        yield rows.line_num, {name.strip().lower(): value.strip() for name, value in row.items() if name}
 
 
 def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:

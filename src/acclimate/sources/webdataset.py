@@ -11,13 +11,13 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample
+from acclimate.sources.base import Sample, read_file
 from acclimate.sources.folder import is_pattern, match_files, natural_key
 
 IMAGES = ("webp", "png", "jpg", "jpeg")
 
 
-def open_webdataset(spec: str) -> list[Sample]:
+def open_samples(spec: str) -> list[Sample]:
     """List the images of tar shards, named `shard.tar::key.jpg`.
 
     The label of an image is the content of the member `key.cls`: text, or an index into `classnames.txt`, which is
@@ -27,16 +27,16 @@ def open_webdataset(spec: str) -> list[Sample]:
         spec: a tar file, a folder of them, a glob pattern, or braces as in `root/{000..015}.tar`.
     """
     samples: list[Sample] = []
-    others: list[str] = []
-    class_names = cache(_read_class_names)
-    for shard in _shards(spec):
-        images, labels = _read_index(shard, others)
+    shards, class_names = _shards(spec), cache(_read_class_names)
+    for shard in shards:
+        images, labels = _read_index(shard)
         for key, (member, offset, size) in images.items():
             label = _label(shard, labels.get(key, ""), class_names)
-            samples.append(Sample(f"{shard}::{member}", partial(_read_member, shard, offset, size), label))
+            samples.append(Sample(f"{shard}::{member}", partial(read_file, shard, offset, size), label))
     if not samples:
-        found = f"no member ends in {', '.join(IMAGES)} (found {', '.join(others)})" if others else "they are empty"
-        raise InputError(f"no images in the shards of {spec}: {found}.")
+        with tarfile.open(shards[0]) as tar:
+            found = ", ".join(tar.getnames()[:3]) or "nothing"
+        raise InputError(f"no images in the shards of {spec}: no member ends in {', '.join(IMAGES)} (found {found}).")
     return samples
 
 
@@ -47,18 +47,15 @@ def _shards(spec: str) -> list[str]:
         if not shards:
             raise InputError(f"no images in {spec}: the folder contains no .tar files; name the folder of the shards.")
         return sorted(shards, key=natural_key)
-    if path.is_file():
-        return [path.as_posix()]
     shards = []
-    for name in _expand_braces(spec):
-        if Path(name).is_file() or not is_pattern(name):
+    for name in [spec] if path.is_file() else _expand_braces(spec):
+        if Path(name).is_file():
             shards.append(PurePath(name).as_posix())
-        else:
+        elif is_pattern(name):
             base, files = match_files(name)
             shards += [PurePath(base, file).as_posix() for file in files]
-    for shard in shards:
-        if not Path(shard).is_file():
-            raise InputError(f"no shard at {shard}; check the path.")
+        else:
+            raise InputError(f"no shard at {name}; check the path.")
     return shards
 
 
@@ -81,8 +78,8 @@ def _expand_braces(spec: str) -> Iterator[str]:
         yield from _expand_braces(spec[: braces.start()] + choice + spec[braces.end() :])
 
 
-def _read_index(shard: str, others: list[str]) -> tuple[dict[str, tuple[str, int, int]], dict[str, str]]:
-    """The images (member name, offset, size) and the labels of a shard by key; adds a few other members to `others`."""
+def _read_index(shard: str) -> tuple[dict[str, tuple[str, int, int]], dict[str, str]]:
+    """The images (member name, offset, size) and the labels of a shard, by key."""
     images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, str] = {}
     try:
@@ -98,11 +95,9 @@ def _read_index(shard: str, others: list[str]) -> tuple[dict[str, tuple[str, int
                     images.setdefault(key, (member.name, member.offset_data, member.size))
                 elif suffix.lower() == "cls" and (content := tar.extractfile(member)):
                     labels[key] = content.read().decode("utf-8", "replace").strip()
-                elif len(others) < 3:
-                    others.append(member.name)
             end = tar.offset
         # tarfile takes a partial or missing header for the end; a complete archive ends with a block of zeros.
-        if _read_member(shard, end, tarfile.BLOCKSIZE).strip(b"\0"):
+        if read_file(shard, end, tarfile.BLOCKSIZE).strip(b"\0"):
             raise tarfile.ReadError("bad header")
     except (tarfile.TarError, OSError, ValueError) as error:
         raise InputError(
@@ -110,15 +105,6 @@ def _read_index(shard: str, others: list[str]) -> tuple[dict[str, tuple[str, int
             "download it again, or decompress it."
         ) from error
     return images, labels
-
-
-def _read_member(shard: str, offset: int, size: int) -> bytes:
-    with open(shard, "rb") as file:
-        file.seek(offset)
-        content = file.read(size)
-    if len(content) != size:
-        raise OSError(f"{shard} ends before byte {offset + size}; it is truncated.")
-    return content
 
 
 def _label(shard: str, text: str, class_names: Callable[[Path], Sequence[str]]) -> str | None:

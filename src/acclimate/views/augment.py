@@ -11,7 +11,21 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ModelError
 from acclimate.views.plan import OPERATIONS, POSTERIZE_BITS, ViewPlan
 
-BILINEAR = Image.Resampling.BILINEAR
+AFFINE, BILINEAR = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+
+# Each operation on an RGB image, by a given amount; pixels from outside the image are black.
+OPERATE: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
+    "equalize": lambda image, _: ImageOps.equalize(image),
+    "posterize": lambda image, _: ImageOps.posterize(image, POSTERIZE_BITS),
+    "solarize": lambda image, amount: ImageOps.solarize(image, int(amount)),
+    "rotate": lambda image, amount: image.rotate(amount, BILINEAR),
+    "shear_x": lambda image, amount: image.transform(image.size, AFFINE, (1, amount, 0, 0, 1, 0), BILINEAR),
+    "shear_y": lambda image, amount: image.transform(image.size, AFFINE, (1, 0, 0, amount, 1, 0), BILINEAR),
+    # Translations are by whole pixels: no interpolation is needed.
+    "translate_x": lambda image, amount: image.crop((int(amount), 0, int(amount) + image.width, image.height)),
+    "translate_y": lambda image, amount: image.crop((0, int(amount), image.width, int(amount) + image.height)),
+}
 
 
 @dataclass(frozen=True)
@@ -64,34 +78,9 @@ def make_views(image: Image.Image, plan: ViewPlan, target: ModelInput) -> HostAr
         for chain, depth in enumerate(plan.depths[i].tolist()):
             layer = crop
             for step in range(depth):
-                layer = apply_operation(
-                    OPERATIONS[plan.operations[i, chain, step]], layer, float(plan.amounts[i, chain, step])
-                )
+                operate = OPERATE[OPERATIONS[plan.operations[i, chain, step]]]
+                layer = operate(layer, float(plan.amounts[i, chain, step]))
             mixed += plan.weights[i, 1 + chain] * np.asarray(layer)
         np.multiply(mixed.transpose(2, 0, 1), gain, out=view)
         view += offset
     return views
-
-
-def apply_operation(operation: str, image: Image.Image, amount: float) -> Image.Image:
-    """Apply one operation of AugMix to an RGB image; pixels from outside the image are black."""
-    width, height = image.size
-    match operation:
-        case "autocontrast":
-            return ImageOps.autocontrast(image)
-        case "equalize":
-            return ImageOps.equalize(image)
-        case "posterize":
-            return ImageOps.posterize(image, POSTERIZE_BITS)
-        case "solarize":
-            return ImageOps.solarize(image, int(amount))
-        case "rotate":
-            return image.rotate(amount, BILINEAR)
-        case "shear_x":
-            return image.transform(image.size, Image.Transform.AFFINE, (1, amount, 0, 0, 1, 0), BILINEAR)
-        case "shear_y":
-            return image.transform(image.size, Image.Transform.AFFINE, (1, 0, 0, amount, 1, 0), BILINEAR)
-        case "translate_x":  # by whole pixels: no interpolation is needed
-            return image.crop((int(amount), 0, int(amount) + width, height))
-        case _:
-            return image.crop((0, int(amount), width, int(amount) + height))

@@ -15,17 +15,8 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 
-OPERATIONS = (
-    "autocontrast",
-    "equalize",
-    "posterize",
-    "solarize",
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-)
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 CHAINS, MAX_DEPTH = 3, 3
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ranges and number of attempts of a random resized crop
 POSTERIZE_BITS = 4  # the only value at severity 1
@@ -61,12 +52,6 @@ def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], vi
         count: number of views n.
         image_size: width and height of the image.
         view_size: width and height of a view.
-
-    Examples:
-        >>> from acclimate.views.plan import draw_plan
-        >>> plan = draw_plan(seed=0, index=0, count=63, image_size=(640, 480), view_size=(224, 224))
-        >>> plan.boxes.shape, plan.operations.shape
-        ((63, 4), (63, 3, 3))
     """
     cells = CHAINS * MAX_DEPTH
     # One row of uniform numbers per view, split into columns by their use.

@@ -12,7 +12,7 @@ from torch.nn.functional import grid_sample
 
 from acclimate.arrays import HostArray
 from acclimate.views.augment import ModelInput
-from acclimate.views.plan import CHAINS, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
+from acclimate.views.plan import CHAINS, GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
 
 Tensor = Any  # torch.Tensor
 
@@ -105,9 +105,8 @@ def solarize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tenso
 def move_pixels(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
     """Rotate, shear or translate each image with bilinear interpolation; pixels from outside are black."""
     height, width = images.shape[2:]
-    a, b, c, d, e, f = torch.as_tensor(
-        affine(operations, amounts, width, height), dtype=images.dtype, device=images.device
-    )[..., None, None]
+    coefficients = affine(operations, amounts, width, height)
+    a, b, c, d, e, f = torch.as_tensor(coefficients, dtype=images.dtype, device=images.device)[..., None, None]
     x = torch.arange(width, device=images.device) + 0.5
     y = torch.arange(height, device=images.device)[:, None] + 0.5
     x, y = a * x + b * y + c, d * x + e * y + f
@@ -127,16 +126,9 @@ def affine(operations: HostArray, amounts: HostArray, width: int, height: int) -
     angle = np.radians(only("rotate"))
     cos, sin = np.cos(angle), np.sin(angle)
     x, y = width / 2, height / 2
-    return np.stack(
-        [
-            cos,
-            only("shear_x") - sin,
-            only("translate_x") + x - cos * x + sin * y,
-            only("shear_y") + sin,
-            cos,
-            only("translate_y") + y - sin * x - cos * y,
-        ]
-    )
+    x_row = (cos, only("shear_x") - sin, only("translate_x") + x - cos * x + sin * y)
+    y_row = (only("shear_y") + sin, cos, only("translate_y") + y - sin * x - cos * y)
+    return np.stack(x_row + y_row)
 
 
 def look_up(tables: Tensor, images: Tensor) -> Tensor:
@@ -149,5 +141,5 @@ GROUPS = {
     ("equalize",): equalize,
     ("posterize",): posterize,
     ("solarize",): solarize,
-    ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"): move_pixels,
+    GEOMETRIC: move_pixels,
 }
