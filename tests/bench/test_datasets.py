@@ -78,7 +78,7 @@ def test_class_names_are_said_in_the_order_of_the_labels():
 
 def test_names_are_those_of_the_streams(shared):
     """The streams were made from the real split files."""
-    from acclimate.prompts import spoken
+    from acclimate.prompts import as_words
     from acclimate.stream import read_stream
 
     if not (shared / "streams").is_dir():
@@ -90,7 +90,7 @@ def test_names_are_those_of_the_streams(shared):
         "ucf101": "ucf101",
     }.items():
         stream = read_stream(shared / "streams" / f"{stem}.safetensors")
-        assert tuple(map(spoken, DATASETS[key].class_names)) == tuple(map(spoken, stream.head.class_names))
+        assert tuple(map(as_words, DATASETS[key].class_names)) == tuple(map(as_words, stream.head.class_names))
         assert DATASETS[key].test == len(stream)
 
 
