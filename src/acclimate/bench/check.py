@@ -13,7 +13,6 @@ from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
 from acclimate.predict import default_workers, read_ahead
 
-Kind = Literal["missing", "split", "class order", "count", "image"]
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"
 LISTED = 5  # how many items of a long list are named
@@ -21,27 +20,18 @@ LISTED = 5  # how many items of a long list are named
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem with a dataset.
+    """A problem with a dataset."""
 
-    Attributes:
-        kind: "missing" (the dataset has no folder), "split", "class order", "count" or "image".
-        message: what is wrong, where, and what to do.
-    """
-
-    kind: Kind
-    message: str
+    kind: Literal["missing", "split", "class order", "count", "image"]  # "missing": the dataset has no folder
+    message: str  # what is wrong, where, and what to do
 
 
 def check_dataset(
     dataset: Dataset, root: Path, decode: bool = True, progress: Callable[[int], None] = lambda images: None
 ) -> list[Finding]:
-    """All problems with a dataset; an empty list if it is the one of the benchmark.
+    """All problems with a dataset below `root`; none if it is the one of the benchmark.
 
-    Args:
-        dataset: what it should be.
-        root: the folder of all datasets.
-        decode: also read every image, which takes minutes for the large datasets.
-        progress: called with the number of images read since the last call.
+    `decode` also reads every image, and calls `progress` with the number of images read since the last call.
     """
     folder, images = root / dataset.folder, dataset.image_folder(root)
     if not folder.is_dir():

@@ -19,51 +19,30 @@ OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where
 
 @dataclass(frozen=True)
 class Cell:
-    """A measured figure and the paper's figure; None where there is none.
-
-    Attributes:
-        measured: for instance an accuracy in percent.
-        reported: the paper's figure.
-        sd: standard deviation over several orders.
-        why: reasons why the two may differ.
-    """
+    """A measured figure, such as an accuracy in percent, and the paper's figure; None where there is none."""
 
     measured: float | None = None
     reported: float | None = None
-    sd: float | None = None
-    why: tuple[str, ...] = ()
+    sd: float | None = None  # standard deviation over several orders
+    why: tuple[str, ...] = ()  # reasons why the two may differ
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of cells.
+    """A table of cells."""
 
-    Attributes:
-        title: what the figures are.
-        context: what they were measured with.
-        corner: heading of the row names.
-        columns: headings.
-        rows: for each row its name and one cell per column.
-    """
-
-    title: str
-    context: str
-    corner: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    title: str  # what the figures are
+    context: str  # what they were measured with
+    corner: str  # heading of the row names
+    columns: tuple[str, ...]  # headings
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
 
 
 @dataclass(frozen=True)
 class Group:
-    """Results that can be compared in one table.
+    """Results that can be compared in one table; those of zero-shot only where no other method was run."""
 
-    Attributes:
-        context: the model, prompts, views and orders that they have in common.
-        results: those of methods that adapt, each with zero-shot as its baseline; those of zero-shot only where no
-            other method was run.
-    """
-
-    context: str
+    context: str  # the model, prompts, views and orders that they have in common
     results: tuple[Result, ...]
 
     @property

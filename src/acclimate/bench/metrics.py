@@ -65,17 +65,12 @@ def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) 
 
 
 def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
-    """What an adapter has learnt, by the columns of its `learnt`.
+    """What an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) in the order taken.
 
-    Args:
-        adapter: after a run over n samples, whose ids are their positions in the run.
-        labels: (n,) true classes in the order taken.
-
-    Returns:
-        For a part that keeps entries their number (`entries`), the fraction whose class is the true one
-        (`label_accuracy`, the paper's figure for the positive cache), the fraction of classes without an entry
-        (`empty_classes`), and the `imbalance` of the entries over the classes, from 0 (the same number in every class)
-        to 1 (all in one class). For other columns their `mean`, `min` and `max` over the classes.
+    For a part that keeps entries their number, the fraction whose class is the true one (`label_accuracy`, the paper's
+    figure for the positive cache), the fraction of classes without an entry, and the `imbalance` of the entries over
+    the classes, from 0 (the same number in every class) to 1 (all in one class). For other columns their `mean`, `min`
+    and `max` over the classes.
     """
     columns, entries = adapter.learnt(), adapter.entries()
     summary: dict[str, dict[str, Any]] = {

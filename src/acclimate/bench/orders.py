@@ -22,12 +22,8 @@ def take_order(
 ) -> HostArray:
     """Positions (n,) in the order to take them: each sample once, and the same name always gives the same order.
 
-    Args:
-        order: "stored", "rows", or a name of `SHAPES` with a seed, such as "seed:1" (shuffled) or "correlated:1".
-        count: n, the number of samples.
-        labels: (n,) true classes, for the orders by class.
-        domains: n domain names, for the orders by domain.
-        stored: (n,) what "stored" means; the same as "rows" if not given.
+    An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as "seed:1"
+    (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples.
 
     Examples:
         >>> take_order("seed:1", 5)

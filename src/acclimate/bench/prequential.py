@@ -24,15 +24,12 @@ from acclimate.stream import FeatureStream
 class Variant:
     """A method with its settings.
 
-    Attributes:
-        method: its name.
-        settings: those that differ from the method's defaults.
-        settings_name: name of the settings in results, such as "authors-per-dataset"; "" for "paper" if they are the
-            defaults and "custom" if not.
+    Results show the `settings_name`, such as "authors-per-dataset"; "" stands for "paper" if the settings are the
+    defaults and for "custom" if not.
     """
 
     method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
     settings_name: str = ""
 
     def __post_init__(self) -> None:
@@ -46,23 +43,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """The answers of one adapter to one stream, in the order taken.
+    """The answers of one adapter to one stream, in the order taken."""
 
-    Attributes:
-        order: (n,) positions of the samples in the stream.
-        labels: (n,) true classes; None if unknown.
-        top: (n, up to 5) classes by decreasing logit.
-        confidence: (n,) softmax probability of the first class.
-        errors: (n,) Brier score of each answer; (0,) without labels.
-        wall_s: seconds taken by zero-shot and adapter together.
-    """
-
-    order: HostArray
-    labels: HostArray | None
-    top: HostArray
-    confidence: HostArray
-    errors: HostArray
-    wall_s: float
+    order: HostArray  # (n,) positions of the samples in the stream
+    labels: HostArray | None  # (n,) true classes; None if unknown
+    top: HostArray  # (n, up to 5) classes by decreasing logit
+    confidence: HostArray  # (n,) softmax probability of the first class
+    errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
+    wall_s: float  # seconds taken by zero-shot and adapter together
 
     @property
     def predictions(self) -> HostArray:
@@ -106,21 +94,10 @@ def compare(
     device: str = "numpy",
     progress: Callable[[int], None] = lambda samples: None,
 ) -> list[Outcome]:
-    """Run variants over a stream, all in one pass per order and each from scratch in every order.
+    """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
-    Args:
-        stream: the samples; features (n, d), or (n, V, d) with V views per sample.
-        variants: methods with their settings.
-        orders: as `take_order` names them.
-        batch_size: rows per step, where each view is a row; the answers do not depend on it.
-        device: "numpy", or a PyTorch device such as "cpu" or "cuda".
-        progress: called after each step with the number of samples done, for each adapter.
-
-    Returns:
-        The outcome of zero-shot, then the outcomes of the variants.
-
-    Raises:
-        InputError: a method needs views, and the stream has none.
+    The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
+    `progress` is called with the number of samples done, for each adapter.
 
     Examples:
         >>> import numpy as np

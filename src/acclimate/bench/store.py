@@ -35,30 +35,17 @@ CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
 
 @dataclass(frozen=True)
 class Setup:
-    """What datasets are encoded and run with.
+    """What datasets are encoded and run with."""
 
-    Attributes:
-        root: the folder of all datasets.
-        model: name of the encoder; also distinguishes encoders without a fingerprint.
-        store: the folder of encoded features.
-        prompts: "dataset" for each dataset's template set, or the name of one template set for all.
-        views: "paper" for each dataset's number of views in the paper, or one number for all: 1 for the image alone,
-            else the image and `views - 1` AugMix views.
-        orders: orders to take the samples in; several give a mean and its spread.
-        batch_size: images encoded at once, counting views.
-        workers: threads that read and augment images.
-        device: of the encoder; the methods use it too if it is a GPU.
-    """
-
-    root: Path
-    model: str
-    store: Path
-    prompts: str = "dataset"
-    views: int | str = "paper"
-    orders: tuple[str, ...] = ("seed:1",)
-    batch_size: int = 64
-    workers: int | None = None
-    device: str = "auto"
+    root: Path  # the folder of all datasets
+    model: str  # name of the encoder; also distinguishes encoders without a fingerprint
+    store: Path  # the folder of encoded features
+    prompts: str = "dataset"  # each dataset's template set, or the name of one set for all
+    views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and AugMix views of it
+    orders: tuple[str, ...] = ("seed:1",)  # to take the samples in; several give a mean and its spread
+    batch_size: int = 64  # images encoded at once, counting views
+    workers: int | None = None  # threads that read and augment images
+    device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
 
     def __post_init__(self) -> None:
         known = ("dataset", *template_sets())
@@ -75,14 +62,9 @@ def stored_stream(
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    If the encoding is interrupted, the next call continues where it stopped. `progress` is called with the number of
-    images done since the last call.
-
-    Returns:
-        A stream with features (n, d), float32, for one view; (n, views, d), float16 and mapped from disk, for several.
-
-    Raises:
-        RunError: an image cannot be read. It is not skipped: without it this would be a different dataset.
+    If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
+    view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
+    skip it would make a different dataset. `progress` is called with the number of images done since the last call.
     """
     dataset, views = listing.dataset, setup.views_of(listing.dataset)
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently

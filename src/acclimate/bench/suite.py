@@ -39,12 +39,9 @@ def run_suite(
     skip_existing: bool = True,
     progress: Progress = silent,
 ) -> list[Result]:
-    """Run methods on datasets and write one JSON file per dataset and method.
+    """Run methods on datasets, write one JSON file per dataset and method, and return all results.
 
     With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues.
-
-    Returns:
-        All results, including those that existed.
     """
     paths: dict[tuple[str, str], Path] = {}
     missing: dict[str, list[Variant]] = {}

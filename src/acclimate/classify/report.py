@@ -32,21 +32,11 @@ def write_report(
     title: str,
     summary: Summary,
     adapter: Adapter,
-    samples: Sequence[Sample],
-    settings: Mapping[str, str],
-    first_id: int = 0,
+    samples: Sequence[Sample],  # those that are shown are read again
+    settings: Mapping[str, str],  # what to list at the end, such as options and versions
+    first_id: int = 0,  # of the first image in the state of the adapter; smaller ids are of earlier runs
 ) -> None:
-    """Write a self-contained HTML page; equal input gives equal bytes.
-
-    Args:
-        path: the file to create or replace.
-        title: what was classified.
-        summary: of all predictions of the run.
-        adapter: the one that answered; what it has learnt is shown.
-        samples: the images of the run; those that are shown are read again.
-        settings: what to list at the end, such as options and versions, in this order.
-        first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
-    """
+    """Write a run and what its adapter has learnt as a self-contained HTML page; equal input gives equal bytes."""
     picture, nothing = _pictures(samples), "<p>No image was classified.</p>"
     order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
     answers = {"Zero-shot": summary.before, "Adapted": summary.after}
