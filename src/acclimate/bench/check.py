@@ -2,12 +2,13 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
+from acclimate.bench import Advance
 from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
@@ -27,12 +28,9 @@ class Finding:
 
 
 def check_dataset(
-    dataset: Dataset, root: Path, decode: bool = True, progress: Callable[[int], None] = lambda images: None
+    dataset: Dataset, root: Path, decode: bool = True, progress: Advance = lambda images: None
 ) -> list[Finding]:
-    """All problems with a dataset below `root`; none if it is the one of the benchmark.
-
-    `decode` also reads every image, and calls `progress` with the number of images read since the last call.
-    """
+    """All problems with a dataset below `root`; none if it is the one of the benchmark. `decode` reads every image."""
     folder, images = root / dataset.folder, dataset.image_folder(root)
     if not folder.is_dir():
         split = f", and {dataset.split} from {SPLITS}" if dataset.layout == "split" else ""
@@ -167,7 +165,7 @@ def _counts(listing: Listing) -> Iterator[Finding]:
         yield Finding("count", f"{len(missing)} test images are missing ({listed}), such as {missing[0].name}.")
 
 
-def _unreadable(paths: Iterable[Path], progress: Callable[[int], None]) -> Iterator[Finding]:
+def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
     def problem_with(path: Path) -> tuple[Path, str | None]:
         try:
             open_image(path)

@@ -73,10 +73,7 @@ def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 
 def every_table(group: Group) -> list[Table]:
-    """The tables of all recipes in the paper's order, then a table of everything that they do not show.
-
-    The last one has methods on streams that are not the paper's, and custom settings that no ablation shows.
-    """
+    """The tables of all recipes in the paper's order, then one of other streams and of settings in no ablation."""
     tables: list[Table] = []
     shown = []
     for recipe in RECIPES.values():
@@ -233,10 +230,9 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
         gain = figures["accuracy"] - recipe.reported["CLIP"]["accuracy"]
         paper = (figures["minutes"], figures["accuracy"], gain)
         method = OUR_NAMES.get(name, name.lower())
-        if method not in measured:
+        if (found := measured.get(method)) is None:
             rows.append((name, tuple(Cell(None, figure) for figure in paper)))
             continue
-        found = measured[method]
         seconds = result.cost["encode_s"] + (found.cost["wall_s"] or 0.0) / len(found.orders["names"])
         ours = (seconds / 60, _score(found), _score(found) - _score(zero_shot))
         why = reasons(found, ABLATION_MODEL)

@@ -58,10 +58,7 @@ class Dataset:
 
     @property
     def class_folders(self) -> tuple[str, ...]:
-        """Names of the image folders in label order, for the layouts "wnids" and "numbers".
-
-        Numbers are not sorted as strings: 10 would come before 2 and nearly every label would be wrong.
-        """
+        """Names of the image folders in label order, for "wnids" and "numbers"; these are not sorted as strings."""
         return self.wnids if self.layout == "wnids" else tuple(map(str, range(self.classes)))
 
 

@@ -3,7 +3,7 @@
 Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
+from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import take_order
 from acclimate.errors import InputError, MissingExtraError
@@ -22,15 +23,11 @@ from acclimate.stream import FeatureStream
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings.
-
-    Results show the `settings_name`, such as "authors-per-dataset"; "" stands for "paper" if the settings are the
-    defaults and for "custom" if not.
-    """
+    """A method with its settings."""
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
-    settings_name: str = ""
+    settings_name: str = ""  # in results; "" for "paper" if the settings are the defaults, else for "custom"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
@@ -92,20 +89,12 @@ def compare(
     orders: Sequence[str] = ("stored",),
     batch_size: int = 256,
     device: str = "numpy",
-    progress: Callable[[int], None] = lambda samples: None,
+    progress: Advance = lambda samples: None,
 ) -> list[Outcome]:
     """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
     `progress` is called with the number of samples done, for each adapter.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import FeatureStream, Head
-        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
-        >>> zero_shot, tda = compare(stream, [Variant("tda", {"positive_alpha": 1.0})])
-        >>> tda.runs["stored"].scores()["acc1"]
-        1.0
     """
     head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
@@ -122,11 +111,7 @@ def compare(
 
 
 def _run_pass(
-    adapters: Sequence[Adapter],
-    stream: FeatureStream,
-    order: HostArray,
-    batch_size: int,
-    progress: Callable[[int], None],
+    adapters: Sequence[Adapter], stream: FeatureStream, order: HostArray, batch_size: int, progress: Advance
 ) -> list[Run]:
     """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)

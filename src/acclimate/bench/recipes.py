@@ -53,10 +53,7 @@ class Recipe:
 
 
 def variant_for(method: str, dataset: Dataset, settings: str) -> Variant:
-    """A method on a dataset with "paper" (its defaults) or "authors-per-dataset" settings.
-
-    The latter are those that the authors of the method published for the dataset, or the defaults if there are none.
-    """
+    """A method with "paper" settings, its defaults, or with those its authors published for the dataset, if any."""
     if settings == "authors-per-dataset" and method in dataset.authors:
         return Variant(method, dataset.authors[method], settings)
     return Variant(method, {}, "paper")

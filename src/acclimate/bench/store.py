@@ -9,7 +9,7 @@ vectors are made separately.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
+from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import Dataset, Listing
 from acclimate.encoders import Encoder
-from acclimate.errors import InputError, RunError, reason
-from acclimate.files import write_atomically
+from acclimate.errors import InputError, RunError
+from acclimate.files import write_atomically, writing
 from acclimate.predict import encode_ahead, gpu_of
 from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
@@ -46,6 +47,7 @@ class Setup:
     batch_size: int = 64  # images encoded at once, counting views
     workers: int | None = None  # threads that read and augment images
     device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
+    progress: Progress = silent
 
     def __post_init__(self) -> None:
         known = ("dataset", *template_sets())
@@ -58,13 +60,13 @@ class Setup:
 
 
 def stored_stream(
-    setup: Setup, listing: Listing, encoder: Encoder, progress: Callable[[int], None] = lambda images: None
+    setup: Setup, listing: Listing, encoder: Encoder, progress: Advance = lambda images: None
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
     If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
     view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
-    skip it would make a different dataset. `progress` is called with the number of images done since the last call.
+    skip it would make a different dataset.
     """
     dataset, views = listing.dataset, setup.views_of(listing.dataset)
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
@@ -98,12 +100,7 @@ def stored_stream(
 
 
 def _encode_missing(
-    folder: Path,
-    description: dict[str, Any],
-    setup: Setup,
-    listing: Listing,
-    encoder: Encoder,
-    progress: Callable[[int], None],
+    folder: Path, description: dict[str, Any], setup: Setup, listing: Listing, encoder: Encoder, progress: Advance
 ) -> float:
     """Encode the images that are not done yet; the seconds that all images took."""
     shape = tuple(description["shape"])
@@ -148,15 +145,12 @@ def _open(folder: Path, shape: tuple[int, ...], done: int) -> Iterator[BinaryIO]
     It is written as a file and not through a memory map, in which a full disk would kill the process.
     """
     path = folder / "features.npy"
-    try:
+    with writing(f"to {folder}", hint="Free some space or choose a different store."):
         folder.mkdir(parents=True, exist_ok=True)
         features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, shape)
         with path.open("r+b") as file:
             file.seek(features.offset + done * features[0].nbytes)
             yield file
-    except OSError as error:
-        message = f"cannot write to {folder}: {reason(error)}; free some space or choose a different store."
-        raise RunError(message) from error
 
 
 def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, encode_s: float) -> None:
