@@ -22,6 +22,11 @@ def test_stored_rows_and_shuffled():
             take_order(wrong, 400)
 
 
+def test_orders_stay_the_same_between_versions():
+    assert take_order("seed:1", 5).tolist() == [4, 0, 1, 2, 3]
+    assert take_order("domains:0", 4, domains=["photo", "sketch", "photo", "sketch"]).tolist() == [2, 0, 1, 3]
+
+
 def test_a_seed_shuffles_images_and_features_alike():
     samples = [Sample(str(i), bytes) for i in range(40)]
     assert [int(sample.name) for sample in order_samples(samples, "seed:3")] == take_order("seed:3", 40).tolist()

@@ -191,7 +191,7 @@ def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
 
 def test_a_store_that_cannot_be_written(encoder, listing, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write to .*; free some space or choose a different store"):
+    with pytest.raises(RunError, match=r"cannot write to .*\. Free some space or choose a different store\."):
         stored(listing, encoder, tmp_path / "file")
 
 
@@ -202,7 +202,7 @@ def test_a_disk_without_room(encoder, listing, tmp_path):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))  # the header, and less than half of the features
     try:
-        with pytest.raises(RunError, match=r"cannot write to .*: File too large; free some space"):
+        with pytest.raises(RunError, match=r"cannot write to .*: File too large\. Free some space"):
             stored(listing, encoder, tmp_path / "store", batch_size=4)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from html.parser import HTMLParser
-from types import FunctionType, ModuleType
+from types import FunctionType, ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -61,6 +61,13 @@ def summarise(found):
     for prediction in found:
         summary.add(prediction)
     return summary
+
+
+def report(path, *, title, summary, adapter, samples, settings, first_id=0):
+    """Write the report of a run that has these."""
+    classifier = SimpleNamespace(adapter=adapter)
+    run = SimpleNamespace(summary=summary, classifier=classifier, samples=samples, first_id=first_id)
+    write_report(path, run, title, settings)
 
 
 def make_samples(count, paint, name="photos/{:05d}.jpg"):
@@ -124,7 +131,7 @@ class Page(HTMLParser):
 
 def test_report_says_what_happened(run, tmp_path):
     summary, entries = run["summary"], run["adapter"].entries()
-    write_report(tmp_path / "report.html", title="Holiday photos", settings=SETTINGS, **run)
+    report(tmp_path / "report.html", title="Holiday photos", settings=SETTINGS, **run)
     text = (tmp_path / "report.html").read_text("utf-8")
     page = Page(text)
     assert f"398 images sorted into 8 labels. Adapting changed {summary.changed} answers." in page.text
@@ -134,12 +141,12 @@ def test_report_says_what_happened(run, tmp_path):
     assert page.tags["img"] == min(24, summary.changed) + len(entries["positive"]) + len(entries["negative"])
     assert all(value.startswith("data:image/jpeg;base64,") for key, value in page.attributes if key == "src")
     assert not re.search(r"https?:|//[a-z]", re.sub(r"base64,[A-Za-z0-9+/=]+", "", text))
-    write_report(tmp_path / "again.html", title="Holiday photos", settings=SETTINGS, **run)
+    report(tmp_path / "again.html", title="Holiday photos", settings=SETTINGS, **run)
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
 def test_images_of_earlier_runs_are_named_as_such(run, tmp_path):
-    write_report(tmp_path / "report.html", title="x", settings={}, first_id=10_000, **run)
+    report(tmp_path / "report.html", title="x", settings={}, first_id=10_000, **run)
     page = Page((tmp_path / "report.html").read_text("utf-8"))
     assert page.tags["img"] == min(24, run["summary"].changed)
     assert "from an earlier run" in page.text
@@ -154,7 +161,7 @@ def test_names_cannot_break_out_of_the_page(stream, tmp_path):
         gone = [Sample(HOSTILE, lambda: b"")] * len(stream)
         path = tmp_path / "report.html"
         settings = {HOSTILE: HOSTILE}
-        write_report(path, title=HOSTILE, summary=summarise(found), adapter=adapter, samples=gone, settings=settings)
+        report(path, title=HOSTILE, summary=summarise(found), adapter=adapter, samples=gone, settings=settings)
         page = Page(path.read_text("utf-8"))
         assert page.tags["script"] == page.tags["img"] == page.tags["b"] == 0
         assert not any(key.startswith("on") for key, _ in page.attributes)
@@ -168,7 +175,7 @@ def test_file_stays_small_and_says_what_is_left_out(tmp_path):
     noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (300, 300, 3), np.uint8))  # the worst for JPEG
     path = tmp_path / "report.html"
     samples = make_samples(4000, lambda index: noise)
-    write_report(path, title="noise", summary=summarise(found), adapter=adapter, samples=samples, settings={})
+    report(path, title="noise", summary=summarise(found), adapter=adapter, samples=samples, settings={})
     page = Page(path.read_text("utf-8"))
     assert path.stat().st_size < 3_000_000
     assert page.tags["img"] == 24 + 33 * 6
@@ -180,7 +187,7 @@ def test_file_stays_small_and_says_what_is_left_out(tmp_path):
 def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, method):
     found, adapter = make_run(stream, method)
     path = tmp_path / "report.html"
-    write_report(path, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(path, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "Nothing" not in page.text
     assert f"{method}: {adapter.summary}. It has learnt from 400 images." in page.text
@@ -194,7 +201,7 @@ def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, met
 @pytest.mark.parametrize("method", ["zero-shot", "tda", "dota"])
 def test_report_without_answers(stream, tmp_path, found, method):
     path, adapter = tmp_path / "report.html", create(method, stream.head)
-    write_report(path, title="nothing", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    report(path, title="nothing", summary=summarise(found), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "No image was classified." in page.text
     learnt = "Nothing: the method zero-shot answers" if method == "zero-shot" else "It has learnt from 0 images."
@@ -203,7 +210,7 @@ def test_report_without_answers(stream, tmp_path, found, method):
 
 def test_an_unwritable_place_is_named(run, tmp_path):
     with pytest.raises(InputError, match="cannot write the report"):
-        write_report(tmp_path / "missing" / "report.html", title="nowhere", settings={}, **run)
+        report(tmp_path / "missing" / "report.html", title="nowhere", settings={}, **run)
 
 
 LABELS = ("a", "b", "c", "d")
@@ -277,7 +284,7 @@ def browse(profile, page, *options):
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_page_renders_in_a_browser(run, tmp_path):
     page, picture = tmp_path / "report.html", tmp_path / "page.png"
-    write_report(page, title=f"Photos {HOSTILE}", settings=SETTINGS, **run)
+    report(page, title=f"Photos {HOSTILE}", settings=SETTINGS, **run)
     dom = browse(tmp_path / "profile", page, "--dump-dom")
     assert "What it has learnt" in dom
     assert "<script" not in dom

@@ -82,7 +82,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
             "state of one method; name exactly one besides zero-shot",
         ),
         (["run", "STREAM", "--plot", "x.foo"], "cannot draw x.foo; use one of the suffixes .png, .svg, .pdf"),
-        (["run", "STREAM", "--class-names", "nowhere.txt"], "cannot read class names from nowhere.txt"),
+        (["run", "STREAM", "--class-names", "nowhere.txt"], "no file of class names at nowhere.txt"),
         (["run", "STREAM", "--device", "toaster"], "cannot use device 'toaster'"),
         (["state", "inspect", "STREAM"], "is a safetensors file but not an acclimate state"),
         (["state", "merge", "nowhere", "-o", "out"], "no state file at nowhere"),

@@ -2,18 +2,18 @@
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
+from acclimate.bench import Advance
 from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
 from acclimate.predict import default_workers, read_ahead
 
-Kind = Literal["missing", "split", "class order", "count", "image"]
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"
 LISTED = 5  # how many items of a long list are named
@@ -21,28 +21,16 @@ LISTED = 5  # how many items of a long list are named
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem with a dataset.
+    """A problem with a dataset."""
 
-    Attributes:
-        kind: "missing" (the dataset has no folder), "split", "class order", "count" or "image".
-        message: what is wrong, where, and what to do.
-    """
-
-    kind: Kind
-    message: str
+    kind: Literal["missing", "split", "class order", "count", "image"]  # "missing": the dataset has no folder
+    message: str  # what is wrong, where, and what to do
 
 
 def check_dataset(
-    dataset: Dataset, root: Path, decode: bool = True, progress: Callable[[int], None] = lambda images: None
+    dataset: Dataset, root: Path, decode: bool = True, progress: Advance = lambda images: None
 ) -> list[Finding]:
-    """All problems with a dataset; an empty list if it is the one of the benchmark.
-
-    Args:
-        dataset: what it should be.
-        root: the folder of all datasets.
-        decode: also read every image, which takes minutes for the large datasets.
-        progress: called with the number of images read since the last call.
-    """
+    """All problems with a dataset below `root`; none if it is the one of the benchmark. `decode` reads every image."""
     folder, images = root / dataset.folder, dataset.image_folder(root)
     if not folder.is_dir():
         split = f", and {dataset.split} from {SPLITS}" if dataset.layout == "split" else ""
@@ -177,7 +165,7 @@ def _counts(listing: Listing) -> Iterator[Finding]:
         yield Finding("count", f"{len(missing)} test images are missing ({listed}), such as {missing[0].name}.")
 
 
-def _unreadable(paths: Iterable[Path], progress: Callable[[int], None]) -> Iterator[Finding]:
+def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
     def problem_with(path: Path) -> tuple[Path, str | None]:
         try:
             open_image(path)

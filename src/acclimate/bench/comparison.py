@@ -19,51 +19,30 @@ OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where
 
 @dataclass(frozen=True)
 class Cell:
-    """A measured figure and the paper's figure; None where there is none.
-
-    Attributes:
-        measured: for instance an accuracy in percent.
-        reported: the paper's figure.
-        sd: standard deviation over several orders.
-        why: reasons why the two may differ.
-    """
+    """A measured figure, such as an accuracy in percent, and the paper's figure; None where there is none."""
 
     measured: float | None = None
     reported: float | None = None
-    sd: float | None = None
-    why: tuple[str, ...] = ()
+    sd: float | None = None  # standard deviation over several orders
+    why: tuple[str, ...] = ()  # reasons why the two may differ
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table of cells.
+    """A table of cells."""
 
-    Attributes:
-        title: what the figures are.
-        context: what they were measured with.
-        corner: heading of the row names.
-        columns: headings.
-        rows: for each row its name and one cell per column.
-    """
-
-    title: str
-    context: str
-    corner: str
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    title: str  # what the figures are
+    context: str  # what they were measured with
+    corner: str  # heading of the row names
+    columns: tuple[str, ...]  # headings
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
 
 
 @dataclass(frozen=True)
 class Group:
-    """Results that can be compared in one table.
+    """Results that can be compared in one table; those of zero-shot only where no other method was run."""
 
-    Attributes:
-        context: the model, prompts, views and orders that they have in common.
-        results: those of methods that adapt, each with zero-shot as its baseline; those of zero-shot only where no
-            other method was run.
-    """
-
-    context: str
+    context: str  # the model, prompts, views and orders that they have in common
     results: tuple[Result, ...]
 
     @property
@@ -94,10 +73,7 @@ def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 
 def every_table(group: Group) -> list[Table]:
-    """The tables of all recipes in the paper's order, then a table of everything that they do not show.
-
-    The last one has methods on streams that are not the paper's, and custom settings that no ablation shows.
-    """
+    """The tables of all recipes in the paper's order, then one of other streams and of settings in no ablation."""
     tables: list[Table] = []
     shown = []
     for recipe in RECIPES.values():
@@ -254,10 +230,9 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
         gain = figures["accuracy"] - recipe.reported["CLIP"]["accuracy"]
         paper = (figures["minutes"], figures["accuracy"], gain)
         method = OUR_NAMES.get(name, name.lower())
-        if method not in measured:
+        if (found := measured.get(method)) is None:
             rows.append((name, tuple(Cell(None, figure) for figure in paper)))
             continue
-        found = measured[method]
         seconds = result.cost["encode_s"] + (found.cost["wall_s"] or 0.0) / len(found.orders["names"])
         ours = (seconds / 60, _score(found), _score(found) - _score(zero_shot))
         why = reasons(found, ABLATION_MODEL)

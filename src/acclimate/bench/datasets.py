@@ -25,44 +25,27 @@ from acclimate.sources.folder import is_image, natural_key
 class Dataset:
     """Facts about a dataset.
 
-    Attributes:
-        key: its name on the command line, and the name of its template set.
-        class_names: names in label order, as used in prompts. ImageNet has two pairs of classes with the same name.
-        wnids: WordNet ids in label order; () if it is not a kind of ImageNet.
-        title: its name in the paper's tables.
-        folder: below the root folder of all datasets.
-        layout: where the labels come from: a "split" file of CoOp, folders named by WordNet ids ("wnids") or by
-            "numbers", or Aircraft's list of "variants".
-        images: the image folder, below `folder`.
-        split: the file that lists the test images; "" if all images are for testing.
-        classes: number of classes.
-        test: number of test images in the paper.
-        views: views per image in the paper's protocol.
-        authors: method -> the settings that the method's authors published for this dataset.
-        get: where it comes from.
-        published: number of images in the published archive, if it differs from `test`.
-        per_class: number of images per class, if it is the same for all classes.
-        domains: whether file names start with a domain, as in toy_3.jpg.
-        folder_names: folder -> class name, where they differ by more than spelling.
+    Its labels come from a "split" file of CoOp, from folders named by WordNet ids ("wnids") or by "numbers", or from
+    Aircraft's list of "variants". ImageNet has two pairs of classes with the same name.
     """
 
-    key: str
-    class_names: tuple[str, ...]
-    wnids: tuple[str, ...]
-    title: str
-    folder: str
+    key: str  # its name on the command line, and the name of its template set
+    class_names: tuple[str, ...]  # in label order, as used in prompts
+    wnids: tuple[str, ...]  # WordNet ids in label order; () if it is not a kind of ImageNet
+    title: str  # its name in the paper's tables
+    folder: str  # below the root folder of all datasets
     layout: Literal["split", "wnids", "numbers", "variants"]
-    images: str
-    split: str
+    images: str  # the image folder, below `folder`
+    split: str  # the file that lists the test images; "" if all images are for testing
     classes: int
-    test: int
-    views: int
-    authors: Mapping[str, Mapping[str, Any]]
-    get: str
-    published: int | None = None
-    per_class: int | None = None
-    domains: bool = False
-    folder_names: Mapping[str, str] = field(default_factory=dict)
+    test: int  # number of test images in the paper
+    views: int  # per image in the paper's protocol
+    authors: Mapping[str, Mapping[str, Any]]  # method -> the settings that its authors published for this dataset
+    get: str  # where it comes from
+    published: int | None = None  # number of images in the published archive, if it differs from `test`
+    per_class: int | None = None  # number of images, if it is the same for all classes
+    domains: bool = False  # whether file names start with a domain, as in toy_3.jpg
+    folder_names: Mapping[str, str] = field(default_factory=dict)  # folder -> class, where more than spelling differs
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -75,32 +58,20 @@ class Dataset:
 
     @property
     def class_folders(self) -> tuple[str, ...]:
-        """Names of the image folders in label order, for the layouts "wnids" and "numbers".
-
-        Numbers are not sorted as strings: 10 would come before 2 and nearly every label would be wrong.
-        """
+        """Names of the image folders in label order, for "wnids" and "numbers"; these are not sorted as strings."""
         return self.wnids if self.layout == "wnids" else tuple(map(str, range(self.classes)))
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The test images of a dataset in a fixed order, not read yet.
-
-    Attributes:
-        dataset: what they belong to.
-        paths: n files.
-        labels: (n,) class indices.
-        folder: the common parent folder of all paths.
-        domains: n domain names; None for a dataset without domains.
-        problems: class numbers and names in the split file that are not those of the benchmark, in words.
-    """
+    """The test images of a dataset in a fixed order, not read yet."""
 
     dataset: Dataset
     paths: list[Path]
-    labels: HostArray
-    folder: Path
-    domains: tuple[str, ...] | None = None
-    problems: tuple[str, ...] = ()
+    labels: HostArray  # (n,) class indices
+    folder: Path  # that contains all paths
+    domains: tuple[str, ...] | None = None  # n names; None for a dataset without domains
+    problems: tuple[str, ...] = ()  # what is wrong with class numbers and names in the split file
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -142,11 +113,7 @@ def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
 
 
 def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
-    """The datasets whose folders exist.
-
-    Raises:
-        InputError: there is none.
-    """
+    """The datasets whose folders exist; InputError if there are none."""
     found = [dataset for dataset in datasets if (root / dataset.folder).is_dir()]
     if not found:
         expected = ", ".join(dataset.folder for dataset in datasets)
@@ -155,11 +122,7 @@ def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
 
 
 def read_dataset(dataset: Dataset, root: Path) -> Listing:
-    """List a dataset's test images.
-
-    Raises:
-        InputError: the dataset is missing, or its labels are not those of the benchmark.
-    """
+    """List a dataset's test images; InputError if it is missing or its labels are not those of the benchmark."""
     listing = list_images(dataset, root)
     for problem in listing.problems:
         raise InputError(

@@ -49,33 +49,20 @@ def early_phase(samples: int) -> int:
 
 
 def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
-    """Fractions of the answers that adapting changed, corrected (helpful) and broke (harmful); all arguments (n,).
-
-    Without labels, helpful and harmful are None.
-    """
-    shares: dict[str, float | None] = {
-        "changed": float(np.mean(adapted != unadapted)),
-        "helpful": None,
-        "harmful": None,
-    }
-    if labels is not None:
-        right, was_right = adapted == labels, unadapted == labels
-        shares.update(helpful=float(np.mean(right & ~was_right)), harmful=float(np.mean(was_right & ~right)))
-    return shares
+    """Fractions of the answers (n,) that adapting changed, corrected and broke; without labels, only the first."""
+    changed = float(np.mean(adapted != unadapted))
+    if labels is None:
+        return {"changed": changed, "helpful": None, "harmful": None}
+    right, was_right = adapted == labels, unadapted == labels
+    helpful, harmful = float(np.mean(right & ~was_right)), float(np.mean(was_right & ~right))
+    return {"changed": changed, "helpful": helpful, "harmful": harmful}
 
 
 def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
-    """What an adapter has learnt, by the columns of its `learnt`.
+    """What an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) in the order taken.
 
-    Args:
-        adapter: after a run over n samples, whose ids are their positions in the run.
-        labels: (n,) true classes in the order taken.
-
-    Returns:
-        For a part that keeps entries their number (`entries`), the fraction whose class is the true one
-        (`label_accuracy`, the paper's figure for the positive cache), the fraction of classes without an entry
-        (`empty_classes`), and the `imbalance` of the entries over the classes, from 0 (the same number in every class)
-        to 1 (all in one class). For other columns their `mean`, `min` and `max` over the classes.
+    In a part that keeps entries, `label_accuracy` is the fraction whose class is the true one (the paper's figure for
+    the positive cache), and `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
     """
     columns, entries = adapter.learnt(), adapter.entries()
     summary: dict[str, dict[str, Any]] = {

@@ -22,18 +22,8 @@ def take_order(
 ) -> HostArray:
     """Positions (n,) in the order to take them: each sample once, and the same name always gives the same order.
 
-    Args:
-        order: "stored", "rows", or a name of `SHAPES` with a seed, such as "seed:1" (shuffled) or "correlated:1".
-        count: n, the number of samples.
-        labels: (n,) true classes, for the orders by class.
-        domains: n domain names, for the orders by domain.
-        stored: (n,) what "stored" means; the same as "rows" if not given.
-
-    Examples:
-        >>> take_order("seed:1", 5)
-        array([4, 0, 1, 2, 3])
-        >>> take_order("domains:0", 4, domains=["photo", "sketch", "photo", "sketch"])
-        array([2, 0, 1, 3])
+    An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as "seed:1"
+    (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples.
     """
     if order == "stored" and stored is not None:
         return stored
@@ -66,10 +56,6 @@ def order_names(order: str, count: int) -> list[str]:
     """The orders to run: `count` orders of the same shape as `order` (shuffled if it has none), or `order` if 0."""
     shape = "seed" if order in ("stored", "rows") else parse_order(order)[0]
     return [f"{shape}:{number}" for number in range(count)] or [order]
-
-
-def _shuffled(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    return rng.permutation(len(groups))
 
 
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -110,7 +96,7 @@ def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
 
 Arrange = Callable[[HostArray, np.random.Generator], HostArray]  # group of each sample (n,) -> positions (n,)
 SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
-    "seed": (None, _shuffled),
+    "seed": (None, lambda groups, rng: rng.permutation(len(groups))),
     "class-sequential": ("class", _sequential),
     "correlated": ("class", _correlated),
     "domains": ("domain", _sequential),

@@ -4,7 +4,7 @@ The figures of recipes are drawn from their tables: filled markers are measured,
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -122,11 +122,7 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
         _finish(figure, tables)
 
 
-FIGURES: dict[str, Callable[[Sequence[Table], Path], None]] = {
-    "gains": draw_gains,
-    "curves": draw_curves,
-    "times": draw_times,
-}
+FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
+from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import take_order
 from acclimate.errors import InputError, MissingExtraError
@@ -22,18 +23,11 @@ from acclimate.stream import FeatureStream
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings.
-
-    Attributes:
-        method: its name.
-        settings: those that differ from the method's defaults.
-        settings_name: name of the settings in results, such as "authors-per-dataset"; "" for "paper" if they are the
-            defaults and "custom" if not.
-    """
+    """A method with its settings."""
 
     method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    settings_name: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
+    settings_name: str = ""  # in results; "" for "paper" if the settings are the defaults, else for "custom"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
@@ -46,23 +40,14 @@ class Variant:
 
 @dataclass(frozen=True)
 class Run:
-    """The answers of one adapter to one stream, in the order taken.
+    """The answers of one adapter to one stream, in the order taken."""
 
-    Attributes:
-        order: (n,) positions of the samples in the stream.
-        labels: (n,) true classes; None if unknown.
-        top: (n, up to 5) classes by decreasing logit.
-        confidence: (n,) softmax probability of the first class.
-        errors: (n,) Brier score of each answer; (0,) without labels.
-        wall_s: seconds taken by zero-shot and adapter together.
-    """
-
-    order: HostArray
-    labels: HostArray | None
-    top: HostArray
-    confidence: HostArray
-    errors: HostArray
-    wall_s: float
+    order: HostArray  # (n,) positions of the samples in the stream
+    labels: HostArray | None  # (n,) true classes; None if unknown
+    top: HostArray  # (n, up to 5) classes by decreasing logit
+    confidence: HostArray  # (n,) softmax probability of the first class
+    errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
+    wall_s: float  # seconds taken by zero-shot and adapter together
 
     @property
     def predictions(self) -> HostArray:
@@ -104,31 +89,12 @@ def compare(
     orders: Sequence[str] = ("stored",),
     batch_size: int = 256,
     device: str = "numpy",
-    progress: Callable[[int], None] = lambda samples: None,
+    progress: Advance = lambda samples: None,
 ) -> list[Outcome]:
-    """Run variants over a stream, all in one pass per order and each from scratch in every order.
+    """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
-    Args:
-        stream: the samples; features (n, d), or (n, V, d) with V views per sample.
-        variants: methods with their settings.
-        orders: as `take_order` names them.
-        batch_size: rows per step, where each view is a row; the answers do not depend on it.
-        device: "numpy", or a PyTorch device such as "cpu" or "cuda".
-        progress: called after each step with the number of samples done, for each adapter.
-
-    Returns:
-        The outcome of zero-shot, then the outcomes of the variants.
-
-    Raises:
-        InputError: a method needs views, and the stream has none.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import FeatureStream, Head
-        >>> stream = FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0), labels=np.arange(3))
-        >>> zero_shot, tda = compare(stream, [Variant("tda", {"positive_alpha": 1.0})])
-        >>> tda.runs["stored"].scores()["acc1"]
-        1.0
+    The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
+    `progress` is called with the number of samples done, for each adapter.
     """
     head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
@@ -145,11 +111,7 @@ def compare(
 
 
 def _run_pass(
-    adapters: Sequence[Adapter],
-    stream: FeatureStream,
-    order: HostArray,
-    batch_size: int,
-    progress: Callable[[int], None],
+    adapters: Sequence[Adapter], stream: FeatureStream, order: HostArray, batch_size: int, progress: Advance
 ) -> list[Run]:
     """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)

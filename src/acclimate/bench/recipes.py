@@ -15,55 +15,34 @@ AVERAGE = "average"
 
 @dataclass(frozen=True)
 class Sweep:
-    """One table of an ablation: a row per setting, a column per dataset.
+    """One table of an ablation: a row per setting, a column per dataset."""
 
-    Attributes:
-        title: what the figures are.
-        corner: the setting that is varied.
-        rows: value as shown in the table -> what to run.
-        reported: value -> the paper's figure; may include "zero-shot".
-        score: "accuracy", or "cache label accuracy": how many labels in the positive cache are right.
-    """
-
-    title: str
-    corner: str
-    rows: Mapping[str, Variant]
-    reported: Mapping[str, float]
-    score: Literal["accuracy", "cache label accuracy"] = "accuracy"
+    title: str  # what the figures are
+    corner: str  # the setting that is varied
+    rows: Mapping[str, Variant]  # value as shown in the table -> what to run
+    reported: Mapping[str, float]  # value -> the paper's figure; may include "zero-shot"
+    score: Literal["accuracy", "cache label accuracy"] = "accuracy"  # of the answers, or of the positive cache
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """A table or figure of the paper.
+    """A table or figure of the paper: "methods" by datasets, "cost" (time and accuracy), or an ablation of "settings".
 
-    Attributes:
-        name: on the command line.
-        title: in the report.
-        about: what the paper shows with it, and what to look for.
-        kind: "methods" for a table of methods by datasets, "cost" for time and accuracy, "settings" for an ablation.
-        figure: how its tables are drawn; a name in `plots.FIGURES`.
-        method: the method to run.
-        datasets: keys of the paper's datasets.
-        reported: the paper's figures: model -> method -> accuracy per dataset ("methods"), or method -> minutes and
-            accuracy ("cost").
-        averages: for "methods": heading -> keys of the datasets averaged.
-        printed_averages: for "methods": model -> method -> the paper's average, if it prints one.
-        reported_for: for "settings": the dataset that the paper's figures are for, or "average".
-        sweeps: for "settings": the tables.
+    The paper's figures in `reported` are by model, method and dataset for "methods", and by method for "cost".
     """
 
-    name: str
-    title: str
-    about: str
+    name: str  # on the command line
+    title: str  # in the report
+    about: str  # what the paper shows with it, and what to look for
     kind: Literal["methods", "cost", "settings"]
-    figure: str
-    method: str
-    datasets: tuple[str, ...]
+    figure: str  # how its tables are drawn; a name in `plots.FIGURES`
+    method: str  # the method to run
+    datasets: tuple[str, ...]  # keys of the paper's datasets
     reported: Mapping[str, Any] = field(default_factory=dict)
-    averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    printed_averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    reported_for: str = ""
-    sweeps: tuple[Sweep, ...] = ()
+    averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "methods": heading -> datasets averaged
+    printed_averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # "methods": model -> method
+    reported_for: str = ""  # "settings": the dataset that the paper's figures are for, or "average"
+    sweeps: tuple[Sweep, ...] = ()  # "settings": the tables
 
     def variants(self, dataset: str) -> list[Variant]:
         """What to run on a dataset; for an ablation it need not be one of the paper's."""
@@ -74,10 +53,7 @@ class Recipe:
 
 
 def variant_for(method: str, dataset: Dataset, settings: str) -> Variant:
-    """A method on a dataset with "paper" (its defaults) or "authors-per-dataset" settings.
-
-    The latter are those that the authors of the method published for the dataset, or the defaults if there are none.
-    """
+    """A method with "paper" settings, its defaults, or with those its authors published for the dataset, if any."""
     if settings == "authors-per-dataset" and method in dataset.authors:
         return Variant(method, dataset.authors[method], settings)
     return Variant(method, {}, "paper")

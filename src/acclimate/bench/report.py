@@ -37,12 +37,7 @@ def notes(tables: Sequence[Table]) -> list[str]:
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as text, without the letters of its reasons.
-
-    Examples:
-        >>> cell_text(Cell(61.3, 61.35, sd=0.12))
-        '61.30 ± 0.12 / 61.35'
-    """
+    """A cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons."""
     measured, reported = (ABSENT if value is None else f"{value:.2f}" for value in (cell.measured, cell.reported))
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
     return f"{measured}{spread} / {reported}"

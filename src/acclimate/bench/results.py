@@ -76,21 +76,14 @@ class Result:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Result":
-        """The result in an object of a JSON file; other keys are ignored.
-
-        Raises:
-            KeyError: a key is missing.
-        """
+        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError."""
         return cls(**{field.name: content[field.name] for field in fields(cls)})
 
 
 def summarise(
     dataset: str, stream: FeatureStream, outcome: Outcome, zero_shot: Outcome, prompts: str = OF_FILE
 ) -> Result:
-    """Score the outcome of a method on a stream against that of zero-shot.
-
-    `dataset` and `prompts` are the names of the dataset and of the prompts in the result.
-    """
+    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names."""
     adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
     runs = list(outcome.runs.values())
     baselines = list(zero_shot.runs.values())

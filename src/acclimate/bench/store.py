@@ -9,7 +9,7 @@ vectors are made separately.
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
+from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import Dataset, Listing
 from acclimate.encoders import Encoder
-from acclimate.errors import InputError, RunError, reason
-from acclimate.files import write_atomically
+from acclimate.errors import InputError, RunError
+from acclimate.files import write_atomically, writing
 from acclimate.predict import encode_ahead, gpu_of
 from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
@@ -35,30 +36,18 @@ CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
 
 @dataclass(frozen=True)
 class Setup:
-    """What datasets are encoded and run with.
+    """What datasets are encoded and run with."""
 
-    Attributes:
-        root: the folder of all datasets.
-        model: name of the encoder; also distinguishes encoders without a fingerprint.
-        store: the folder of encoded features.
-        prompts: "dataset" for each dataset's template set, or the name of one template set for all.
-        views: "paper" for each dataset's number of views in the paper, or one number for all: 1 for the image alone,
-            else the image and `views - 1` AugMix views.
-        orders: orders to take the samples in; several give a mean and its spread.
-        batch_size: images encoded at once, counting views.
-        workers: threads that read and augment images.
-        device: of the encoder; the methods use it too if it is a GPU.
-    """
-
-    root: Path
-    model: str
-    store: Path
-    prompts: str = "dataset"
-    views: int | str = "paper"
-    orders: tuple[str, ...] = ("seed:1",)
-    batch_size: int = 64
-    workers: int | None = None
-    device: str = "auto"
+    root: Path  # the folder of all datasets
+    model: str  # name of the encoder; also distinguishes encoders without a fingerprint
+    store: Path  # the folder of encoded features
+    prompts: str = "dataset"  # each dataset's template set, or the name of one set for all
+    views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and AugMix views of it
+    orders: tuple[str, ...] = ("seed:1",)  # to take the samples in; several give a mean and its spread
+    batch_size: int = 64  # images encoded at once, counting views
+    workers: int | None = None  # threads that read and augment images
+    device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
+    progress: Progress = silent
 
     def __post_init__(self) -> None:
         known = ("dataset", *template_sets())
@@ -71,18 +60,13 @@ class Setup:
 
 
 def stored_stream(
-    setup: Setup, listing: Listing, encoder: Encoder, progress: Callable[[int], None] = lambda images: None
+    setup: Setup, listing: Listing, encoder: Encoder, progress: Advance = lambda images: None
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    If the encoding is interrupted, the next call continues where it stopped. `progress` is called with the number of
-    images done since the last call.
-
-    Returns:
-        A stream with features (n, d), float32, for one view; (n, views, d), float16 and mapped from disk, for several.
-
-    Raises:
-        RunError: an image cannot be read. It is not skipped: without it this would be a different dataset.
+    If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
+    view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
+    skip it would make a different dataset.
     """
     dataset, views = listing.dataset, setup.views_of(listing.dataset)
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
@@ -116,12 +100,7 @@ def stored_stream(
 
 
 def _encode_missing(
-    folder: Path,
-    description: dict[str, Any],
-    setup: Setup,
-    listing: Listing,
-    encoder: Encoder,
-    progress: Callable[[int], None],
+    folder: Path, description: dict[str, Any], setup: Setup, listing: Listing, encoder: Encoder, progress: Advance
 ) -> float:
     """Encode the images that are not done yet; the seconds that all images took."""
     shape = tuple(description["shape"])
@@ -166,15 +145,12 @@ def _open(folder: Path, shape: tuple[int, ...], done: int) -> Iterator[BinaryIO]
     It is written as a file and not through a memory map, in which a full disk would kill the process.
     """
     path = folder / "features.npy"
-    try:
+    with writing(f"to {folder}", hint="Free some space or choose a different store."):
         folder.mkdir(parents=True, exist_ok=True)
         features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, shape)
         with path.open("r+b") as file:
             file.seek(features.offset + done * features[0].nbytes)
             yield file
-    except OSError as error:
-        message = f"cannot write to {folder}: {reason(error)}; free some space or choose a different store."
-        raise RunError(message) from error
 
 
 def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, encode_s: float) -> None:

@@ -4,10 +4,10 @@ Each dataset is encoded once, and all settings share one pass over its features.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from acclimate.bench import Progress, silent
 from acclimate.bench.datasets import DATASETS, Dataset, present_datasets, read_dataset
 from acclimate.bench.orders import take_order
 from acclimate.bench.prequential import Variant, compare
@@ -21,30 +21,13 @@ from acclimate.methods import find_method, require
 from acclimate.predict import gpu_of
 from acclimate.stream import FeatureStream, read_stream
 
-# (total, what is being done, unit) -> a context manager that gives a function to call with the number of units done
-Progress = Callable[[int, str, str], AbstractContextManager[Callable[[int], None]]]
-
-
-def silent(total: int, verb: str, things: str) -> AbstractContextManager[Callable[[int], None]]:
-    """A progress bar that shows nothing."""
-    return nullcontext(lambda done: None)
-
 
 def run_suite(
-    setup: Setup,
-    datasets: Sequence[Dataset],
-    methods: Sequence[str],
-    settings: str,
-    out: Path,
-    skip_existing: bool = True,
-    progress: Progress = silent,
+    setup: Setup, datasets: list[Dataset], methods: list[str], settings: str, out: Path, skip_existing: bool = True
 ) -> list[Result]:
-    """Run methods on datasets and write one JSON file per dataset and method.
+    """Run methods on datasets, write one JSON file per dataset and method, and return all results.
 
     With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues.
-
-    Returns:
-        All results, including those that existed.
     """
     paths: dict[tuple[str, str], Path] = {}
     missing: dict[str, list[Variant]] = {}
@@ -56,7 +39,7 @@ def run_suite(
                 missing.setdefault(dataset.key, []).append(variant)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for results in _run_datasets(setup, missing, progress):
+    for results in _run_datasets(setup, missing):
         for result in results:
             if any(variant.method == result.method for variant in missing[result.dataset]):
                 write_results([result], paths[result.dataset, result.method])
@@ -78,12 +61,12 @@ def result_name(setup: Setup, dataset: Dataset, variant: Variant) -> str:
     return "_".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts) + ".json"
 
 
-def run_on_datasets(recipes: Sequence[Recipe], setup: Setup, folder: Path, progress: Progress = silent) -> list[Result]:
+def run_on_datasets(recipes: Sequence[Recipe], setup: Setup, folder: Path) -> list[Result]:
     """Run recipes on those of their datasets that are present; `folder` gets a JSON file of results per dataset."""
     keys = dict.fromkeys(key for recipe in recipes for key in recipe.datasets)
     present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], setup.root)]
     variants = {key: _variants([each for each in recipes if key in each.datasets], key) for key in present}
-    return _write_each(_run_datasets(setup, variants, progress), folder)
+    return _write_each(_run_datasets(setup, variants), folder)
 
 
 def run_on_streams(
@@ -119,9 +102,7 @@ def _write_each(runs: Iterable[list[Result]], folder: Path) -> list[Result]:
     return every
 
 
-def _run_datasets(
-    setup: Setup, variants: Mapping[str, Sequence[Variant]], progress: Progress
-) -> Iterator[list[Result]]:
+def _run_datasets(setup: Setup, variants: Mapping[str, Sequence[Variant]]) -> Iterator[list[Result]]:
     """Run variants on datasets (key -> what to run), one dataset after another; zero-shot is the first of its results.
 
     Everything is checked before the first dataset is encoded, so that a damaged dataset is reported at once.
@@ -137,9 +118,9 @@ def _run_datasets(
     encoder = load_encoder(setup.model, setup.device)
     device = gpu_of(encoder) or "numpy"
     for key, listing in listings.items():
-        with progress(len(listing), f"encoding {key}", "images") as advance:
+        with setup.progress(len(listing), f"encoding {key}", "images") as advance:
             stream = stored_stream(setup, listing, encoder, advance)
-        yield _run_stream(key, stream, variants[key], setup.orders, progress, setup.prompts, device)
+        yield _run_stream(key, stream, variants[key], setup.orders, setup.progress, setup.prompts, device)
 
 
 def _run_stream(

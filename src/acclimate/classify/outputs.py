@@ -69,11 +69,9 @@ def json_lines(predictions: Iterable[Prediction]) -> str:
 
 
 class ResultFile:
-    """A result file, which is open only while it is written to. Parquet is made at the end, from a file of JSON lines.
+    """A csv, jsonl or parquet file with `top_k` labels per row; parquet is made at the end, from a file of JSON lines.
 
-    Args:
-        path: the file; the format is chosen by its suffix: .csv, .jsonl or .parquet.
-        top_k: number of labels in a row.
+    The file is open only while it is written to.
     """
 
     def __init__(self, path: Path, top_k: int) -> None:

@@ -9,6 +9,7 @@ from importlib.resources import files
 from pathlib import PurePath
 from string import Template
 
+from acclimate.classify.run import Classification
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError
 from acclimate.files import write_atomically, writing
@@ -26,28 +27,13 @@ LENGTH = 200  # characters shown of a name
 Picture = Callable[[int], str]  # from the index or id of an image to HTML
 
 
-def write_report(
-    path: str | os.PathLike[str],
-    *,
-    title: str,
-    summary: Summary,
-    adapter: Adapter,
-    samples: Sequence[Sample],
-    settings: Mapping[str, str],
-    first_id: int = 0,
-) -> None:
-    """Write a self-contained HTML page; equal input gives equal bytes.
+def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
+    """Write what a run has answered and learnt as a self-contained HTML page; equal input gives equal bytes.
 
-    Args:
-        path: the file to create or replace.
-        title: what was classified.
-        summary: of all predictions of the run.
-        adapter: the one that answered; what it has learnt is shown.
-        samples: the images of the run; those that are shown are read again.
-        settings: what to list at the end, such as options and versions, in this order.
-        first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
+    The images that are shown are read again. The settings, such as options and versions, are listed at the end.
     """
-    picture, nothing = _pictures(samples), "<p>No image was classified.</p>"
+    summary, adapter = run.summary, run.classifier.adapter
+    picture, nothing = _pictures(run.samples), "<p>No image was classified.</p>"
     order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
     answers = {"Zero-shot": summary.before, "Adapted": summary.after}
     most = max([0, *summary.before.values(), *summary.after.values()])
@@ -61,11 +47,11 @@ def write_report(
         answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
         most_changed=_most_changed(summary, picture),
-        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - first_id)),
+        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - run.first_id)),
         confidence=_confidence(summary) if summary.answered else nothing,
         stream=_stream(summary) if summary.answered else nothing,
         unreadable=_unreadable(summary),
-        settings=_table(("Setting", "Value"), [(escape(name), escape(value)) for name, value in settings.items()]),
+        settings=_table(("Setting", "Value"), [(escape(name), escape(str(value))) for name, value in settings.items()]),
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode

@@ -12,7 +12,7 @@ from acclimate.predict import Prediction
 BINS = 20  # of a confidence histogram
 POINTS = 128  # bins along the stream, at most; then two become one
 SHOWN = 24  # most changed predictions
-PAIRS = 10_000  # transitions counted at a time
+PAIRS = 10_000  # kinds of changes counted at a time; then the rare ones are dropped
 REASONS = 20  # unreadable images listed
 
 
@@ -29,9 +29,7 @@ class Summary:
     after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
     bin_width: int = 50  # answers in a bin of the stream; in fewer, the share of changes would be chance
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
-    pairs: Counter[tuple[str, str]] = field(
-        default_factory=Counter
-    )  # changes by zero-shot and adapted label; rare ones may be dropped
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see PAIRS
     most_changed: list[list[Any]] = field(default_factory=list)  # heap of [rise of the score, minus position, record]
 
     @property

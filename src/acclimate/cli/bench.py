@@ -62,11 +62,11 @@ def bench(
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
-    setup = Setup(data, model, store, prompts, views, taken, batch_size, workers, device)
+    setup = Setup(data, model, store, prompts, views, taken, batch_size, workers, device, progress_bar)
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:
-        results = run_suite(setup, present, methods, settings, out, skip_existing, progress_bar)
+        results = run_suite(setup, present, methods, settings, out, skip_existing)
     except KeyboardInterrupt:
         typer.echo("stopped; run the same command again to continue.", err=True)
         raise typer.Exit(130) from None

@@ -105,15 +105,7 @@ def classify(
     if report is not None:
         shown = {"source": source, "order": order, "model": model, "views per image": views, "method": method}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
-        write_report(
-            report,
-            title=source,
-            summary=summary,
-            adapter=classifier.adapter,
-            samples=samples,
-            first_id=run.first_id,
-            settings={name: str(value) for name, value in shown.items()},
-        )
+        write_report(report, run, source, shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)

@@ -58,7 +58,7 @@ def check(
         for each in chosen:
             state = Text(states[each.key], colours[states[each.key]])
             problems = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
-            rows.append((each.key, state, str(each.classes), str(each.test), Text(problems)))
+            rows.append((each.key, state, str(each.classes), str(each.test), problems))
         headings = ("dataset", "state", "classes", "images", "what to do")
         print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)
     bad = [key for key, state in states.items() if state == "wrong" or (state == "missing" and dataset)]

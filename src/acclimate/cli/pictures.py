@@ -21,13 +21,7 @@ STYLES: dict[str, Callable[[Image.Image], Image.Image]] = {
 
 
 def draw(scene: str, style: str = "plain", seed: int = 0) -> Image.Image:
-    """Draw one picture, 168 x 168; the same for the same seed.
-
-    Args:
-        scene: a key of `SCENES`.
-        style: a key of `STYLES`.
-        seed: decides the place, the direction and the main colour of the subject.
-    """
+    """Draw one picture, 168 x 168; the seed decides the place, the direction and the main colour of the subject."""
     rng = np.random.default_rng([seed, list(SCENES).index(scene)])
     main = rng.choice(SCENES[scene]["colours"])
     image = ImageOps.colorize(Image.linear_gradient("L").resize((192, 192)), *SCENES[scene]["sky"])

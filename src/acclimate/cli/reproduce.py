@@ -64,8 +64,8 @@ def reproduce(
     try:
         if data is not None and model is not None:
             where = f"--data {data} --model {model}"
-            setup = Setup(data, model, store, orders=taken, batch_size=batch_size, workers=workers, device=device)
-            results = run_on_datasets(chosen, setup, folder, progress_bar)
+            setup = Setup(data, model, store, "dataset", "paper", taken, batch_size, workers, device, progress_bar)
+            results = run_on_datasets(chosen, setup, folder)
         else:
             paths = [path for path in (streams, *files) if path is not None]
             where = f"--streams {_pattern(paths)}"

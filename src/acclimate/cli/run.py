@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from acclimate.cli.bench import Orders
-from acclimate.cli.options import parse_settings
+from acclimate.cli.options import parse_settings, read_lines
 from acclimate.cli.tables import print_results
 
 
@@ -56,12 +56,8 @@ def run(
         raise InputError("--save-state writes the state of one method; name exactly one besides zero-shot.")
     if plot:
         check_picture(plot)
-    try:
-        lines = None if class_names is None else class_names.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read class names from {class_names}: {error}.") from error
     given: dict[str, Any] = {"labels": labels, "class_vectors": class_vectors, "logit_scale": logit_scale}
-    given["class_names"] = lines and [line.strip() for line in lines if line.strip()]
+    given["class_names"] = None if class_names is None else read_lines(class_names, "file of class names")
     streams = {path: read_stream(path, **given) for path in files}
     if plot and streams[files[0]].labels is None:
         raise InputError(f"{files[0]} has no labels, so there is no accuracy to draw; pass --labels.")

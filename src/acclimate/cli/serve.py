@@ -93,9 +93,8 @@ def serve(
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
-    if labels is None and (
-        setting or template or thumbnails or guarded or views != 1 or method != options.DEFAULT_METHOD
-    ):
+    chosen = setting or template or thumbnails or guarded or views != 1 or method != options.DEFAULT_METHOD
+    if labels is None and chosen:
         raise InputError("options for new streams need --labels.")
     defaults = None
     if labels is not None:

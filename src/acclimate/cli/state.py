@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.tables import print_table
+
 state = typer.Typer(help="Show, merge and compare state files.", no_args_is_help=True)
 Files = Annotated[list[Path], typer.Argument(help="State files.")]
 
@@ -15,21 +17,17 @@ def inspect(
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
-    from rich.console import Console
-    from rich.table import Column, Table
-
     from acclimate.methods import load_state
 
-    console = Console(highlight=False, markup=False)
     for path in files:
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
-        console.print(f"{path}  {path.stat().st_size / 1e6:.2f} MB", style="bold")
-        console.print(adapter)
+        typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
+        typer.echo(adapter)
         for origin, count in adapter.seen.items():
-            console.print(f"{count} samples of {origin or 'a stream without a name'}")
+            typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
-            console.print(f"{part}: {len(kept)} entries")
+            typer.echo(f"{part}: {len(kept)} entries")
         if entries and parts:
             headings = ["part", "entropy", "sample"]
             listed = ((part, *entry) for part, kept in parts.items() for entry in kept)
@@ -38,10 +36,7 @@ def inspect(
             headings = list(learnt)
             rows = [(name, *(f"{v:.6g}" for v in row)) for name, *row in zip(names, *learnt.values(), strict=True)]
         if parts or learnt:
-            table = Table("class", *(Column(name, justify="right") for name in headings), box=None, pad_edge=False)
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
+            print_table(["class", *headings], rows, left=("class",))
 
 
 @state.command()

@@ -35,7 +35,7 @@ def tables(
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[str], width: int = 100) -> None:
-    """Print rows of strings or rich texts; columns are aligned to the right, except those in `left`.
+    """Print rows of strings, as they are, or rich texts; columns are aligned to the right, except those in `left`.
 
     No figure is cut off: a terminal narrower than `width` wraps the lines, and a pipe has no width.
     """
@@ -47,7 +47,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Co
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(width, Console().width)).print(table)
+    Console(width=max(width, Console().width), markup=False).print(table)
 
 
 def print_results(results: "Sequence[Result]") -> None:
