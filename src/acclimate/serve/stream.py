@@ -71,15 +71,7 @@ class Stream:
     `classify` and everything that changes the stream join one queue when they are called. A change is on disk when its
     method returns; if it cannot be written, a StorageError is raised and the stream stays as it was.
 
-    Args:
-        name: of the stream.
-        folder: with the files that `create_files` wrote.
-        batcher: the shared encoder.
-        pool: executes the work of streams.
-        metrics: counts every request.
-
-    Raises:
-        StateError: the files cannot be used; the message says why.
+    The folder has the files that `create_files` wrote; StateError if they cannot be used. Work is done in the pool.
     """
 
     def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:
