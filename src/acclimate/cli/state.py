@@ -61,7 +61,8 @@ def diff(
     """Show how two states differ; exit with 1 if they do."""
     import numpy as np
 
-    from acclimate.methods import compare_states, load_state
+    from acclimate.methods import load_state
+    from acclimate.methods.persist import compare_states
 
     first, second = load_state(one), load_state(other)
     lines = compare_states(first, second)

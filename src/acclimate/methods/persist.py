@@ -91,12 +91,9 @@ def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
     """`load_state` of the content of a file.
 
     Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, state_from_bytes, state_to_bytes
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> _ = adapter.step(np.eye(3))
-        >>> state_from_bytes(state_to_bytes(adapter), like=adapter).samples_seen
-        3
+        >>> state_from_bytes(b"not a state")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        acclimate.errors.StateError: the state cannot be read as a state: it is truncated, damaged or foreign (...).
     """
     return _build(*parse_snapshot(content), "the state", like)[0]
 
