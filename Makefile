@@ -1,15 +1,15 @@
-# Two commands do everything: `make demo` and `make test`. Each makes its own virtual environment if there is none.
+# `make demo` shows what acclimate does, `make test` runs all checks. Each creates a virtual environment if there is none.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test lint benchmark clean
+.PHONY: demo test lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
 
-test: $(VENV)/.installed-dev lint
+test: $(VENV)/.installed-dev lint docs
 	$(BIN)/pytest --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: $(VENV)/.installed-dev
@@ -18,11 +18,14 @@ lint: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+docs: $(VENV)/.installed-dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/adapter_speed.py
 
 clean:
-	rm -rf $(VENV) .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) site .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

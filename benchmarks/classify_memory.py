@@ -15,7 +15,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import open_output
+from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
@@ -54,7 +54,7 @@ def main() -> None:
             half = int(rows[-1].index >= len(samples) // 2)
             peaks[half] = max(peaks[half], resident_mb())
 
-        output = open_output(work / "out.csv", top_k=3)
+        output = ResultFile(work / "out.csv", top_k=3)
         run = Classification(classifier=classifier, samples=samples, output=output, emit=watch, checkpoint_every=5.0)
         assert run.run()
         print(f"{run.summary.images} images, {(work / 'out.csv').stat().st_size / 1e6:.1f} MB of csv")

@@ -21,7 +21,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.classifier import Classifier
-from acclimate.classify.outputs import open_output
+from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
@@ -65,7 +65,7 @@ def main() -> None:
         def classify(method: str):
             def run() -> None:
                 classifier = Classifier(labels, encoder, method=method, cache=work / "cache")
-                output = open_output(work / f"{method}.csv", top_k=3)
+                output = ResultFile(work / f"{method}.csv", top_k=3)
                 Classification(classifier=classifier, samples=samples, output=output).run()
 
             return run

@@ -1,11 +1,11 @@
-"""What views cost, against reading an image once.
+"""The cost of views, relative to reading an image once.
 
-The same JPEG files, several ways that take turns:
+The same JPEG files are processed in turns:
 
-- read once: decoding and one plain preparation on one thread, which every classifier pays (the floor);
+- read once: decoding and one plain preparation on one thread, which every classifier needs (the baseline);
 - 63 views with Pillow, one thread;
 - 63 views as tensor operations on `--device`; on the CPU, one thread;
-- the driver: reading, preparing and 63 views, with one worker and with two, for an encoder that costs next to nothing.
+- encode_ahead: reading, preparing and 63 views, with one worker and with two, for an encoder that costs almost nothing.
 
     python benchmarks/views.py [--device cuda]
 """
@@ -23,9 +23,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from acclimate.bench.encode import iter_view_batches
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
+from acclimate.predict import encode_ahead
 from acclimate.views import augment, tensor
 from acclimate.views.plan import draw_plan
 from classify_overhead import draw_photos
@@ -35,7 +35,7 @@ VIEWS = 63
 
 
 class NoModel:
-    """Takes prepared images and gives a feature that costs next to nothing."""
+    """An encoder whose features cost almost nothing."""
 
     dim, logit_scale, logit_bias, fingerprint = 3, 100.0, 0.0, ""
 
@@ -80,16 +80,17 @@ def main() -> None:
             if options.device != "cpu":
                 torch.cuda.synchronize()
 
-        def driver(workers: int) -> None:
-            for _ in iter_view_batches(paths, NoModel(prepare), VIEWS + 1, workers=workers):
+        def walk(workers: int) -> None:
+            views = VIEWS + 1
+            for _ in encode_ahead(paths, NoModel(prepare), views=views, batch_size=4 * views, workers=workers):
                 pass
 
         sides = {
             "read once": read_once,
             f"{VIEWS} views, Pillow": pillow,
             f"{VIEWS} views, tensors on {options.device}": tensors,
-            "driver, 1 worker": partial(driver, 1),
-            "driver, 2 workers": partial(driver, 2),
+            "encode_ahead, 1 worker": partial(walk, 1),
+            "encode_ahead, 2 workers": partial(walk, 2),
         }
         best = dict.fromkeys(sides, (np.inf, np.inf))
         for _ in range(options.turns):
@@ -98,7 +99,9 @@ def main() -> None:
                 run()
                 spent = perf_counter() - began, process_time() - cpu_began
                 best[side] = tuple(min(pair) for pair in zip(best[side], spent, strict=True))
-    print(f"{options.images} images of 500 x 375, views of {size} x {size}; ms an image, best of {options.turns} turns")
+    print(
+        f"{options.images} images of 500 x 375, views of {size} x {size}; ms per image, best of {options.turns} turns"
+    )
     print(f"{'':28}{'elapsed':>10}{'CPU':>10}{'CPU x read once':>17}")
     for side, (elapsed, cpu) in best.items():
         ratio = cpu / best["read once"][1]

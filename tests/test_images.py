@@ -9,7 +9,7 @@ from PIL import Image
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import MAX_PIXELS, open_image
+from acclimate.images import MAX_PIXELS, open_image, thumbnail
 from drawn_images import draw
 
 
@@ -163,7 +163,7 @@ def test_older_configs_and_strange_ones():
         "bilinear",
     )
     assert Preprocess.from_json(preprocess.as_json()) == preprocess
-    with pytest.raises(ModelError, match="does not know"):
+    with pytest.raises(ModelError, match="does not support how"):
         Preprocess.from_processor(flat | {"size": {"height": 256, "width": 256}})
     with pytest.raises(ModelError, match="any shape"):
         Preprocess.from_processor(flat | {"size": {"shortest_edge": 256}, "do_center_crop": False})
@@ -174,3 +174,9 @@ def test_an_image_smaller_than_the_crop_is_padded_with_black():
     pixels = preprocess(Image.new("RGB", (10, 10), (255, 255, 255)))
     assert pixels.shape == (3, 8, 8)
     assert pixels.sum() == 3 * 16
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F", "HSV"])
+def test_thumbnails_of_every_mode(mode):
+    with Image.open(io.BytesIO(thumbnail(Image.new(mode, (500, 3)), 112))) as small:
+        assert (small.format, small.mode, small.size) == ("JPEG", "RGB", (112, 1))

@@ -1,10 +1,9 @@
-"""Distil the text side: MiniLM and the tower's text head into one small model with its own tokenizer.
+"""Distil MiniLM and the text head of the tower into one small text tower with its own tokenizer.
 
     python training/distil_text.py --names names.txt --minilm MINILM/ --head tower-int4.npz --to OUT/
 
-The teacher says what a name c means: normalise(h2(gelu(h1(t)))) with t = normalise(MiniLM("a photo of a {c}.") +
-MiniLM("{c}")). The student reads a prompt with c in it, by one of many templates, and must say the same. A few minutes
-on one GPU.
+The teacher maps a name c to normalise(h2(gelu(h1(t)))) with t = normalise(MiniLM("a photo of a {c}.") + MiniLM("{c}")).
+The student reads c in one of many templates and is trained to give the same vector. Takes a few minutes on one GPU.
 """
 
 import argparse
@@ -24,7 +23,7 @@ HELD_OUT = 2000
 
 
 def teach(names: list[str], minilm: Path, head: Path, device: str) -> torch.Tensor:
-    """What the teacher says of each name, (n, 512) unit rows."""
+    """The teacher's unit vectors (n, 512) of the names."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(minilm, local_files_only=True)
@@ -41,18 +40,18 @@ def teach(names: list[str], minilm: Path, head: Path, device: str) -> torch.Tens
         mask = inputs["attention_mask"][:, :, None].float()
         return F.normalize((hidden * mask).sum(1) / mask.sum(1), dim=-1)
 
-    said = []
+    vectors = []
     with torch.inference_mode():
         for start in range(0, len(names), 2048):
             part = names[start : start + 2048]
             t = F.normalize(embed([f"a photo of a {name}." for name in part]) + embed(part), dim=-1)
             hidden = F.gelu(t @ weights["h1.w"].T + weights["h1.b"])
-            said.append(F.normalize(hidden @ weights["h2.w"].T + weights["h2.b"], dim=-1))
-    return torch.cat(said).clone()
+            vectors.append(F.normalize(hidden @ weights["h2.w"].T + weights["h2.b"], dim=-1))
+    return torch.cat(vectors).clone()
 
 
 def train_tokenizer(names: list[str], templates: list[str], size: TextSize):
-    """A word-piece tokenizer of lower-case text; id 0 is padding."""
+    """Train a word-piece tokenizer for lower-case text; id 0 is padding."""
     from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=60))
@@ -66,7 +65,7 @@ def train_tokenizer(names: list[str], templates: list[str], size: TextSize):
 
 
 class Prompts:
-    """Random prompts as padded ids: a template's pieces around a name's."""
+    """Random prompts as padded ids: the pieces of a template around the pieces of a name."""
 
     def __init__(self, names: list[str], templates: list[str], tokenizer, size: TextSize) -> None:
         self.names = [each.ids for each in tokenizer.encode_batch(names)]
@@ -86,7 +85,7 @@ class Prompts:
 
 
 def main() -> None:
-    """Train, measure on names never trained on, write the student."""
+    """Train the student, evaluate it on held-out names, and write it."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--names", type=Path, required=True)
     parser.add_argument("--minilm", type=Path, required=True)
@@ -103,7 +102,7 @@ def main() -> None:
     lines = options.names.read_text(encoding="utf-8").splitlines()
     classes = lines[: lines.index("--")]
     names = classes + lines[len(classes) + 1 :]
-    said = teach(names, options.minilm, options.head, device)
+    targets = teach(names, options.minilm, options.head, device)
     print(f"{len(names)} names, {len(classes)} of them classes; teacher done", flush=True)
     described = json.loads(TEMPLATES.read_text(encoding="utf-8"))
     templates = sorted({"{}", *(each for about in described.values() for each in about.get("templates", []))})
@@ -112,7 +111,7 @@ def main() -> None:
     prompts = Prompts(names, templates, tokenizer, size)
     held_out = len(classes) + numpy_rng.choice(len(names) - len(classes), HELD_OUT, replace=False)
     seen = np.setdiff1d(np.arange(len(names)), held_out)
-    # A quarter of each batch are class names: those are what most people ask for.
+    # A quarter of each batch are class names, since most users ask for those.
     share = np.where(seen < len(classes), 0.25 / len(classes), 0.75 / (len(seen) - len(classes)))
 
     model = TextModel(size).to(device)
@@ -121,7 +120,7 @@ def main() -> None:
     cumulative = np.cumsum(share)
     for step in range(options.steps):
         rows = seen[np.searchsorted(cumulative, numpy_rng.random(options.batch) * cumulative[-1])]
-        ids, target = prompts.draw(rows, rng).to(device), said[torch.from_numpy(rows).to(said.device)]
+        ids, target = prompts.draw(rows, rng).to(device), targets[torch.from_numpy(rows).to(targets.device)]
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             features = model(ids)
         features = features.float()
@@ -137,10 +136,8 @@ def main() -> None:
         optimiser.step()
         schedule.step()
         if step % 1000 == 0 or step == options.steps - 1:
-            print(
-                f"step {step}: loss {float(loss):.4f}, {report(model, prompts, said, held_out, len(classes), device)}",
-                flush=True,
-            )
+            scores = report(model, prompts, targets, held_out, len(classes), device)
+            print(f"step {step}: loss {float(loss):.4f}, {scores}", flush=True)
 
     options.to.mkdir(parents=True, exist_ok=True)
     save_file(
@@ -154,13 +151,13 @@ def main() -> None:
 
 @torch.inference_mode()
 def report(
-    model: TextModel, prompts: Prompts, said: torch.Tensor, held_out: np.ndarray, classes: int, device: str
+    model: TextModel, prompts: Prompts, targets: torch.Tensor, held_out: np.ndarray, classes: int, device: str
 ) -> str:
-    """Cosine to the teacher, and how often it is the nearest, for class names and for names never trained on."""
+    """Cosine to the teacher's vector and how often that is the nearest, for class names and for held-out names."""
     model.eval()
     texts = []
     for what, rows in (("classes", np.arange(classes)), ("held-out names", held_out)):
-        target = said[torch.from_numpy(rows).to(said.device)]
+        target = targets[torch.from_numpy(rows).to(targets.device)]
         features = torch.cat(
             [model(prompts.draw(part, random.Random(1)).to(device)) for part in np.array_split(rows, 4)]
         ).float()

@@ -1,4 +1,4 @@
-"""Write the distilled text side as ONNX with 8-bit weights, and its tokenizer beside it.
+"""Write the distilled text tower as ONNX with 8-bit weights, together with its tokenizer.
 
 python training/export_text.py STUDENT/ --keys keys.npz --to MODEL/
 """
@@ -17,11 +17,11 @@ from onnx import helper, numpy_helper
 
 from text_model import TextModel, load_text_model
 
-SMALL = 10_000  # arrays with fewer numbers stay as they are
+SMALL = 10_000  # arrays with fewer numbers are not quantised
 
 
 def quantise(model: onnx.ModelProto) -> None:
-    """Keep every large weight matrix as bytes with one scale a row; onnxruntime restores it when it loads the model."""
+    """Store every large weight matrix as bytes with one scale per row; onnxruntime restores it when loading."""
     graph = model.graph
     restored = []
     for tensor in list(graph.initializer):
@@ -41,7 +41,7 @@ def quantise(model: onnx.ModelProto) -> None:
 
 
 class Padded(torch.nn.Module):
-    """A text model whose features are zero where only images speak."""
+    """A text model with zeros in the part of a feature that only images use."""
 
     def __init__(self, text: TextModel, keys: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def main() -> None:
     """Export, quantise, compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("student", type=Path, help="folder written by distil_text.py")
-    parser.add_argument("--keys", type=Path, required=True, help="what fit_keys.py wrote")
+    parser.add_argument("--keys", type=Path, required=True, help="file written by fit_keys.py")
     parser.add_argument("--to", type=Path, required=True, help="the model's folder")
     options = parser.parse_args()
     model = Padded(load_text_model(options.student), len(np.load(options.keys)["b"])).eval()
@@ -80,7 +80,7 @@ def main() -> None:
         )
     graph = onnx.load(path)
     quantise(graph)
-    for node in graph.graph.node:  # the exporter notes where in its machine's files each came from
+    for node in graph.graph.node:  # the exporter records local file names in every node
         del node.metadata_props[:]
         node.doc_string = ""
     onnx.checker.check_model(graph)

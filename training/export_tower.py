@@ -1,4 +1,4 @@
-"""Write the image side as `image.onnx`, checked against a float32 PyTorch run of the same weights, and the config.
+"""Write the image tower as `image.onnx` and its configuration, compared with the same weights in float32 PyTorch.
 
 python training/export_tower.py ../shared/model/tower-int4.npz --keys keys.npz --images ../shared/eval --to MODEL/
 """
@@ -21,7 +21,7 @@ from tower_model import Tower, with_keys
 
 
 def run(path: Path, pixels: np.ndarray, batch: int = 32, rounds: int = 3) -> tuple[np.ndarray, float]:
-    """Features of the file's graph, and images a second (the best of some rounds)."""
+    """The features that the graph computes, and images per second (the best of some rounds)."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
@@ -34,10 +34,10 @@ def run(path: Path, pixels: np.ndarray, batch: int = 32, rounds: int = 3) -> tup
 
 
 def main() -> None:
-    """Write the graph and the config, and compare."""
+    """Write the graph and the configuration, and compare."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tower", type=Path, help="a packed tower, .npz")
-    parser.add_argument("--keys", type=Path, required=True, help="what fit_keys.py wrote")
+    parser.add_argument("--keys", type=Path, required=True, help="file written by fit_keys.py")
     parser.add_argument("--images", type=Path, required=True, help="a pack of images to compare on")
     parser.add_argument("--to", type=Path, required=True, help="the model's folder")
     options = parser.parse_args()
@@ -53,8 +53,8 @@ def main() -> None:
     features, speed = run(path, images)
     cosine, off = (features * expected).sum(-1).min(), np.abs(run(path, noise, rounds=1)[0] - expected_noise).max()
     print(f"{path}: {path.stat().st_size / 1e6:.1f} MB, {speed:.1f} images/s, least cosine {cosine:.5f} on images")
-    assert cosine > 0.9999, "the graph does not compute what the formula says"
-    assert off < 2e-3, "the graph does not compute what the formula says"
+    assert cosine > 0.9999, "the graph differs from the PyTorch model"
+    assert off < 2e-3, "the graph differs from the PyTorch model"
     size = TextSize()
     config = {
         "format": FORMAT,

@@ -1,4 +1,4 @@
-"""Read a pack of small labelled images: an `index.csv` beside tar files."""
+"""Read a pack of small labelled images: an `index.csv` and tar files."""
 
 import csv
 import tarfile
@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's own
+MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # CLIP's
 Rows = list[dict[str, str]]
 
 
 def read_pack(folder: Path, size: int, every: int = 1) -> tuple[np.ndarray, Rows]:
-    """Pixels (n, 3, size, size) as bytes, and the rows of the index, in its order: all, or one in `every`.
+    """Read the pixels (n, 3, size, size) of every n-th image as bytes, and its row of the index, in order.
 
-    The images are square, so that a resize is all that `Preprocess` would do to them.
+    The images are square, so resizing them is all that `Preprocess` does.
     """
     with (folder / "index.csv").open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))[::every]
@@ -37,6 +37,6 @@ def read_pack(folder: Path, size: int, every: int = 1) -> tuple[np.ndarray, Rows
 
 
 def normalise(pixels: np.ndarray) -> np.ndarray:
-    """Bytes (n, 3, h, w) as the model wants them."""
+    """Normalise bytes (n, 3, h, w) for the model."""
     mean, std = (np.asarray(values, np.float32)[:, None, None] for values in (MEAN, STD))
     return (pixels.astype(np.float32) / 255 - mean) / std

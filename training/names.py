@@ -1,9 +1,9 @@
-"""Gather what the text side learns to say: class names of the image pack, WordNet's nouns, and phrases made of them.
+"""Collect the names that the text tower learns: class names of the image pack, nouns of WordNet, and phrases of both.
 
     python training/names.py ../shared/train/index.csv /usr/share/wordnet --to names.txt
 
-The first lines are the class names, then a line with --, then everything else, in a fixed order. WordNet comes with
-Debian's wordnet-base.
+The class names come first, then a line with --, then everything else in a fixed order. WordNet is in Debian's package
+wordnet-base.
 """
 
 import argparse
@@ -14,14 +14,14 @@ from pathlib import Path
 
 
 def lemmas(path: Path, common: bool = False) -> list[str]:
-    """Words of a WordNet index; `common` keeps those that occur in its tagged texts."""
+    """The words of a WordNet index, or with `common` only those that occur in its tagged texts."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith(" "):
             continue
         fields = line.split()
         word = fields[0].replace("_", " ")
-        tagged = int(fields[-1 - int(fields[2])])  # the tagged senses stand before the synset offsets
+        tagged = int(fields[-1 - int(fields[2])])  # the number of tagged senses precedes the synset offsets
         if re.fullmatch(r"[a-z][a-z' -]+", word) and len(word.split()) <= 3 and (tagged > 0 or not common):
             found.append(word)
     return found

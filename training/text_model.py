@@ -1,4 +1,4 @@
-"""The bundled model's text side: a small transformer over word pieces, pooled over all of them."""
+"""The text tower of the bundled model: a small transformer over word pieces, with mean pooling."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True)
 class TextSize:
-    """Sizes of the text model; `pad` is the id of padding, which the model does not see."""
+    """Sizes of the text model; `pad` is the id of padding, which is masked."""
 
     vocabulary: int = 10_240
     context: int = 32
@@ -36,7 +36,7 @@ class Block(nn.Module):
         self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(n, t, width) -> (n, t, width); `mask` (n, 1, 1, t) is added to the attention's scores."""
+        """(n, t, width) -> (n, t, width); `mask` (n, 1, 1, t) is added to the attention scores."""
         n, t, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5 + mask
@@ -58,24 +58,24 @@ class TextModel(nn.Module):
 
     def forward(self, ids: Tensor) -> Tensor:
         """Features (n, dim)."""
-        seen = (ids != self.size.pad).to(self.positions.dtype)
+        present = (ids != self.size.pad).to(self.positions.dtype)
         x = self.tokens(ids) + self.positions[: ids.shape[1]]
-        mask = (seen - 1.0)[:, None, None, :] * 1e4
+        mask = (present - 1.0)[:, None, None, :] * 1e4
         for block in self.blocks:
             x = block(x, mask)
-        pooled = (self.norm(x) * seen[:, :, None]).sum(1) / seen.sum(1, keepdim=True).clamp(min=1.0)
+        pooled = (self.norm(x) * present[:, :, None]).sum(1) / present.sum(1, keepdim=True).clamp(min=1.0)
         return F.normalize(self.project(pooled), dim=-1)
 
 
 def load_text_model(folder: Path) -> TextModel:
-    """The model that `distil_text.py` wrote."""
+    """Load the model written by `distil_text.py`."""
     model = TextModel(TextSize(**json.loads((folder / "text.json").read_text(encoding="utf-8"))))
     model.load_state_dict({name: values.float() for name, values in load_file(folder / "text.safetensors").items()})
     return model.eval()
 
 
 def read_text_encoder(folder: Path) -> Callable[[Sequence[str]], Tensor]:
-    """The same with its tokenizer: a function from prompts to unit features (n, dim)."""
+    """Load the model with its tokenizer, as a function from prompts to unit features (n, dim)."""
     model = load_text_model(folder)
     size = model.size
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))

@@ -1,6 +1,6 @@
-"""The bundled model's image side as an ONNX graph for onnxruntime.
+"""The image tower of the bundled model as an ONNX graph for onnxruntime.
 
-The linear layers' weights stay at 4 bits, the small arrays at 16; onnxruntime widens the latter once, when it loads the
+The weights of linear layers have 4 bits and small arrays 16; onnxruntime converts the latter once, when it loads the
 file.
 """
 
@@ -14,36 +14,36 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tower_model import EPSILON, HEADS, PATCH, Arrays
 
-# accuracy_level of MatMulNBits. Rounding the activations to 8 bits, too, is a tenth faster on some machines, and on
-# others not even the same: good enough for statistics, not for a model that should say the same everywhere.
+# accuracy_level of MatMulNBits. Rounding the activations to 8 bits as well is 10 % faster on some machines, but the
+# results depend on the machine: good enough for statistics, but not for a model that should be the same everywhere.
 FLOAT32, ROUNDED = 1, 4
 
 
 class Graph:
-    """Nodes and stored arrays of an ONNX graph in the making; values go by their names."""
+    """Builds an ONNX graph of nodes and stored arrays; values are referred to by name."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.arrays: dict[str, onnx.TensorProto] = {}
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, name: str = "", **attributes: Any) -> Any:
-        """Add a node ("Domain:Kind" for onnxruntime's own); its output's name, or a list of them."""
+        """Add a node ("Domain:Kind" for operators of onnxruntime) and return the name or names of its outputs."""
         domain, _, kind = kind.rpartition(":")
         names = [name or f"{kind}_{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(helper.make_node(kind, list(inputs), names, domain=domain, **attributes))
         return names[0] if outputs == 1 else names
 
     def array(self, name: str, value: Any) -> str:
-        """Store an array as it is, once."""
+        """Store an array once."""
         self.arrays.setdefault(name, numpy_helper.from_array(np.ascontiguousarray(value), name))
         return name
 
     def half(self, name: str, value: np.ndarray) -> str:
-        """Store an array of 16-bit floats, and use it as 32-bit."""
+        """Store an array as 16-bit floats and cast it to 32-bit."""
         return self.op("Cast", self.array(name, value.astype(np.float16)), to=TensorProto.FLOAT)
 
     def save(self, path: Path, size: int, outputs: Mapping[str, int]) -> None:
-        """Write the model, checked; `outputs` are the lengths of what it gives, by name."""
+        """Check and write the model; `outputs` maps the names of its outputs to their lengths."""
         pixels = helper.make_tensor_value_info("pixels", TensorProto.FLOAT, ["batch", 3, size, size])
         given = [
             helper.make_tensor_value_info(each, TensorProto.FLOAT, ["batch", dim]) for each, dim in outputs.items()
@@ -62,8 +62,9 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int) -> N
     Args:
         path: the file to write.
         tower: arrays of the packed file.
-        keys: what `fit_keys.py` wrote. Without it the graph gives the text-like `features` (n, 512) and the `summary`
-            (n, 1536) that keys are made of; with it, `features` (n, 512 + the length of a key) alone.
+        keys: arrays written by `fit_keys.py`. Without them the graph returns `features` (n, 512) that are compared with
+            texts and the `summary` (n, 1536) that keys are computed from; with them, only `features` (n, 512 + length
+            of a key).
         level: `FLOAT32` or `ROUNDED`.
     """
     graph = Graph()
@@ -71,7 +72,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int) -> N
     width = tower["cls"].shape[-1]
 
     def linear(x: str, key: str) -> str:
-        """A 4-bit layer: onnxruntime wants (outputs, groups, bytes), which is how the file has it."""
+        """A 4-bit layer; onnxruntime and the packed file both use the layout (outputs, groups, bytes)."""
         n, k = map(int, tower[f"{key}.shape"])
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(n, k // group, group * bits // 8))
         scale, zero = graph.half(f"{key}.s", tower[f"{key}.s"].ravel()), graph.array(f"{key}.z", tower[f"{key}.z"])
@@ -80,7 +81,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int) -> N
         return graph.op("com.microsoft:MatMulNBits", *inputs, **sizes)
 
     def rows(key: str, shape: tuple[int, ...]) -> str:
-        """An 8-bit weight with one scale a row."""
+        """An 8-bit weight with one scale per row."""
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(shape))
         return graph.op("DequantizeLinear", weight, graph.array(f"{key}.s", tower[f"{key}.s"].ravel()), axis=0)
 
@@ -89,7 +90,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int) -> N
         return graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=EPSILON)
 
     def tokens(x: str, start: int, end: int) -> str:
-        """Some of the tokens, (n, end - start, width); the first is the class token."""
+        """A range of the tokens, (n, end - start, width); the first is the class token."""
         return graph.op("Slice", x, *(graph.array(f"int{value}", np.array([value])) for value in (start, end, 1)))
 
     def unit(x: str, name: str = "") -> str:
@@ -104,7 +105,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int) -> N
     for i in range(layers):
         mixed = linear(norm(x, f"blocks.{i}.n1"), f"blocks.{i}.qkv")
         query, key, value = graph.op("Split", mixed, outputs=3, axis=-1, num_outputs=3)
-        if i == layers - 1:  # nobody reads the other tokens after this
+        if i == layers - 1:  # the other tokens are not used after this
             patch_mean = graph.op("ReduceMean", tokens(x, 1, 10**6), graph.array("axis", np.array([1])), keepdims=0)
             x, query = tokens(x, 0, 1), tokens(query, 0, 1)
         mixed = graph.op("com.microsoft:MultiHeadAttention", query, key, value, num_heads=HEADS)

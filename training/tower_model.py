@@ -1,4 +1,4 @@
-"""The bundled model's image side as PyTorch: CLIP's ViT-B/16 with narrow MLPs, its 4-bit weights unpacked to floats."""
+"""The image tower of the bundled model in PyTorch: CLIP's ViT-B/16 with narrow MLPs and unpacked weights."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,11 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class Tower:
-    """The tower of a packed file; see the README beside it for the layout.
+    """The tower of a packed file; the README of that file describes the layout.
 
     Args:
-        arrays: of the packed file.
-        device: where to compute.
+        arrays: arrays of the packed file.
+        device: device to compute on.
     """
 
     def __init__(self, arrays: Arrays, device: str = "cpu") -> None:
@@ -32,9 +32,9 @@ class Tower:
             self.weights[f"{key}.w"] = self.weights[f"{key}.q"] * self.weights[f"{key}.s"]
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Pixels (n, 3, size, size) -> unit features (n, 512), and what the image key is made of, (n, 1536).
+        """Pixels (n, 3, size, size) -> unit features (n, 512), and the summary (n, 1536) that keys are computed from.
 
-        The latter is the class token after the last block beside the mean of the patches before it.
+        The summary is the class token after the last block, concatenated with the mean of the patches before it.
         """
         side = self.size // PATCH
         patches = pixels.unflatten(2, (side, PATCH)).unflatten(4, (side, PATCH)).permute(0, 2, 4, 1, 3, 5)
@@ -61,7 +61,7 @@ class Tower:
 
 
 def with_keys(features: Tensor, summary: Tensor, keys: Arrays) -> Tensor:
-    """The shipped model's features (n, 768): the text-like ones and the image keys, in the share that `keys` says."""
+    """The features (n, 768) of the bundled model: for texts, and image keys, weighted by the share in `keys`."""
     weight, bias = (_floats(keys[name]).to(summary.device) for name in ("w", "b"))
     share = float(keys["share"])
     return torch.cat(
@@ -74,5 +74,5 @@ def _floats(values: np.ndarray) -> Tensor:
 
 
 def _unpack(packed: np.ndarray) -> np.ndarray:
-    """Two 4-bit values a byte, low half first."""
+    """Unpack two 4-bit values per byte, low half first."""
     return np.stack([packed & 15, packed >> 4], -1)

@@ -1,89 +1,32 @@
 """Test-time adaptation of vision-language models: no labels, no training, no backpropagation."""
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
-    from acclimate.classifier import Classifier
-    from acclimate.encoders import load_encoder
-    from acclimate.errors import AcclimateError
-    from acclimate.evidence import Evidence, Head
-    from acclimate.methods import (
-        DEFAULT_METHOD,
-        DOTA,
-        MTA,
-        TDA,
-        Adapter,
-        Prior,
-        Step,
-        Sums,
-        Zero,
-        ZeroShot,
-        create,
-        list_methods,
-        load_state,
-        merge_states,
-        register,
-        save_state,
-        state_from_bytes,
-        state_to_bytes,
-    )
-    from acclimate.predict import Prediction
-    from acclimate.prompts import build_head
-    from acclimate.stream import FeatureStream, read_stream, write_stream
-
-__all__ = [
-    "DEFAULT_METHOD",
-    "DOTA",
-    "MTA",
-    "TDA",
-    "AcclimateError",
-    "Adapter",
-    "Classifier",
-    "Evidence",
-    "FeatureStream",
-    "Head",
-    "Prediction",
-    "Prior",
-    "Step",
-    "Sums",
-    "Zero",
-    "ZeroShot",
-    "build_head",
-    "create",
-    "list_methods",
-    "load_encoder",
-    "load_state",
-    "merge_states",
-    "read_stream",
-    "register",
-    "save_state",
-    "state_from_bytes",
-    "state_to_bytes",
-    "write_stream",
-]
-
-# Names are imported when they are first used, so that `acclimate --help` answers at once.
-_HOMES = {
-    "AcclimateError": "errors",
-    "Classifier": "classifier",
-    "Evidence": "evidence",
-    "FeatureStream": "stream",
-    "Head": "evidence",
-    "Prediction": "predict",
-    "build_head": "prompts",
-    "load_encoder": "encoders",
-    "read_stream": "stream",
-    "write_stream": "stream",
+# The public names by module. They are imported when they are first used, so that `acclimate --help` answers at once;
+# type checkers and editors read `__init__.pyi`.
+_MODULES = {
+    "classifier": ("Classifier",),
+    "encoders": ("load_encoder",),
+    "errors": ("AcclimateError",),
+    "evidence": ("Evidence", "Head"),
+    "methods": ("DEFAULT_METHOD", "DOTA", "MTA", "TDA", "Adapter", "Prior", "Step", "Sums", "Zero", "ZeroShot"),
+    "methods.base": ("create", "list_methods", "register"),
+    "methods.persist": ("load_state", "merge_states", "save_state", "state_from_bytes", "state_to_bytes"),
+    "predict": ("Prediction",),
+    "prompts": ("build_head",),
+    "stream": ("FeatureStream", "read_stream", "write_stream"),
 }
+_HOMES = {name: module for module, names in _MODULES.items() for name in names}
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _HOMES:
         raise AttributeError(f"module 'acclimate' has no attribute {name!r}")
-    value = getattr(import_module(f"acclimate.{_HOMES.get(name, 'methods')}"), name)
+    value = getattr(import_module(f"acclimate.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

@@ -19,7 +19,7 @@ OnError = Literal["raise", "skip"]
 
 
 class Classifier:
-    """Sorts images into labels and adapts to them as it goes; `freeze` it to answer without learning.
+    """Classifies images and adapts to them as it goes; `freeze` it to answer without learning.
 
     Args:
         labels: names of the classes, at least two to choose from.
@@ -60,7 +60,7 @@ class Classifier:
     ) -> None:
         if batch_size < 1 or views < 1:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
-        require(find_method(method), views=views > 1)
+        require(find_method(method), views=views > 1, text=True)
         self.encoder: Encoder = _encoder(encoder, device)
         self.templates, self.cache, self.views = templates, cache, views
         self.batch_size, self.workers = batch_size, workers or default_workers()
@@ -69,7 +69,7 @@ class Classifier:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
-        self.adapter: Adapter = create(method, head, **settings)
+        self.adapter: Adapter = create(method, head, text=self.encoder, **settings)
 
     @property
     def head(self) -> Head:
@@ -107,7 +107,7 @@ class Classifier:
         return found if many else found[0]
 
     def stream(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
-        """Classify images as they come, in order; reading and preparing run ahead in threads.
+        """Classify images in order as they arrive; reading and preparing run ahead in threads.
 
         Args:
             images: as for a call; objects with a `read` method that gives encoded bytes work, too.
@@ -130,13 +130,8 @@ class Classifier:
     ) -> Generator[list[Prediction], None, None]:
         """`stream`, batch by batch; the state between two batches is that of the images so far.
 
-        Args:
-            images: from position `start` on.
-            top_k: how many labels to name.
-            on_error: "raise" or "skip".
-            start: position of the first image in the whole stream.
-            first_id: id of position 0 in the state; ids are counted on from the state when not given.
-            learn: False to answer without learning.
+        `start` is the position of the first image in a longer stream, and `first_id` the id of position 0 in the state;
+        without it, ids are counted on from the state. With `learn` False, nothing is learnt.
         """
         for batch in self._encoded(images, on_error, start):
             failed = [
@@ -192,7 +187,7 @@ class Classifier:
         self.adapter = load_state(path, like=self.adapter)
 
     def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
-        """Encoded batches; an image that cannot be read raises where it should."""
+        """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
         for batch in encode_ahead(
             images, self.encoder, views=self.views, batch_size=self.batch_size, workers=self.workers, start=start
         ):

@@ -5,7 +5,16 @@ from difflib import get_close_matches
 
 
 class AcclimateError(Exception):
-    """Base of all errors that a caller or a file can cause."""
+    """Base of all errors that a caller or a file can cause.
+
+    Examples:
+        >>> import acclimate
+        >>> try:
+        ...     acclimate.read_stream("missing.safetensors")
+        ... except acclimate.AcclimateError as error:
+        ...     print(error)
+        no feature file at missing.safetensors.
+    """
 
 
 class InputError(AcclimateError, ValueError):
@@ -14,10 +23,6 @@ class InputError(AcclimateError, ValueError):
 
 class StateError(AcclimateError):
     """A state that cannot be written, read, or used here."""
-
-
-class StorageError(StateError):
-    """A state that could not be written; everything is as it was before."""
 
 
 class MissingExtraError(AcclimateError, ImportError):

@@ -1,4 +1,4 @@
-"""Head and Evidence: a zero-shot classifier as one value, and what it says of a batch.
+"""Head and Evidence: a zero-shot classifier as one value, and what it predicts for a batch.
 
 Evidence is the seam of the library: encoders and views know nothing of methods, methods nothing of images.
 """
@@ -217,7 +217,7 @@ class Head:
         return replace(self, class_vectors=move(self.class_vectors, as_floats(like, "the array to follow")))
 
     def differences(self, other: "Head") -> list[str]:
-        """What tells this head from another, in words; empty if nothing does."""
+        """How this head differs from another, as a list of phrases; empty if it does not."""
         found = []
         if len(self) != len(other):
             found.append(f"{len(self)} classes against {len(other)}")

@@ -76,12 +76,7 @@ def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, A
 
 
 def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str, HostArray], dict[str, Any]]:
-    """The tensors and the description of a snapshot; anything else is refused with a reason.
-
-    Args:
-        content: what `snapshot_bytes` made.
-        what: name of the file, for messages.
-    """
+    """The tensors and the description of a snapshot; anything else is refused with a reason that names `what` it is."""
     try:
         length = int.from_bytes(content[:8], "little")
         metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})

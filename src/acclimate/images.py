@@ -11,7 +11,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from acclimate.arrays import HostArray
 from acclimate.errors import ImageError
 
-MAX_PIXELS = 178_956_970  # where Pillow, too, speaks of a decompression bomb
+MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 
 
 def open_image(source: Any, max_pixels: int = MAX_PIXELS, formats: tuple[str, ...] | None = None) -> Image.Image:

@@ -83,19 +83,12 @@ class Prediction:
 
 
 class Batch(NamedTuple):
-    """Images on their way.
+    """A batch of encoded images, of which r could be read."""
 
-    Attributes:
-        start: position of the first image in the stream.
-        names: of all images of the batch.
-        errors: for each image why it could not be read; None if it could.
-        features: (r, d), or (r, V, d) for V views, of the r readable images, as the encoder gives them.
-    """
-
-    start: int
+    start: int  # position of the first image in the stream
     names: list[str]
-    errors: list[str | None]
-    features: HostArray
+    errors: list[str | None]  # why each image could not be read; None if it could
+    features: HostArray  # (r, d), or (r, V, d) for V views, as the encoder gives them
 
     @property
     def readable(self) -> list[int]:
@@ -120,7 +113,7 @@ def read_ahead(
 
 
 def default_workers() -> int:
-    """Threads that read images where nobody says how many."""
+    """The number of reading threads where none is given."""
     return min(8, (os.cpu_count() or 1) + 1)
 
 
@@ -192,12 +185,12 @@ def encode_ahead(
     Args:
         images: paths, encoded bytes, arrays, Pillow images, or objects with `read` (encoded bytes) and `name`.
         encoder: the model.
-        views: per image; see `Preparer`.
+        views: per image; see `Preparer`, as for `seed` and `device`.
         seed: of the views.
         batch_size: images, counting views, that the encoder is given at once.
         workers: threads; `default_workers()` when not given.
         start: position of the first of `images` in the whole stream.
-        device: where PyTorch makes the views; see `Preparer`.
+        device: where PyTorch makes the views.
     """
     prepare = Preparer(encoder, views, seed, device)
     workers = workers or default_workers()
@@ -240,11 +233,7 @@ class Adapted(NamedTuple):
 def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True) -> Adapted | None:
     """Show a batch to an adapter; None if no image of it could be read.
 
-    Args:
-        adapter: learns unless frozen.
-        batch: from `encode_ahead`.
-        first_id: id of position 0 of the stream; ids are counted on from the state when not given.
-        learn: False to answer without learning.
+    `first_id` is the id of position 0 of the stream; without it, ids are counted on from the state.
     """
     readable = batch.readable
     if not readable:
@@ -259,15 +248,7 @@ def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, lea
 def predictions(
     head: Head, adapted: Adapted, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
 ) -> list[Prediction]:
-    """Adapted logits in words.
-
-    Args:
-        head: that made the evidence.
-        adapted: of B samples.
-        top_k: how many labels to name.
-        indices: positions in the stream of the B samples.
-        names: of the B samples, if they have any.
-    """
+    """The `top_k` best labels of B samples, given their positions in the stream, and their names if they have any."""
     evidence, step, ids = adapted
     scores = softmax_and_entropy(to_host(step.logits))[0]
     probs, entropy = to_host(evidence.probs), evidence.host_entropy

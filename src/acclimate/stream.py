@@ -118,9 +118,15 @@ def read_stream(
 
 
 def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream as .safetensors, atomically; `read_stream` reads it back."""
+    """Write a stream as .safetensors, atomically; `read_stream` reads it back, and has an example.
+
+    Examples:
+        >>> write_stream(FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0)), "features.npz")
+        Traceback (most recent call last):
+        acclimate.errors.InputError: cannot write features.npz: feature files end in .safetensors; choose such a name.
+    """
     if Path(path).suffix != ".safetensors":
-        raise InputError(f"cannot write {path}: feature files are written as .safetensors; choose such a name.")
+        raise InputError(f"cannot write {path}: feature files end in .safetensors; choose such a name.")
     arrays = {"features": stream.features, "class_vectors": to_host(stream.head.class_vectors)}
     arrays |= {name: values for name in ("labels", "order") if (values := getattr(stream, name)) is not None}
     lists = {"class_names": stream.head.class_names, "domains": stream.domains, "files": stream.files}
@@ -140,7 +146,7 @@ def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     """Everything a file says, by name."""
-    readers = {".safetensors": _read_safetensors, ".npz": _read_npz, ".npy": _read_npy, ".pt": _read_pt}
+    readers = {".safetensors": _read_safetensors, ".npz": _read_numpy, ".npy": _read_numpy, ".pt": _read_pt}
     if path.suffix not in readers:
         raise InputError(f"{path}: cannot tell what it holds; feature files end in {', '.join(readers)}.")
     if not path.is_file():
@@ -161,13 +167,14 @@ def _read_safetensors(path: Path) -> dict[str, Any]:
     return content
 
 
-def _read_npz(path: Path) -> dict[str, Any]:
-    with np.load(path, allow_pickle=False) as file:
-        return {name: _plain(file[name]) for name in file.files}
-
-
-def _read_npy(path: Path) -> dict[str, Any]:
-    return {"features": np.load(path, allow_pickle=False)}
+def _read_numpy(path: Path) -> dict[str, Any]:
+    content = np.load(path, allow_pickle=False)
+    if path.suffix == ".npy":
+        return {"features": content}
+    with content:
+        arrays = {name: content[name] for name in content.files}
+    plain = {name for name, values in arrays.items() if values.ndim == 0 or values.dtype.kind == "U"}
+    return {name: values.tolist() if name in plain else values for name, values in arrays.items()}
 
 
 def _read_pt(path: Path) -> dict[str, Any]:
@@ -186,10 +193,6 @@ def _read_pt(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         return {"features": to_host(content)}
     return {name: to_host(value) if is_array_api_obj(value) else value for name, value in content.items()}
-
-
-def _plain(value: HostArray) -> Any:
-    return value.tolist() if value.ndim == 0 or value.dtype.kind == "U" else value
 
 
 def _array(value: ArrayOrFile) -> HostArray:

@@ -84,7 +84,7 @@ def test_two_classes_swapped_in_a_split_file(tmp_path, key, what):
     assert len(order) == (4 if what == "numbers" else 2)
     if what == "names":
         expected = (
-            f"{dataset.class_names[second]!r} has the number {first}, which is that of {dataset.class_names[first]!r}"
+            f"{dataset.class_names[second]!r} has the number {first}, which belongs to {dataset.class_names[first]!r}"
         )
         assert expected in order[0]
     else:
@@ -111,14 +111,14 @@ def test_short_folders(tmp_path):
     for path in list((folder / a.wnids[7]).iterdir())[:30]:
         path.unlink()
     (finding,) = check_dataset(a, tmp_path, decode=False)
-    assert finding.message == f"7470 test images instead of 7500. The fewest, 8, are of {a.class_names[7]!r}."
+    assert finding.message == f"7470 test images instead of 7500. The smallest class is {a.class_names[7]!r} with 8."
     v2 = draw_dataset(tmp_path, V2, whole(V2)) / V2.images
     next((v2 / "10").iterdir()).unlink()
-    assert check_dataset(V2, tmp_path, decode=False)[0].message == "classes without their 10 images: brambling 9."
+    assert check_dataset(V2, tmp_path, decode=False)[0].message == "classes that do not have 10 images: brambling 9."
     pets = draw_dataset(tmp_path, DATASETS["pets"], whole(DATASETS["pets"])) / "images"
     (pets / "Abyssinian_3.jpg").unlink()
     (finding,) = check_dataset(DATASETS["pets"], tmp_path, decode=False)
-    assert finding.message == f"1 test images are not there (1 in {pets}), such as Abyssinian_3.jpg."
+    assert finding.message == f"1 test images are missing (1 in {pets}), such as Abyssinian_3.jpg."
 
 
 def test_images_that_cannot_be_read(tmp_path):
@@ -154,14 +154,14 @@ def test_v2_in_a_wrong_order(tmp_path):
     classes.write_text("\n".join(lines[int(number)] for number in by_string))
     assert "in the string order of their numbers (0, 1, 10, 100, ...)" in findings()[0]
     classes.write_text("\n".join([lines[1], lines[0], *lines[2:]]))
-    assert "in another order" in findings()[0]
+    assert "in a different order" in findings()[0]
     classes.write_text("\n".join([lines[0].replace("tench", "goldfish"), *lines[1:]]))
     assert "n01440764 is 'tench', not 'goldfish'" in findings()[0]
     classes.unlink()
     assert findings() == []
 
     renamed(images, lambda name: str(int(name) + 1))
-    assert "the folders count from 1 and every label is off by one" in findings()[0]
+    assert "the folder numbers start at 1, so every label is off by one" in findings()[0]
     renamed(images, lambda name: f"{int(name) - 1:04d}")
     assert "0000, 0001, 0002, 0003, 0004 and 995 more are not numbers from 0 to 999" in findings()[0]
     renamed(images, lambda name: V2.wnids[by_string.index(str(int(name)))])
@@ -175,7 +175,7 @@ def test_v2_files_that_name_their_class_show_the_string_order(tmp_path):
             path.rename(path.with_name(f"{V2.wnids[place]}_{i}.jpeg"))
     (order,) = [each for each in check_dataset(V2, tmp_path, decode=False) if each.kind == "class order"]
     assert f"10 holds {V2.wnids[2]}" in order.message
-    assert order.message.endswith("The numbers were taken in string order.")
+    assert order.message.endswith("The numbers were sorted as strings.")
 
 
 def test_folders_of_wordnet_ids(tmp_path):
@@ -197,7 +197,7 @@ def test_images_that_lie_flat(tmp_path):
     (folder / "n01440764").rmdir()
     findings = check_dataset(DATASETS["imagenet"], tmp_path)
     assert Counter(kinds(findings)) == {"count": 1}
-    assert "lie flat; sort them into folders by WordNet id" in findings[0].message
+    assert "images without class folders; sort them into folders by WordNet id" in findings[0].message
 
 
 def test_variants_in_another_order(tmp_path):
@@ -205,6 +205,6 @@ def test_variants_in_another_order(tmp_path):
     lines = variants.read_text().splitlines()
     variants.write_text("\n".join([lines[0], lines[2], lines[1], *lines[3:]]))
     (finding,) = check_dataset(DATASETS["aircraft"], tmp_path, decode=False)
-    assert "not the published list from line 2 on" in finding.message
+    assert "differs from the published list from line 2" in finding.message
     variants.unlink()
     assert "variants.txt is missing" in check_dataset(DATASETS["aircraft"], tmp_path, decode=False)[0].message

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
+from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, present_datasets, read_dataset
 from acclimate.errors import InputError
 from acclimate.prompts import template_sets
 from miniatures import draw_dataset, few
@@ -78,7 +78,7 @@ def test_class_names_are_said_in_the_order_of_the_labels():
 
 def test_names_are_those_of_the_streams(shared):
     """The streams were made from the real split files."""
-    from acclimate.prompts import spoken
+    from acclimate.prompts import as_words
     from acclimate.stream import read_stream
 
     if not (shared / "streams").is_dir():
@@ -90,7 +90,7 @@ def test_names_are_those_of_the_streams(shared):
         "ucf101": "ucf101",
     }.items():
         stream = read_stream(shared / "streams" / f"{stem}.safetensors")
-        assert tuple(map(spoken, DATASETS[key].class_names)) == tuple(map(spoken, stream.class_names))
+        assert tuple(map(as_words, DATASETS[key].class_names)) == tuple(map(as_words, stream.head.class_names))
         assert DATASETS[key].test == len(stream)
 
 
@@ -104,7 +104,10 @@ def test_facts_are_the_papers(shared):
         assert by_title[title].classes == classes
         assert by_title[title].test == images
     authors = paper["authors_settings_per_dataset"]["positive_alpha_beta"]
-    assert {title: list(dataset.authors) for title, dataset in by_title.items()} == authors
+    assert {
+        title: [dataset.authors["tda"][f"positive_{name}"] for name in ("alpha", "beta")]
+        for title, dataset in by_title.items()
+    } == authors
     for suite, table in (("ood", "ood"), ("cross-domain", "cross_domain")):
         assert [DATASETS[key].title for key in SUITES[suite]] == paper[table]["columns"]
 
@@ -127,7 +130,6 @@ def test_a_miniature_is_read_with_the_benchmarks_labels(tmp_path, dataset):
     listing = read_dataset(dataset, tmp_path)
     assert np.bincount(listing.labels, minlength=dataset.classes).tolist() == [2, 1, 11, *[0] * (last - 3), 3]
     assert all(path.is_file() for path in listing.paths)
-    assert listing.class_names == dataset.class_names
     again = read_dataset(dataset, tmp_path)
     assert (listing.paths, listing.labels.tolist()) == (again.paths, again.labels.tolist())
 
@@ -152,11 +154,11 @@ def test_files_that_are_no_images_are_left_alone(tmp_path):
 
 def test_what_cannot_be_read_is_said(tmp_path):
     eurosat, aircraft = DATASETS["eurosat"], DATASETS["aircraft"]
-    with pytest.raises(InputError, match=r"EuroSAT: no folder .*2750; get EuroSAT\.zip .* Try `acclimate data check"):
+    with pytest.raises(InputError, match=r"EuroSAT: no folder .*2750; get EuroSAT\.zip .* Run `acclimate data check"):
         read_dataset(eurosat, tmp_path)
     split = draw_dataset(tmp_path, eurosat, few()) / eurosat.split
     rows = json.loads(split.read_text())["test"]
-    for number, said in ((8, "'Forest' has the number 8, which is that of 'River'"), (10, "there are 10 classes")):
+    for number, said in ((8, "'Forest' has the number 8, which belongs to 'River'"), (10, "there are 10 classes")):
         other = [[file, number if name == "Forest" else label, name] for file, label, name in rows]
         split.write_text(json.dumps({"test": other}))
         with pytest.raises(InputError, match=said):
@@ -164,7 +166,7 @@ def test_what_cannot_be_read_is_said(tmp_path):
     lines = draw_dataset(tmp_path, aircraft, few()) / aircraft.split
     for text in ("0000001 Airship\n", "0000001\n"):
         lines.write_text(text)
-        with pytest.raises(InputError, match="an image's number and one of the 100 variants"):
+        with pytest.raises(InputError, match="an image number and one of the 100 variants"):
             read_dataset(aircraft, tmp_path)
     lines.unlink()
     with pytest.raises(InputError, match="No such file"):
@@ -176,10 +178,17 @@ def test_what_cannot_be_read_is_said(tmp_path):
 
 def test_datasets_are_found_by_suite_and_by_name():
     assert [dataset.key for dataset in find_datasets(["ood"], ["dtd", "imagenet"])] == [*SUITES["ood"], "dtd"]
-    with pytest.raises(InputError, match="unknown suite 'odd'; there are ood, cross-domain"):
+    with pytest.raises(InputError, match="unknown suite 'odd'; choose from ood, cross-domain"):
         find_datasets(["odd"], [])
-    with pytest.raises(InputError, match="unknown dataset 'mnist'; there are imagenet,"):
+    with pytest.raises(InputError, match="unknown dataset 'mnist'; choose from imagenet,"):
         find_datasets([], ["mnist"])
+
+
+def test_datasets_that_are_present(tmp_path):
+    with pytest.raises(InputError, match=r"contains none of dtd, eurosat; `acclimate data check .* shows how"):
+        present_datasets(find_datasets([], ["dtd", "eurosat"]), tmp_path)
+    (tmp_path / "eurosat").mkdir()
+    assert present_datasets(find_datasets([], ["dtd", "eurosat"]), tmp_path) == [DATASETS["eurosat"]]
 
 
 def test_the_guide_has_the_same_table():

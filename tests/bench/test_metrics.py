@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -5,16 +7,16 @@ from hypothesis import strategies as st
 
 from acclimate.bench.metrics import (
     accuracy_over_time,
-    cache_quality,
     changes,
     early_phase,
     expected_calibration_error,
+    learnt,
     mean_per_class_recall,
     running_accuracy,
     squared_errors,
     worst_tenth,
 )
-from acclimate.methods import TDA
+from acclimate.methods import DOTA, TDA, Entry
 
 
 def test_recall_is_averaged_over_the_classes_that_occur():
@@ -76,26 +78,34 @@ def test_changes_help_or_harm():
     assert changes(unadapted, unadapted, None) == {"changed": 0.0, "helpful": None, "harmful": None}
 
 
-def test_cache_quality_is_that_of_the_entries(stream):
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale)
+def test_what_caches_hold(stream):
+    adapter = TDA(stream.head)
     order = np.random.default_rng(0).permutation(len(stream))
     adapter.step(stream.features[order])
-    quality = cache_quality(adapter.dump(), 8, stream.labels[order])
-    right = []
-    for label, queue in adapter.caches["positive"].queues.items():
-        right += [stream.labels[order[entry.id]] == label for entry in queue]
-    assert quality["positive"]["entries"] == len(right) == 24
-    assert quality["positive"]["label_accuracy"] == pytest.approx(np.mean(right))
-    assert quality["positive"]["imbalance"] == quality["positive"]["empty_classes"] == 0
-    assert set(quality) == {"positive", "negative"}
-    unknown = cache_quality(adapter.dump(), 8, None)
-    assert unknown["positive"]["label_accuracy"] is None
+    summary = learnt(adapter, stream.labels[order])
+    right = [stream.labels[order[entry.id]] == entry.class_index for entry in adapter.entries()["positive"]]
+    assert summary["positive"]["entries"] == len(right) == 24
+    assert summary["positive"]["label_accuracy"] == pytest.approx(np.mean(right))
+    assert summary["positive"]["imbalance"] == summary["positive"]["empty_classes"] == 0
+    assert set(summary) == {"positive", "negative"}
+    assert learnt(adapter, None)["positive"]["label_accuracy"] is None
 
 
-def test_imbalance_of_a_cache():
+def test_what_sums_hold(stream):
+    adapter = DOTA(stream.head)
+    adapter.step(stream.features)
+    summary = learnt(adapter, stream.labels)
+    columns = adapter.learnt()
+    assert set(summary) == set(columns)
+    for name, values in columns.items():
+        assert summary[name] == pytest.approx({"mean": values.mean(), "min": values.min(), "max": values.max()})
+
+
+def test_imbalance_of_a_cache(stream):
     def quality(classes):
-        state = {"c.classes": np.array(classes, int), "c.ids": np.arange(len(classes))}
-        return cache_quality(state, 4, np.zeros(9, int))["c"]
+        entries = [Entry(label, 0.0, place) for place, label in enumerate(classes)]
+        adapter = SimpleNamespace(head=range(4), learnt=dict, entries=lambda: {"c": entries})
+        return learnt(adapter, np.zeros(9, int))["c"]
 
     assert quality([2, 2, 2])["imbalance"] == 1
     assert quality([0, 0, 1, 1])["imbalance"] == pytest.approx(0.5)

@@ -1,6 +1,3 @@
-import json
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,34 +6,40 @@ from hypothesis import strategies as st
 from acclimate.bench.orders import SHAPES, order_names, take_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
+from acclimate.sources.base import Sample, order_samples
 
 DOMAINS = ["photo"] * 150 + ["sketch"] * 50 + ["cartoon"] * 200
 
 
-@pytest.fixture
-def domains(stream):
-    return replace(stream, metadata={"domains": json.dumps(DOMAINS)})
-
-
-def test_stored_rows_and_shuffled(stream):
-    stored = replace(stream, order=np.arange(400)[::-1])
-    assert np.array_equal(take_order(stream, "stored"), np.arange(400))
-    assert np.array_equal(take_order(stored, "stored"), np.arange(400)[::-1])
-    assert np.array_equal(take_order(stored, "rows"), np.arange(400))
-    assert np.array_equal(take_order(stream, "seed:3"), take_order(stored, "seed:3"))
+def test_stored_rows_and_shuffled():
+    backwards = np.arange(400)[::-1]
+    assert np.array_equal(take_order("stored", 400), np.arange(400))
+    assert np.array_equal(take_order("stored", 400, stored=backwards), backwards)
+    assert np.array_equal(take_order("rows", 400, stored=backwards), np.arange(400))
+    assert np.array_equal(take_order("seed:3", 400), take_order("seed:3", 400, stored=backwards))
     for wrong in ("seed", "seed:", "seed:x", "seed:-1", "random", "correlated"):
         with pytest.raises(InputError, match="use stored, rows, or a shape"):
-            take_order(stream, wrong)
+            take_order(wrong, 400)
+
+
+def test_orders_stay_the_same_between_versions():
+    assert take_order("seed:1", 5).tolist() == [4, 0, 1, 2, 3]
+    assert take_order("domains:0", 4, domains=["photo", "sketch", "photo", "sketch"]).tolist() == [2, 0, 1, 3]
+
+
+def test_a_seed_shuffles_images_and_features_alike():
+    samples = [Sample(str(i), bytes) for i in range(40)]
+    assert [int(sample.name) for sample in order_samples(samples, "seed:3")] == take_order("seed:3", 40).tolist()
 
 
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 5), st.integers(10, 300))
-def test_every_shape_takes_each_sample_once_and_goes_by_its_seed(shape, seed, samples):
-    names = json.dumps([f"domain {i % 3}" for i in range(samples)])
-    stream = replace(shifted_stream(samples=samples, classes=4, dim=8), metadata={"domains": names})
-    order = take_order(stream, f"{shape}:{seed}")
+def test_every_shape_takes_each_sample_once_and_depends_on_its_seed(shape, seed, samples):
+    labels = shifted_stream(samples=samples, classes=4, dim=8).labels
+    names = [f"domain {i % 3}" for i in range(samples)]
+    order = take_order(f"{shape}:{seed}", samples, labels, names)
     assert sorted(order) == list(range(samples))
-    assert np.array_equal(order, take_order(stream, f"{shape}:{seed}"))
-    assert not np.array_equal(order, take_order(stream, f"{shape}:{seed + 1}"))
+    assert np.array_equal(order, take_order(f"{shape}:{seed}", samples, labels, names))
+    assert not np.array_equal(order, take_order(f"{shape}:{seed + 1}", samples, labels, names))
 
 
 def changes(values):
@@ -44,34 +47,33 @@ def changes(values):
 
 
 def test_classes_in_sequence_and_in_bursts(stream):
-    labels = stream.labels
-    assert changes(labels[take_order(stream, "class-sequential:0")]) == 7
-    stream = shifted_stream(samples=4000, classes=8, dim=8)
-    bursts = stream.labels[take_order(stream, "correlated:0")].reshape(-1, 100)
-    shuffled = stream.labels[take_order(stream, "seed:0")].reshape(-1, 100)
+    assert changes(stream.labels[take_order("class-sequential:0", 400, stream.labels)]) == 7
+    labels = shifted_stream(samples=4000, classes=8, dim=8).labels
+    bursts = labels[take_order("correlated:0", 4000, labels)].reshape(-1, 100)
+    shuffled = labels[take_order("seed:0", 4000)].reshape(-1, 100)
     kinds = [np.mean([len(np.unique(part)) for part in parts]) for parts in (bursts, shuffled)]
     assert kinds[0] < 5 < 7.9 < kinds[1]
 
 
-def test_domains_in_sequence_mixed_and_changing_once(domains):
+def test_domains_in_sequence_mixed_and_changing_once():
     names = np.array(DOMAINS)
-    assert changes(names[take_order(domains, "domains:0")]) == 2
-    mixed = names[take_order(domains, "mixed-domains:0")].reshape(4, 100)
+    assert changes(names[take_order("domains:0", 400, domains=DOMAINS)]) == 2
+    mixed = names[take_order("mixed-domains:0", 400, domains=DOMAINS)].reshape(4, 100)
     assert all(abs(np.sum(part == "cartoon") - 50) <= 2 for part in mixed)
     for seed in range(6):
-        taken = names[take_order(domains, f"domain-shift:{seed}")]
+        taken = names[take_order(f"domain-shift:{seed}", 400, domains=DOMAINS)]
         before = np.isin(taken, taken[:50])
         assert changes(before) == 1
         assert 150 <= before.sum() <= 250  # no cut between whole domains is nearer to the middle
 
 
-def test_a_shape_says_what_it_misses(stream):
+def test_a_shape_says_what_is_missing():
     for shape in ("class-sequential:0", "correlated:0"):
-        with pytest.raises(InputError, match="has no labels; use seed:N"):
-            take_order(replace(stream, labels=None), shape)
-    for metadata in ({}, {"domains": '["a", "b"]'}, {"domains": json.dumps(["a"] * 400)}):
-        with pytest.raises(InputError, match="needs a stream of two domains or more"):
-            take_order(replace(stream, metadata=metadata), "domains:0")
+        with pytest.raises(InputError, match=r"needs labels, and this stream has none; use seed:N"):
+            take_order(shape, 400)
+    for domains in (None, ["a", "b"], ["a"] * 400):
+        with pytest.raises(InputError, match="an order by domain needs at least two domains"):
+            take_order("domains:0", 400, domains=domains)
 
 
 def test_many_orders_of_a_shape():

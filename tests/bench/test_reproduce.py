@@ -1,30 +1,24 @@
 import json
-from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import DATASETS
+from acclimate.bench.comparison import every_table, group_results, recipe_tables
+from acclimate.bench.datasets import DATASETS, SUITES
+from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
-from acclimate.bench.reproduce import RECIPES
-from acclimate.bench.reproduce.ablation import Ablation
-from acclimate.bench.reproduce.overview import every_table
-from acclimate.bench.reproduce.recipe import Variant, groups
-from acclimate.bench.reproduce.report import write_report
-from acclimate.bench.reproduce.run import run_on_streams
+from acclimate.bench.prequential import Variant
+from acclimate.bench.recipes import RECIPES
+from acclimate.bench.report import write_report
 from acclimate.bench.results import OF_FILE, read_results
+from acclimate.bench.suite import run_on_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.methods import TDA, TDAConfig
+from acclimate.methods import TDA
 from acclimate.stream import write_stream
 
-
-def silent(total, verb, things):
-    return nullcontext(lambda done: None)
-
-
-ABLATIONS = [name for name, recipe in RECIPES.items() if isinstance(recipe, Ablation)]
+ABLATIONS = [name for name, recipe in RECIPES.items() if recipe.kind == "settings"]
 
 
 @pytest.fixture(scope="module")
@@ -34,15 +28,15 @@ def swept(tmp_path_factory):
     streams = {}
     for seed, name in enumerate(("a", "b")):
         stream = shifted_stream(samples=300, classes=8, dim=32, seed=seed)
-        streams[name] = replace(stream, metadata={"encoder": "one for both"})
+        streams[name] = replace(stream, encoder="one for both")
         write_stream(streams[name], folder / f"{name}.safetensors")
     recipes = [RECIPES[name] for name in ABLATIONS]
-    records = run_on_streams(recipes, sorted(folder.glob("*.safetensors")), ["stored"], folder, silent)
-    return folder, streams, records
+    results = run_on_streams(recipes, sorted(folder.glob("*.safetensors")), ["stored"], folder)
+    return folder, streams, results
 
 
 def accuracy(stream, **settings):
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, **settings)
+    adapter = TDA(stream.head, **settings)
     return 100 * np.mean(adapter.step(stream.features).argmax(axis=1) == stream.labels)
 
 
@@ -59,24 +53,62 @@ def test_the_recipes_are_the_papers():
     ]
     for recipe in RECIPES.values():
         for dataset in recipe.datasets:
-            assert recipe.variants(dataset)  # every setting is one that TDA has
+            assert all(variant.config for variant in recipe.variants(dataset))  # every setting is one that TDA has
+        assert recipe.figure in FIGURES
+
+
+def test_the_figures_are_the_papers(shared):
+    if not (shared / "reference").is_dir():
+        pytest.skip("the paper's figures are not on this machine")
+    paper = json.loads((shared / "reference" / "paper.json").read_text())
+    assert RECIPES["ood"].reported == paper["ood"]["rows"]
+    assert RECIPES["cross-domain"].reported == paper["cross_domain"]["rows"]
+    assert RECIPES["cross-domain"].printed_averages == paper["cross_domain"]["average_as_printed"]
+    assert RECIPES["efficiency"].reported == paper["efficiency_imagenet_rn50_rtx6000"]
+    ablations = paper["ablations_imagenet_rn50"]
+    averages = ablations["cross_domain_average"]
+    expected = {"positive": averages["positive_only"], "negative": averages["negative_only"], "both": averages["both"]}
+    zero_shot = {"zero-shot": RECIPES["ood"].reported["RN50"]["CLIP"][0]}
+    tda = RECIPES["ood"].reported["RN50"]["TDA"][0]
+    assert RECIPES["caches"].sweeps[0].reported == {
+        "zero-shot": RECIPES["cross-domain"].printed_averages["RN50"]["CLIP"],
+        **expected,
+    }
+    positive, negative, labels = RECIPES["capacity"].sweeps
+    assert positive.reported == {**zero_shot, "3": tda}
+    assert negative.reported == {**zero_shot, "2": tda}
+    assert labels.reported == ablations["positive_cache_label_accuracy"]
+    lowest, highest = RECIPES["entropy-range"].sweeps
+    assert lowest.reported == {**zero_shot, **ablations["negative_only_entropy_range_min"]}
+    assert highest.reported == {**zero_shot, **ablations["negative_only_entropy_range_max"]}
+    alone, both = RECIPES["mask-threshold"].sweeps
+    assert alone.reported == {**zero_shot, "0.03": ablations["negative_only_entropy_range_min"]["0.2-0.5"]}
+    assert both.reported == {**zero_shot, "0.03": tda}
+    for sweep, name in zip(RECIPES["alpha-beta"].sweeps, ("alpha", "beta"), strict=True):
+        assert sweep.reported == {**zero_shot, **ablations[name]}
+
+
+@pytest.mark.parametrize("suite", sorted(SUITES))
+def test_the_columns_of_a_suite_are_its_datasets(suite):
+    assert RECIPES[suite].datasets == SUITES[suite]
+    for rows in RECIPES[suite].reported.values():
+        assert all(len(figures) == len(SUITES[suite]) for figures in rows.values())
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
 def test_the_papers_own_settings_are_in_every_sweep(name):
     # With a cache switched off, its own settings do not matter.
+    defaults = TDA.default_settings()
+    switches = ({}, {"positive": False}, {"negative": False})
     for sweep in RECIPES[name].sweeps:
-        defaults = TDAConfig()
-        kinds = [replace(defaults, positive=p, negative=n) for p, n in ((True, True), (False, True), (True, False))]
-        configs = [TDAConfig(**variant.config) for variant in sweep.rows.values()]
-        nearest = [replace(config, negative_keep="lowest") for config in configs]
-        assert any(kind in nearest for kind in kinds)
+        configs = [{**variant.config, "negative_keep": "lowest"} for variant in sweep.rows.values()]
+        assert any({**defaults, **switch} in configs for switch in switches)
 
 
 def test_a_table_shows_what_a_run_alone_measures(swept):
-    _, streams, records = swept
-    (group,) = groups(records)
-    (table,) = RECIPES["caches"].tables(group)
+    _, streams, results = swept
+    (group,) = group_results(results)
+    (table,) = recipe_tables(RECIPES["caches"], group)
     assert table.columns == ("a", "b", "average")
     expected = {
         "zero-shot": {"positive": False, "negative": False},
@@ -90,37 +122,36 @@ def test_a_table_shows_what_a_run_alone_measures(swept):
         assert [cell.measured for cell in cells] == pytest.approx([*measured, np.mean(measured)], abs=1e-3)
         assert [cell.reported for cell in cells[:-1]] == [None, None]
         assert cells[-1].reported is not None
-        assert "these are not the paper's datasets and prompts." in cells[-1].why
+        assert "the datasets and prompts are not the paper's." in cells[-1].why
 
 
 def test_settings_that_recipes_share_are_run_once(swept):
-    folder, _, records = swept
-    assert len(read_results(folder / "a.json")) == len(records) / 2
-    configs = [json.dumps(record["config"]) for record in records if record["dataset"] == "a"]
+    folder, _, results = swept
+    assert [*read_results(folder / "a.json"), *read_results(folder / "b.json")] == results
+    configs = [json.dumps(result.config) for result in results if result.dataset == "a"]
     assert len(set(configs)) == len(configs)
 
 
 def test_label_accuracy_is_that_of_the_cache(swept):
-    _, streams, records = swept
-    (group,) = groups(records)
-    table = RECIPES["capacity"].tables(group)[2]
+    _, streams, results = swept
+    (group,) = group_results(results)
+    table = recipe_tables(RECIPES["capacity"], group)[2]
     stream = streams["a"]
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, positive_capacity=6)
+    adapter = TDA(stream.head, positive_capacity=6)
     adapter.step(stream.features)
-    state = adapter.dump()
-    right = np.mean(stream.labels[state["positive.ids"]] == state["positive.classes"])
+    right = np.mean([stream.labels[entry.id] == entry.class_index for entry in adapter.entries()["positive"]])
     cells = dict(table.rows)["6"]
     assert cells[0].measured == pytest.approx(100 * right, abs=1e-3)
     assert cells[-1].reported == 86.6
 
 
 def test_a_report_is_a_page_with_pictures_and_the_same_each_time(swept, tmp_path):
-    _, _, records = swept
+    _, _, results = swept
     contents = []
     recipes = [RECIPES["caches"], RECIPES["entropy-range"]]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        page = write_report(recipes, records, tmp_path / name, "acclimate reproduce ...", on_streams=True)
+        page = write_report(recipes, results, tmp_path / name, "acclimate reproduce ...", on_streams=True)
         text = page.read_text()
         assert "**These are not the paper's datasets.**" in text
         assert "```\nacclimate reproduce ...\n```" in text
@@ -133,25 +164,25 @@ def test_a_report_is_a_page_with_pictures_and_the_same_each_time(swept, tmp_path
 
 @pytest.mark.parametrize("suffix", PICTURES)
 def test_pictures_of_every_kind(swept, tmp_path, suffix):
-    _, _, records = swept
-    (group,) = groups(records)
+    _, _, results = swept
+    (group,) = group_results(results)
     recipe = RECIPES["alpha-beta"]
     for name in ("one", "two"):
-        recipe.draw(recipe.tables(group), tmp_path / f"{name}{suffix}")
+        FIGURES[recipe.figure](recipe_tables(recipe, group), tmp_path / f"{name}{suffix}")
     assert (tmp_path / f"one{suffix}").read_bytes() == (tmp_path / f"two{suffix}").read_bytes()
 
 
 def test_results_of_other_models_prompts_and_orders_stand_apart(swept):
-    _, _, records = swept
-    others = [{**record, "model": "another"} for record in records]
-    assert [group.model for group in groups([*records, *others])] == [records[0]["model"], "another"]
-    assert len(groups([*records, *({**record, "prompts": "single"} for record in records)])) == 2
+    _, _, results = swept
+    others = [replace(result, model="another") for result in results]
+    assert [group.results[0].model for group in group_results([*results, *others])] == [results[0].model, "another"]
+    assert len(group_results([*results, *(replace(result, prompts="single") for result in results)])) == 2
 
 
 def test_a_report_of_two_models_has_pictures_of_both(swept, tmp_path):
-    _, _, records = swept
-    others = [{**record, "model": "another"} for record in records]
-    page = write_report([RECIPES["caches"]], [*records, *others], tmp_path, "...", on_streams=True).read_text()
+    _, _, results = swept
+    others = [replace(result, model="another") for result in results]
+    page = write_report([RECIPES["caches"]], [*results, *others], tmp_path, "...", on_streams=True).read_text()
     assert "](caches.png)" in page
     assert "](caches-2.png)" in page
     assert (tmp_path / "caches-2.png").is_file()
@@ -159,42 +190,41 @@ def test_a_report_of_two_models_has_pictures_of_both(swept, tmp_path):
 
 
 def test_without_labels_there_is_nothing_to_compare(swept):
-    _, _, records = swept
-    unscored = [{**record, "metrics": dict.fromkeys(record["metrics"])} for record in records]
-    assert groups(unscored) == []
+    _, _, results = swept
+    unscored = [replace(result, metrics=dict.fromkeys(result.metrics)) for result in results]
+    assert group_results(unscored) == []
 
 
 def test_streams_that_cannot_be_used_are_refused(stream, tmp_path):
     path = tmp_path / "x.safetensors"
     write_stream(replace(stream, labels=None), path)
     with pytest.raises(InputError, match="x has no labels"):
-        run_on_streams([RECIPES["caches"]], [path], ["stored"], tmp_path, silent)
-    with pytest.raises(InputError, match="two feature files have one name"):
-        run_on_streams([RECIPES["caches"]], [path, path], ["stored"], tmp_path, silent)
-    with pytest.raises(InputError, match="ood compares the paper's datasets and needs --data"):
-        run_on_streams([RECIPES["ood"]], [path], ["stored"], tmp_path, silent)
+        run_on_streams([RECIPES["caches"]], [path], ["stored"], tmp_path)
+    with pytest.raises(InputError, match="two feature files have the same name"):
+        run_on_streams([RECIPES["caches"]], [path, path], ["stored"], tmp_path)
+    with pytest.raises(InputError, match="ood compares the paper's datasets and cannot run on feature files"):
+        run_on_streams([RECIPES["ood"]], [path], ["stored"], tmp_path)
 
 
-def as_dataset(record, key, **changes):
+def as_dataset(result, key, **changes):
     """A result as if it were of one of the paper's datasets, by the paper's protocol."""
     dataset = DATASETS[key]
     own = {"dataset": key, "n": dataset.test, "classes": dataset.classes, "views": dataset.views, "prompts": "dataset"}
-    reducer = {"reducer": "confident-mean" if dataset.views > 1 else None}
-    return {**record, "model": "open_clip:ViT-B-16/openai", **own, **reducer, **changes}
+    return replace(result, **{"model": "open_clip:ViT-B-16/openai", **own, **changes})
 
 
 @pytest.fixture
 def default(swept):
-    return next(record for record in swept[2] if record["config"] == Variant().config)
+    return next(result for result in swept[2] if result.config == Variant("tda").config)
 
 
 def test_a_suites_table_has_the_papers_rows_and_ours(default):
     suite = RECIPES["ood"]
-    records = [as_dataset(default, key) for key in suite.datasets]
-    records += [as_dataset(default, key, settings="authors-per-dataset") for key in suite.datasets[:2]]
-    records += [as_dataset(default, key, method="mine", settings="paper") for key in suite.datasets]
-    (group,) = groups(records)
-    (table,) = suite.tables(group)
+    results = [as_dataset(default, key) for key in suite.datasets]
+    results += [as_dataset(default, key, settings="authors-per-dataset") for key in suite.datasets[:2]]
+    results += [as_dataset(default, key, method="mine", settings="paper") for key in suite.datasets]
+    (group,) = group_results(results)
+    (table,) = recipe_tables(suite, group)
     labels = [label for label, _ in table.rows]
     assert labels == [
         *("zero-shot", "CoOp", "CoCoOp", "Tip-Adapter", "TPT", "DiffTPT", "tda", "tda, authors-per-dataset", "mine")
@@ -202,10 +232,10 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
     rows = dict(table.rows)
     assert table.columns[-2:] == ("Average", "OOD average")
     assert [cell.reported for cell in rows["tda"]] == pytest.approx([69.51, 60.11, 64.67, 80.24, 50.54, 65.014, 63.89])
-    assert rows["tda"][5].measured == pytest.approx(100 * default["metrics"]["acc1"])
+    assert rows["tda"][5].measured == pytest.approx(100 * default.metrics["acc1"])
     assert rows["tda"][0].why == ()  # ImageNet has the same settings in both
-    assert rows["tda"][2].why[0].startswith("one (alpha, beta) for all datasets")
-    assert rows["zero-shot"][0].measured == pytest.approx(100 * default["baseline"]["acc1"])
+    assert rows["tda"][2].why[0].startswith("the same settings (alpha, beta) for all datasets")
+    assert rows["zero-shot"][0].measured == pytest.approx(100 * default.baseline["acc1"])
     assert rows["zero-shot"][0].why[0].startswith("the paper's CLIP row")
     assert rows["tda, authors-per-dataset"][5].measured is None  # not all five were run
     assert rows["CoOp"][0].measured is None
@@ -214,59 +244,61 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
 
 def test_the_printed_average_of_the_cross_domain_table(default):
     suite = RECIPES["cross-domain"]
-    (group,) = groups([as_dataset(default, key) for key in suite.datasets])
-    (table,) = suite.tables(group)
+    (group,) = group_results([as_dataset(default, key) for key in suite.datasets])
+    (table,) = recipe_tables(suite, group)
     assert dict(table.rows)["tda"][-1].reported == 67.53
 
 
 def test_other_views_stand_apart(default):
-    records = [as_dataset(default, "imagenet-a"), as_dataset(default, "imagenet-a", views=1, reducer=None)]
-    records.append(as_dataset(default, "imagenet-a", reducer="vote"))
-    assert [group.views for group in groups(records)] == ["", "1", "64, vote"]
-    assert "Views: 64, vote." in groups(records)[2].context
+    results = [as_dataset(default, "imagenet-a"), as_dataset(default, "imagenet-a", views=1)]
+    paper, single = group_results(results)
+    assert [group.results[0].views for group in (paper, single)] == [64, 1]
+    assert "Views" not in paper.context
+    assert "Views: 1." in single.context
 
 
 def test_minutes_are_those_of_encoding_and_adapting(default):
-    cost = {**default["cost"], "encode_s": 600.0, "wall_s": 60.0, "baseline_s": 30.0}
-    (group,) = groups([as_dataset(default, "imagenet", cost=cost, model="open_clip:RN50/openai")])
-    (table,) = RECIPES["efficiency"].tables(group)
+    cost = {**default.cost, "encode_s": 600.0, "wall_s": 60.0, "baseline_s": 30.0}
+    (group,) = group_results([as_dataset(default, "imagenet", cost=cost, model="open_clip:RN50/openai")])
+    (table,) = recipe_tables(RECIPES["efficiency"], group)
     rows = dict(table.rows)
     assert (rows["tda"][0].measured, rows["tda"][0].reported) == (11.0, 16)
     assert rows["zero-shot"][0].measured == 10.5
     assert rows["tda"][2].reported == pytest.approx(61.35 - 59.81)
     assert rows["TPT"][0].measured is None
     assert "one RTX 6000" in rows["tda"][0].why[-1]
-    (group,) = groups([as_dataset(default, "imagenet")])
-    assert RECIPES["efficiency"].tables(group) == []  # nobody knows how long the encoding took
+    (group,) = group_results([as_dataset(default, "imagenet")])
+    assert recipe_tables(RECIPES["efficiency"], group) == []  # nobody knows how long the encoding took
 
 
 def test_one_dataset_needs_no_average(swept):
-    _, _, records = swept
-    (group,) = groups([as_dataset(record, "imagenet") for record in records if record["dataset"] == "a"])
-    alpha, _ = RECIPES["alpha-beta"].tables(group)
+    _, _, results = swept
+    (group,) = group_results([as_dataset(result, "imagenet") for result in results if result.dataset == "a"])
+    alpha, _ = recipe_tables(RECIPES["alpha-beta"], group)
     assert alpha.columns == ("imagenet",)
     assert dict(alpha.rows)["2.0"][0].reported == 61.35
     assert all("the paper's figure is for" not in reason for _, (cell,) in alpha.rows for reason in cell.why)
-    (caches,) = RECIPES["caches"].tables(group)
+    (caches,) = recipe_tables(RECIPES["caches"], group)
     assert "the paper's figure is for Aircraft, Caltech101" in dict(caches.rows)["both"][0].why[-1]
 
 
 def test_the_overview_leaves_out_nothing_and_repeats_nothing(swept, default):
-    _, _, records = swept
-    (group,) = groups(records)
+    _, _, results = swept
+    (group,) = group_results(results)
     *ablations, others = every_table(group)
-    assert {table.name for table in ablations} == set(ABLATIONS)
+    titles = [sweep.title for name in ABLATIONS for sweep in RECIPES[name].sweeps]
+    assert [table.title for table in ablations] == titles
     assert [label for label, _ in others.rows] == ["zero-shot", "tda"]
-    own = {**default, "settings": "custom", "config": {**default["config"], "positive_alpha": 1.5}}
-    (group,) = groups([own])
+    own = replace(default, settings="custom", config={**default.config, "positive_alpha": 1.5})
+    (group,) = group_results([own])
     (table,) = every_table(group)
     assert [label for label, _ in table.rows] == ["zero-shot", "tda, positive_alpha 1.5"]
-    (group,) = groups([as_dataset(default, "dtd")])
-    assert [table.name for table in every_table(group)] == ["cross-domain"]
+    (group,) = group_results([as_dataset(default, "dtd")])
+    assert [table.title for table in every_table(group)] == [f"{RECIPES['cross-domain'].title}: top-1 accuracy, %"]
 
 
 def test_zero_shot_alone_is_a_row_of_its_own(swept):
     zero_shot = swept[2][0]
-    assert (zero_shot["method"], zero_shot["prompts"]) == ("zero-shot", OF_FILE)
-    (group,) = groups([zero_shot])
+    assert (zero_shot.method, zero_shot.prompts) == ("zero-shot", OF_FILE)
+    (group,) = group_results([zero_shot])
     assert [label for table in every_table(group) for label, _ in table.rows] == ["zero-shot"]

@@ -4,20 +4,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate.bench.compare import compare
-from acclimate.bench.machine import hardware, peak_memory_mb
-from acclimate.bench.results import read_results, summarise, write_json
+from acclimate.bench.prequential import Variant, compare
+from acclimate.bench.results import Result, hardware, peak_memory_mb, read_results, summarise, write_results
 from acclimate.errors import InputError, RunError
 
 
 def results_of(stream, orders=("seed:7",), **settings):
-    outcomes = compare(stream, {"tda": settings}, orders)
-    return [summarise("shifted", stream, outcome, outcomes["zero-shot"]) for outcome in outcomes.values()]
+    outcomes = compare(stream, [Variant("tda", settings)], orders)
+    return [summarise("shifted", stream, outcome, outcomes[0]) for outcome in outcomes]
 
 
 def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     results = results_of(stream, positive_alpha=1.0)
-    write_json(results[1:], tmp_path / "one.json")
+    write_results(results[1:], tmp_path / "one.json")
     result = json.loads((tmp_path / "one.json").read_text())
     assert {"dataset", "model", "pretrained", "task", "metrics", "language"} <= result.keys()
     assert set(result["metrics"]) == {"acc1", "acc5", "mean_per_class_recall"}
@@ -25,14 +24,14 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     assert result["metrics"]["acc5"] >= result["metrics"]["acc1"]
     assert result["config"]["positive_alpha"] == 1.0
     assert (result["order"], result["seed"], result["n"], result["method"]) == ("seed:7", 7, 400, "tda")
-    assert (result["settings"], result["views"], result["reducer"], result["n_skipped"]) == ("custom", 1, None, 0)
+    assert (result["settings"], result["views"], result["n_skipped"]) == ("custom", 1, 0)
     assert result["baseline"]["acc1"] == pytest.approx(result["metrics"]["acc1"] - result["gain"])
     assert result["helpful"] - result["harmful"] == pytest.approx(result["gain"])
     assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"]) == 20
     assert np.mean(result["over_time"]["acc1"]) == pytest.approx(result["metrics"]["acc1"], abs=1e-4)
     assert result["early"]["n"] == 4
-    assert result["caches"]["positive"]["entries"] == 24
-    assert 0 < result["caches"]["positive"]["label_accuracy"] <= 1
+    assert result["learnt"]["positive"]["entries"] == 24
+    assert 0 < result["learnt"]["positive"]["label_accuracy"] <= 1
     assert result["versions"]["numpy"] == np.__version__
     assert result["precision"] == "float32"
     assert 0 <= result["ece"] <= 1
@@ -41,54 +40,69 @@ def test_the_json_is_a_superset_of_clip_benchmarks(stream, tmp_path):
     assert result["cost"]["peak_memory_mb"] > 10
 
 
-def test_a_stream_says_how_many_images_were_left_out(stream):
-    without = replace(stream, metadata={"n_skipped": "3"})
-    assert results_of(without)[1].as_json()["n_skipped"] == 3
+def test_a_stream_knows_how_many_images_were_skipped(stream):
+    assert results_of(replace(stream, skipped=3))[1].n_skipped == 3
 
 
-def test_two_runs_give_the_same_json_but_for_their_cost(stream, tmp_path):
-    texts = []
-    for name in ("a.json", "b.json"):
-        write_json(results_of(stream, ("seed:1", "seed:2")), tmp_path / name)
-        texts.append([{**each, "cost": None} for each in json.loads((tmp_path / name).read_text())])
-    assert texts[0] == texts[1]
-    assert [each["method"] for each in texts[0]] == ["zero-shot", "tda"]
+def test_two_runs_give_the_same_results_but_for_their_cost(stream):
+    first, second = (
+        [replace(result, cost={}) for result in results_of(stream, ("seed:1", "seed:2"))] for _ in range(2)
+    )
+    assert first == second
+    assert [result.method for result in first] == ["zero-shot", "tda"]
 
 
 def test_the_baseline_is_zero_shot_in_the_same_order(stream):
-    zero_shot, tda = (each.as_json() for each in results_of(stream, ["domains:1", "seed:1"][1:]))
-    assert zero_shot["baseline"] == tda["baseline"]
-    assert zero_shot["over_time"]["acc1"] == tda["over_time"]["baseline"]
-    assert zero_shot["gain"] == zero_shot["changed"] == 0
-    first = stream.labels[np.random.default_rng(1).permutation(400)[:4]]
-    features = stream.features[np.random.default_rng(1).permutation(400)[:4]]
-    assert zero_shot["early"]["acc1"] == np.mean((features @ stream.class_vectors.T).argmax(axis=1) == first)
+    zero_shot, tda = results_of(stream, ["seed:1"])
+    assert zero_shot.baseline == tda.baseline
+    assert zero_shot.over_time["acc1"] == tda.over_time["baseline"]
+    assert zero_shot.gain == zero_shot.changed == 0
+    first = np.random.default_rng(1).permutation(400)[:4]
+    predictions = (stream.features[first] @ stream.head.class_vectors.T).argmax(axis=1)
+    assert zero_shot.early["acc1"] == np.mean(predictions == stream.labels[first])
 
 
-def test_without_labels_there_are_no_scores_but_changes(stream):
-    unlabelled = replace(stream, labels=None)
-    result = results_of(unlabelled, ["seed:0", "seed:1"])[1].as_json()
-    assert result["metrics"] == {"acc1": None, "acc5": None, "mean_per_class_recall": None}
-    assert all(result[key] is None for key in ("gain", "ece", "brier", "baseline", "helpful", "over_time"))
-    assert result["changed"] > 0
+def test_without_labels_there_are_changes_but_no_scores(stream):
+    _, result = results_of(replace(stream, labels=None), ["seed:0", "seed:1"])
+    assert result.metrics == {"acc1": None, "acc5": None, "mean_per_class_recall": None}
+    for name in ("gain", "ece", "brier", "baseline", "helpful", "over_time"):
+        assert getattr(result, name) is None
+    assert result.changed > 0
+    assert result.orders == {"names": ["seed:0", "seed:1"]}
 
 
-def test_results_are_read_back_from_a_folder(stream, tmp_path):
-    results = results_of(stream)
+def test_methods_without_entries_say_what_they_learnt(stream):
+    zero_shot, dota, prior = compare(stream, [Variant("dota"), Variant("prior")])
+    learnt = summarise("shifted", stream, dota, zero_shot).learnt
+    assert learnt["samples"]["mean"] == pytest.approx(400 / 8)
+    assert 0 < learnt["degrees from text"]["min"] < learnt["degrees from text"]["max"] < 90
+    learnt = summarise("shifted", stream, prior, zero_shot).learnt
+    assert learnt["share"]["mean"] == pytest.approx(1 / 8)
+    assert summarise("shifted", stream, zero_shot, zero_shot).learnt == {}
+
+
+def test_results_are_read_as_they_were_written(stream, tmp_path):
+    results = results_of(stream, ["seed:0", "seed:1"])
     (tmp_path / "deep").mkdir()
-    write_json(results, tmp_path / "deep" / "two.json")
-    write_json(results[1:], tmp_path / "one.json")
+    write_results(results, tmp_path / "deep" / "two.json")
+    write_results(results[1:], tmp_path / "one.json")
     (tmp_path / "manifest.json").write_text('{"encoder": "x"}')
-    assert [each["method"] for each in read_results(tmp_path)] == ["zero-shot", "tda", "tda"]
-    assert len(read_results(tmp_path / "one.json")) == 1
+    (tmp_path / "list.json").write_text("[1, 2]")
+    assert read_results(tmp_path) == [*results, results[1]]
+    assert read_results(tmp_path / "one.json") == results[1:]
+    content = json.loads((tmp_path / "one.json").read_text())
+    assert Result.from_json({**content, "a newer key": 1}) == results[1]
+
+
+def test_results_that_cannot_be_read_or_written(stream, tmp_path):
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(InputError, match=r"broken\.json cannot be read as JSON"):
+    with pytest.raises(InputError, match=r"cannot read .*broken\.json as JSON"):
         read_results(tmp_path)
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no results in"):
         read_results(tmp_path / "empty")
     with pytest.raises(RunError, match="cannot write"):
-        write_json(results, tmp_path / "nowhere" / "x.json")
+        write_results(results_of(stream), tmp_path / "nowhere" / "x.json")
 
 
 def test_a_gpu_is_named_and_measured():

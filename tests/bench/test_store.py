@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ import pytest
 from acclimate.arrays import unit_rows
 from acclimate.bench import store as store_module
 from acclimate.bench.datasets import DATASETS, read_dataset
-from acclimate.bench.encode import iter_view_batches
-from acclimate.bench.store import gpu_of, stored_stream
+from acclimate.bench.store import Setup, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.errors import RunError
 from acclimate.images import open_image
-from acclimate.prompts import class_vectors
+from acclimate.predict import encode_ahead
+from acclimate.prompts import build_head
 from miniatures import draw_dataset, few
 
 EUROSAT = DATASETS["eurosat"]
@@ -40,6 +39,11 @@ def listing(tmp_path):
     return read_dataset(EUROSAT, tmp_path / "data")
 
 
+def stored(listing, encoder, store, progress=lambda images: None, **options):
+    setup = Setup(**{"root": store, "model": "tiny", "store": store, "prompts": "single", "views": 1, **options})
+    return stored_stream(setup, listing, encoder, progress)
+
+
 def only(folder):
     (path,) = folder.iterdir()
     return path
@@ -47,45 +51,42 @@ def only(folder):
 
 def test_one_view_is_what_the_encoder_says(encoder, listing, tmp_path):
     done = []
-    stream = stored_stream(
-        EUROSAT, listing, encoder, "eurosat", 1, tmp_path / "store", model="tiny", batch_size=7, progress=done.append
-    )
+    stream = stored(listing, encoder, tmp_path / "store", done.append, prompts="eurosat", batch_size=7)
     features = encoder.encode_images([encoder.prepare(open_image(path)) for path in listing.paths])
     assert stream.features.shape == (20, encoder.dim)
     assert stream.features.dtype == np.float32
     np.testing.assert_allclose(stream.features, unit_rows(features, "features"), atol=1e-3)
-    np.testing.assert_allclose(np.linalg.norm(stream.features, axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(stream.features, axis=1), 1, atol=2e-6)
     assert stream.labels.tolist() == listing.labels.tolist()
-    assert stream.class_names == EUROSAT.class_names
-    np.testing.assert_array_equal(stream.class_vectors, class_vectors(encoder, EUROSAT.class_names, "eurosat"))
-    assert (stream.logit_scale, stream.logit_bias) == (encoder.logit_scale, encoder.logit_bias)
-    assert (stream.metadata["encoder"], stream.metadata["class_vectors"]) == ("tiny", "eurosat")
-    assert float(stream.metadata["encode_s"]) > 0
+    assert stream.head.fingerprint == build_head(encoder, EUROSAT.class_names, "eurosat").fingerprint
+    assert (stream.encoder, stream.prompts) == ("tiny", "eurosat")
+    assert stream.encode_s > 0
     assert sum(done) == 20
     manifest = json.loads((only(tmp_path / "store") / "manifest.json").read_text())
     assert (manifest["dataset"], manifest["done"], manifest["encoder"]) == ("eurosat", 20, encoder.fingerprint)
 
 
 def test_many_views_stay_on_the_disk(encoder, listing, tmp_path):
-    stream = stored_stream(EUROSAT, listing, encoder, "single", 64, tmp_path / "store")
+    stream = stored(listing, encoder, tmp_path / "store", views=64)
     assert isinstance(stream.features, np.memmap)
     assert (stream.features.shape, stream.features.dtype) == ((20, 64, encoder.dim), np.float16)
-    expected = np.concatenate([batch for batch, _ in iter_view_batches(listing.paths, encoder, 64, batch_images=3)])
+    batches = encode_ahead(listing.paths, encoder, views=64, batch_size=192)
+    expected = np.concatenate([batch.features for batch in batches])
     np.testing.assert_allclose(stream.features, unit_rows(expected, "views"), atol=2e-3)
-    plain = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    plain = stored(listing, encoder, tmp_path / "store")
     np.testing.assert_allclose(stream.features[:, 0], plain.features, atol=1e-3)
     assert len(list((tmp_path / "store").iterdir())) == 2
 
 
 def test_the_second_time_no_image_is_read(encoder, listing, tmp_path):
-    first = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    first = stored(listing, encoder, tmp_path / "store")
     for path in listing.paths:
         path.unlink()
     done = []
-    again = stored_stream(EUROSAT, listing, encoder, "eurosat", 1, tmp_path / "store", progress=done.append)
+    again = stored(listing, encoder, tmp_path / "store", done.append, prompts="eurosat")
     np.testing.assert_array_equal(first.features, again.features)
-    assert first.metadata["encode_s"] == again.metadata["encode_s"]
-    assert not np.array_equal(first.class_vectors, again.class_vectors)
+    assert first.encode_s == again.encode_s
+    assert first.head.fingerprint != again.head.fingerprint
     assert done == [20]
 
 
@@ -96,43 +97,41 @@ def test_other_images_labels_or_models_are_other_features(encoder, listing, tmp_
         replace(listing, paths=listing.paths[:7], labels=listing.labels[:7]),
     ]
     for each in (listing, *other):
-        stored_stream(EUROSAT, each, encoder, "single", 1, tmp_path / "store")
+        stored(each, encoder, tmp_path / "store")
     assert len(list((tmp_path / "store").iterdir())) == 4
     original, encoder.fingerprint = encoder.fingerprint, ""  # a model that cannot be told goes by its name
     try:
-        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", model="mine")
-        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", model="yours")
+        stored(listing, encoder, tmp_path / "store", model="mine")
+        stored(listing, encoder, tmp_path / "store", model="yours")
     finally:
         encoder.fingerprint = original
     assert len(list((tmp_path / "store").iterdir())) == 6
 
 
 def test_moved_data_are_the_same_data(encoder, listing, tmp_path):
-    stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    stored(listing, encoder, tmp_path / "store")
     (tmp_path / "data").rename(tmp_path / "elsewhere")
-    stored_stream(EUROSAT, read_dataset(EUROSAT, tmp_path / "elsewhere"), encoder, "single", 1, tmp_path / "store")
+    stored(read_dataset(EUROSAT, tmp_path / "elsewhere"), encoder, tmp_path / "store")
     assert len(list((tmp_path / "store").iterdir())) == 1
 
 
 def test_an_unreadable_image_stops_and_the_next_call_goes_on(encoder, listing, tmp_path):
-    whole = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "whole", batch_size=4)
+    whole = stored(listing, encoder, tmp_path / "whole", batch_size=4)
     content = listing.paths[13].read_bytes()
     listing.paths[13].unlink()
     listing.paths[13].write_bytes(content[:200])
-    with pytest.raises(RunError, match=rf"{listing.paths[13].name} cannot be read: .* it goes on here"):
-        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    with pytest.raises(RunError, match=rf"{listing.paths[13].name} cannot be read: .* the next run continues here"):
+        stored(listing, encoder, tmp_path / "store", batch_size=4)
     listing.paths[13].write_bytes(content)
     done = []
-    stream = stored_stream(
-        EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4, progress=done.append
-    )
+    stream = stored(listing, encoder, tmp_path / "store", done.append, batch_size=4)
     assert done == [12, 4, 4]
     np.testing.assert_array_equal(stream.features, whole.features)
 
 
 def test_a_killed_process_loses_little(encoder, tiny_onnx, listing, tmp_path):
     """No `finally` runs in it; what was noted is kept."""
-    stored_stream(EUROSAT, listing, encoder, "single", 4, tmp_path / "whole", batch_size=8)
+    stored(listing, encoder, tmp_path / "whole", views=4, batch_size=8)
     code = f"""
 import os
 from pathlib import Path
@@ -145,15 +144,16 @@ def progress(images):
     done.append(images)
     if sum(done) >= 14:
         os._exit(9)
-listing = read_dataset(DATASETS["eurosat"], Path({str(tmp_path / "data")!r}))
+root, folder = Path({str(tmp_path / "data")!r}), Path({str(tmp_path / "store")!r})
+listing = read_dataset(DATASETS["eurosat"], root)
 encoder = load_encoder("onnx:" + {str(tiny_onnx)!r})
-store.stored_stream(DATASETS["eurosat"], listing, encoder, "single", 4, Path({str(tmp_path / "store")!r}),
-    batch_size=8, progress=progress)
+setup = store.Setup(root, "tiny", folder, prompts="single", views=4, batch_size=8)
+store.stored_stream(setup, listing, encoder, progress)
 """
     killed = subprocess.run([sys.executable, "-c", code], check=False, env=os.environ)
     assert killed.returncode == 9
     done = []
-    stored_stream(EUROSAT, listing, encoder, "single", 4, tmp_path / "store", batch_size=8, progress=done.append)
+    stored(listing, encoder, tmp_path / "store", done.append, views=4, batch_size=8)
     assert done[0] == 12
     same = [(only(tmp_path / name) / "features.npy").read_bytes() for name in ("whole", "store")]
     assert same[0] == same[1]
@@ -167,13 +167,13 @@ def test_checkpoints_are_noted_on_the_way(encoder, listing, tmp_path, monkeypatc
         path = next((tmp_path / "store").glob("*/manifest.json"), None)
         noted.append(None if path is None else json.loads(path.read_text())["done"])
 
-    stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4, progress=look)
+    stored(listing, encoder, tmp_path / "store", look, batch_size=4)
     assert noted == [None, None, None, 8, 8, 16]
 
 
 @pytest.mark.parametrize("damage", ["manifest", "features", "shape", "gone"])
 def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
-    first = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store")
+    first = stored(listing, encoder, tmp_path / "store")
     folder = only(tmp_path / "store")
     if damage == "manifest":
         (folder / "manifest.json").write_text("{")
@@ -184,45 +184,39 @@ def test_a_damaged_store_is_made_again(encoder, listing, tmp_path, damage):
     else:
         (folder / "features.npy").unlink()
     done = []
-    again = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", progress=done.append)
+    again = stored(listing, encoder, tmp_path / "store", done.append)
     assert done[0] == 0
     np.testing.assert_array_equal(first.features, again.features)
 
 
 def test_a_store_that_cannot_be_written(encoder, listing, tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match=r"cannot write to .*; make room or change --store"):
-        stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "file")
+    with pytest.raises(RunError, match=r"cannot write to .*\. Free some space or choose a different store\."):
+        stored(listing, encoder, tmp_path / "file")
 
 
 def test_a_disk_without_room(encoder, listing, tmp_path):
     resource = pytest.importorskip("resource")
-    whole = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    whole = stored(listing, encoder, tmp_path / "store", batch_size=4)
     (only(tmp_path / "store") / "manifest.json").unlink()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (600, hard))  # the header, and less than half of the features
     try:
-        with pytest.raises(RunError, match=r"cannot write to .*: File too large; make room or change --store"):
-            stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+        with pytest.raises(RunError, match=r"cannot write to .*: File too large\. Free some space"):
+            stored(listing, encoder, tmp_path / "store", batch_size=4)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    again = stored_stream(EUROSAT, listing, encoder, "single", 1, tmp_path / "store", batch_size=4)
+    again = stored(listing, encoder, tmp_path / "store", batch_size=4)
     np.testing.assert_array_equal(again.features, whole.features)
 
 
 def test_two_classes_of_one_name(encoder, tmp_path):
     dataset = DATASETS["imagenet"]
     draw_dataset(tmp_path, dataset, few(classes=1, per_class=2))
-    stream = stored_stream(dataset, read_dataset(dataset, tmp_path), encoder, "single", 1, tmp_path / "store")
-    assert len(set(stream.class_names)) == 1000
-    assert (stream.class_names[657], stream.class_names[744]) == ("missile", "missile (2)")
-    np.testing.assert_array_equal(stream.class_vectors[657], stream.class_vectors[744])
-
-
-def test_work_around_a_model_on_a_gpu_is_done_there(encoder):
-    assert gpu_of(encoder) is None
-    assert gpu_of(SimpleNamespace(device="cpu")) is None
-    assert gpu_of(SimpleNamespace(device="cuda:1")) == "cuda:1"
+    stream = stored(read_dataset(dataset, tmp_path), encoder, tmp_path / "store")
+    assert len(set(stream.head.class_names)) == 1000
+    assert (stream.head.class_names[657], stream.head.class_names[744]) == ("missile", "missile (2)")
+    np.testing.assert_array_equal(stream.head.class_vectors[657], stream.head.class_vectors[744])
 
 
 def test_features_made_on_a_gpu(tiny_clip, listing, tmp_path):
@@ -232,7 +226,7 @@ def test_features_made_on_a_gpu(tiny_clip, listing, tmp_path):
     streams = {}
     for device in ("cpu", "cuda"):
         model = load_encoder(f"local:{tiny_clip}", device)
-        streams[device] = stored_stream(EUROSAT, listing, model, "single", 64, tmp_path / "store", model="tiny")
+        streams[device] = stored(listing, model, tmp_path / "store", views=64)
     assert len(list((tmp_path / "store").iterdir())) == 2  # pixels are rounded differently, so they are kept apart
     cpu, cuda = (stream.features.astype(np.float32) for stream in streams.values())
     np.testing.assert_allclose(cpu[:, 0], cuda[:, 0], atol=2e-3)
@@ -244,5 +238,5 @@ def test_renditions_know_their_domains(encoder, tmp_path):
     folder = draw_dataset(tmp_path, dataset, few(classes=2, per_class=2)) / "imagenet-r"
     (folder / dataset.wnids[0] / "art_1.jpg").rename(folder / dataset.wnids[0] / "toy_0.jpg")
     listing = read_dataset(dataset, tmp_path)
-    stream = stored_stream(dataset, listing, encoder, "single", 1, tmp_path / "store")
-    assert json.loads(stream.metadata["domains"]) == ["art", "toy", "art", "art"]
+    stream = stored(listing, encoder, tmp_path / "store")
+    assert stream.domains == ("art", "toy", "art", "art")

@@ -2,16 +2,20 @@
 
 import json
 import shutil
+from dataclasses import asdict
 
 import numpy as np
 import pytest
 
-from acclimate.bench.datasets import DATASETS, SUITES, find_datasets
+from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
+from acclimate.bench.prequential import Variant
+from acclimate.bench.recipes import variant_for
 from acclimate.bench.results import read_results
-from acclimate.bench.suite import Protocol, present, run_suite
+from acclimate.bench.store import Setup, stored_stream
+from acclimate.bench.suite import result_name, run_suite
+from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, RunError
 from acclimate.methods import TDA
-from acclimate.views import REDUCERS
 from miniatures import draw_dataset, few
 
 
@@ -27,23 +31,16 @@ def model(tiny_onnx):
 
 @pytest.fixture
 def run(tmp_path, model):
-    """Run a protocol on datasets, drawing those that are not there yet, and give the results by dataset and method."""
+    """Run datasets, drawing those that are not there yet, and give the results by dataset and method."""
 
-    def run(keys, out="results", skip_existing=True, **protocol):
+    def run(keys, out="results", skip_existing=True, methods=("zero-shot", "tda"), settings="paper", **options):
         datasets = find_datasets([], keys)
         for dataset in datasets:
             if not (tmp_path / "data" / dataset.folder).exists():
                 draw_dataset(tmp_path / "data", dataset, few(classes=4, per_class=6))
-        paths = run_suite(
-            datasets,
-            tmp_path / "data",
-            Protocol(**{"model": model, **protocol}),
-            tmp_path / "store",
-            tmp_path / out,
-            skip_existing=skip_existing,
-        )
-        results = [json.loads(path.read_text()) for path in paths]
-        return {(result["dataset"], result["method"]): result for result in results}
+        setup = Setup(**{"root": tmp_path / "data", "model": model, "store": tmp_path / "store", **options})
+        results = run_suite(setup, datasets, methods, settings, tmp_path / out, skip_existing)
+        return {(result.dataset, result.method): asdict(result) for result in results}
 
     return run
 
@@ -65,27 +62,29 @@ def test_every_dataset_of_both_suites(run, model, tmp_path):
     assert len(read_results(tmp_path / "results")) == 30
 
 
-@pytest.mark.parametrize("reducer", REDUCERS)
-def test_sixty_four_views(run, reducer):
-    results = run(["imagenet-a", "pets"], reducer=reducer, prompts="single")
-    many, one = results["imagenet-a", "tda"], results["pets", "tda"]
-    assert (many["views"], many["reducer"]) == (64, reducer)
-    assert (one["views"], one["reducer"]) == (1, None)
+def test_sixty_four_views(run):
+    results = run(["imagenet-a", "pets"], prompts="single")
+    assert (results["imagenet-a", "tda"]["views"], results["pets", "tda"]["views"]) == (64, 1)
+    results = run(["imagenet-a"], prompts="single", methods=("zero", "mta", "dota", "prior"))
+    assert {method: result["views"] for (_, method), result in results.items()} == dict.fromkeys(
+        ("zero", "mta", "dota", "prior"), 64
+    )
+
+
+def test_a_method_that_needs_views_is_refused_before_anything_is_encoded(run, tmp_path):
+    with pytest.raises(InputError, match="the method 'mta' needs several views per image"):
+        run(["imagenet-a", "pets"], methods=("mta",))
+    assert not (tmp_path / "store").exists()
 
 
 def test_methods_run_on_what_the_views_say(run, tmp_path):
-    """The suite's answers are those of the adapter itself, shown the stored views in the same order."""
+    """The suite's answers are those of the adapter on the stored views in the same order."""
     result = run(["imagenet-a"], prompts="single")["imagenet-a", "tda"]
-    from acclimate.bench.datasets import read_dataset
-    from acclimate.bench.store import stored_stream
-    from acclimate.encoders import load_encoder
-
-    dataset = DATASETS["imagenet-a"]
-    encoder = load_encoder(result["model"])
-    listing = read_dataset(dataset, tmp_path / "data")
-    stream = stored_stream(dataset, listing, encoder, "single", 64, tmp_path / "store")
+    setup = Setup(tmp_path / "data", result["model"], tmp_path / "store", prompts="single")
+    listing = read_dataset(DATASETS["imagenet-a"], setup.root)
+    stream = stored_stream(setup, listing, load_encoder(setup.model))
     order = np.random.default_rng(1).permutation(24)
-    adapter = TDA(stream.class_vectors, logit_scale=stream.logit_scale, class_names=stream.class_names)
+    adapter = TDA(stream.head)
     answers = adapter.step(stream.features[order]).argmax(axis=1)
     assert result["metrics"]["acc1"] == pytest.approx(np.mean(answers == stream.labels[order]))
 
@@ -97,23 +96,18 @@ def test_two_runs_give_the_same_results(run):
     assert json.dumps(without_cost(first)["eurosat", "tda"]) == json.dumps(without_cost(again)["eurosat", "tda"])
 
 
-def test_what_is_written_is_not_run_again(run, model, tmp_path):
+def test_what_is_written_is_not_run_again(run, tmp_path):
     whole = run(["eurosat", "dtd"])
     paths = sorted((tmp_path / "results").iterdir())
     kept = {path: path.read_bytes() for path in paths if not ("dtd" in path.name and "_tda_" in path.name)}
     (gone,) = set(paths) - set(kept)
     gone.unlink()
     shutil.rmtree(tmp_path / "data" / "eurosat")  # whoever ran it again would miss it
-    resumed = run_suite(
-        find_datasets([], ["eurosat", "dtd"]),
-        tmp_path / "data",
-        Protocol(model),
-        tmp_path / "store",
-        tmp_path / "results",
-    )
-    assert sorted(resumed) == paths
+    (tmp_path / "data" / "eurosat").mkdir()
+    resumed = run(["eurosat", "dtd"])
+    assert sorted((tmp_path / "results").iterdir()) == paths
     assert {path: path.read_bytes() for path in kept} == kept
-    assert without_cost({0: json.loads(gone.read_text())}) == without_cost({0: whole["dtd", "tda"]})
+    assert without_cost(resumed) == without_cost(whole)
 
 
 def test_an_interrupted_suite_goes_on(run, tmp_path):
@@ -140,7 +134,7 @@ def test_a_wrong_dataset_shows_before_the_first_is_encoded(run, tmp_path):
 def test_so_does_an_order_that_a_dataset_does_not_have(run, tmp_path):
     with pytest.raises(InputError, match="unknown order 'random'"):
         run(["dtd"], orders=("random",))
-    with pytest.raises(InputError, match="an order by domain needs a stream of two domains"):
+    with pytest.raises(InputError, match="an order by domain needs at least two domains"):
         run(["dtd"], orders=("domains:1",))
     assert not (tmp_path / "store").exists()
 
@@ -169,22 +163,24 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
     assert any("_paper_openai-80-prompts_1-view_seed-x3.json" in name for name in names)
 
 
-def test_names_of_results_tell_protocols_apart():
-    a, dtd = DATASETS["imagenet-a"], DATASETS["dtd"]
-    name = Protocol("open_clip:ViT-B-16/openai").result_name(a, "tda")
-    assert name == "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views-confident-mean_seed-1.json"
-    names = {
-        Protocol("m", **{key: value}).result_name(dataset, "tda")
-        for dataset in (a, dtd)
-        for key, value in {
-            "settings": "authors-per-dataset",
-            "prompts": "single",
-            "views": 8,
-            "reducer": "vote",
-            "orders": ("rows",),
-        }.items()
-    }
+def test_names_of_results_tell_setups_apart():
+    a, dtd, tda = DATASETS["imagenet-a"], DATASETS["dtd"], variant_for("tda", DATASETS["dtd"], "paper")
+    known = {"root": "data", "model": "open_clip:ViT-B-16/openai", "store": "store"}
+    name = result_name(Setup(**known), a, tda)
+    assert name == "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views_seed-1.json"
+    setups = [Setup(**known, **each) for each in ({"prompts": "single"}, {"views": 8}, {"orders": ("rows",)})]
+    setups.append(Setup(**{**known, "model": "m"}))
+    names = {result_name(setup, dataset, tda) for dataset in (a, dtd) for setup in setups}
+    names |= {result_name(Setup(**known), dtd, variant_for("tda", dtd, "authors-per-dataset")), name}
     assert len(names) == 10
+
+
+def test_settings_per_dataset_belong_to_a_method():
+    dtd = DATASETS["dtd"]
+    settings = {"positive_alpha": 2.0, "positive_beta": 3.0}
+    assert variant_for("tda", dtd, "authors-per-dataset") == Variant("tda", settings, "authors-per-dataset")
+    assert variant_for("tda", dtd, "paper") == Variant("tda", {}, "paper")
+    assert variant_for("zero-shot", dtd, "authors-per-dataset") == Variant("zero-shot", {}, "paper")
 
 
 def test_shapes_by_domain_on_renditions(run, tmp_path):
@@ -197,17 +193,13 @@ def test_shapes_by_domain_on_renditions(run, tmp_path):
     assert shaped["order"] == "domain-shift:0"
 
 
-def test_what_cannot_be_run_is_said(run, tmp_path, model):
+def test_what_cannot_be_run(run, tmp_path):
+    with pytest.raises(InputError, match="unknown prompts 'none'; choose from dataset, single, openai-80,"):
+        run(["dtd"], prompts="none")
     with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
-        Protocol("m", ("tad",))
-    with pytest.raises(InputError, match="unknown prompts 'none'; there are dataset, single, openai-80,"):
-        Protocol("m", prompts="none")
-    with pytest.raises(InputError, match="unknown reducer 'mean'; there are confident-mean,"):
-        Protocol("m", reducer="mean")
-    with pytest.raises(InputError, match=r"none of dtd, eurosat is in .*; `acclimate data check"):
-        present(find_datasets([], ["dtd", "eurosat"]), tmp_path)
+        run(["dtd"], methods=("tad",))
     with pytest.raises(ModelError, match="unknown model 'toaster'"):
         run(["dtd"], model="toaster")
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="cannot make the folder"):
+    with pytest.raises(RunError, match=r"cannot write .*file"):
         run(["dtd"], "file")

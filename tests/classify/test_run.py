@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state
-from acclimate.classify.outputs import FileOutput, Output
+from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
@@ -35,7 +35,7 @@ def make(encoder, photos, tmp_path):
         defaults = {
             "classifier": Classifier(LABELS, encoder, batch_size=8, cache=tmp_path / "cache"),
             "samples": open_source(str(photos)),
-            "output": FileOutput(tmp_path / "work" / name, top_k=2),
+            "output": ResultFile(tmp_path / "work" / name, top_k=2),
             "top_k": 2,
             "checkpoint_every": 0.0,
             "state": tmp_path / "work" / f"{name}.state",
@@ -151,7 +151,7 @@ def test_a_full_disk_loses_nothing(make, tmp_path, limit_file_size):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_write_that_fails_says_why(tmp_path):
-    output = FileOutput(tmp_path / "x.jsonl", 1)
+    output = ResultFile(tmp_path / "x.jsonl", 1)
     output.open()
     output.lines = Path("/dev/full")
     with pytest.raises(RunError, match=r"cannot write .*x\.jsonl: No space left on device\. The rows written so far"):
@@ -194,7 +194,7 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
         top = (Answer(label, score), Answer("b", 0.25))
         answered = Prediction(i, top, Answer("b", 0.5), 1.25, name=name)
         predictions.append(Prediction(i, name=name, error=label) if broken else answered)
-    output = FileOutput(path, top_k=2)
+    output = ResultFile(path, top_k=2)
     output.open()
     output.write(predictions)
     output.finish()
@@ -215,10 +215,10 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
 
 def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"results end in .csv, .jsonl or .parquet"):
-        FileOutput(tmp_path / "x.xlsx", 1)
+        ResultFile(tmp_path / "x.xlsx", 1)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[parquet\]'"):
-        FileOutput(tmp_path / "x.parquet", 1)
+        ResultFile(tmp_path / "x.parquet", 1)
 
 
 def test_other_views_are_not_continued(make, encoder, tmp_path):
@@ -234,7 +234,7 @@ def test_other_views_are_not_continued(make, encoder, tmp_path):
 
 
 def test_stopped_without_an_output_the_state_is_kept(make, tmp_path):
-    run = make("x.csv", output=Output(), stop=lambda: True)
+    run = make("x.csv", output=None, stop=lambda: True)
     assert run.run() is False
     assert load_state(tmp_path / "work" / "x.csv.state").samples_seen == 8
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["x.csv.state"]

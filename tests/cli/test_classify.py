@@ -67,9 +67,11 @@ def test_results_state_and_report(invoke, model, photos, tmp_path):
     assert "green square" in page
     invoke("classify", photos, *model, "--state", "site.safetensors", "--report", "again.html")
     assert load_state(tmp_path / "site.safetensors").samples_seen == 80
-    frozen = invoke("classify", photos, *model, "--state", "site.safetensors", "--freeze").stdout
-    assert len(rows_of(frozen)) == 40
-    assert load_state(tmp_path / "site.safetensors").samples_seen == 80
+    before = (tmp_path / "site.safetensors").read_bytes()
+    frozen = invoke("classify", photos, *model, "--state", "site.safetensors", "--freeze")
+    assert len(rows_of(frozen.stdout)) == 40
+    assert "State" not in frozen.stderr
+    assert (tmp_path / "site.safetensors").read_bytes() == before
 
 
 def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
@@ -198,6 +200,7 @@ def test_views(invoke, model, photos, tmp_path):
     assert (stream.views, stream.features.shape[:2]) == (8, (6, 8))
     zero_shot = stream.head.observe(stream.features).probs.max(axis=1)
     assert np.allclose(zero_shot, [float(row["zero_shot_score"]) for row in many], atol=1e-5)
+    assert "zero " in invoke("run", "f.safetensors", "--method", "zero").stdout
 
 
 @pytest.mark.parametrize("method", ["dota", "prior"])
@@ -242,7 +245,8 @@ def test_what_there_is(invoke):
 
 
 def command(tiny_onnx, photos, out):
-    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0", "--state", f"{out}.state"]
+    options = ["--labels", LABELS, "--batch-size", "2", "--checkpoint-every", "0"]
+    options += ["--state", f"{out}.state", "--origin", "site"]
     return [
         sys.executable,
         "-m",

@@ -61,7 +61,7 @@ def test_all_five_mistakes_are_named(five_mistakes):
     }
     expected = {
         "dtd": "split_zhou_DescribableTextures.json is missing",
-        "pets": "'beagle' has the number 0, which is that of 'abyssinian'",
+        "pets": "'beagle' has the number 0, which belongs to 'abyssinian'",
         "imagenet-a": "7495 test images instead of 7500",
         "flowers102": "image_00042.jpg cannot be read",
         "imagenet-v2": "the folders were renamed to WordNet ids",

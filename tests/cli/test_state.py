@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, load_state, save_state
+from acclimate import TDA, Head, load_state, save_state
 
 
 @pytest.fixture
@@ -47,3 +47,11 @@ def test_state_merge_and_diff(invoke, states, tmp_path):
         "frozen: False against True"
         in invoke("state", "diff", "ab.safetensors", "frozen.safetensors", exit_code=1).stdout
     )
+
+
+def test_state_inspect_shows_class_names_as_they_are(invoke, tmp_path):
+    head = Head(np.eye(2), 10.0, class_names=("[red]fox[/red]", "[link]owl"))
+    save_state(TDA(head), tmp_path / "markup.safetensors")
+    output = invoke("state", "inspect", "markup.safetensors").stdout
+    assert "[red]fox[/red]" in output
+    assert "[link]owl" in output

@@ -84,7 +84,7 @@ def test_adapting_helps_on_the_recorded_stream():
     stream = acclimate.read_stream(FOLDER.parents[1] / "bench" / "data" / "pacs.safetensors")
     right = {}
     for method in ("zero-shot", "tda"):
-        adapter = acclimate.create(method, stream.class_vectors, logit_scale=stream.logit_scale)
+        adapter = acclimate.create(method, stream.head)
         right[method] = (adapter.step(stream.features).argmax(axis=1) == stream.labels).mean()
     assert right["zero-shot"] > 0.72
     assert right["tda"] > right["zero-shot"]
@@ -111,7 +111,7 @@ app()
 @pytest.mark.slow
 def test_it_keeps_its_floors_on_real_images(shared):
     if not (shared / "eval" / "images.tar").is_file():
-        pytest.skip("no test images beside the project")
+        pytest.skip("no test images in ../shared")
     pytest.importorskip("evaluate", reason="the training scripts are not here")
     from evaluate import Pack, accuracies
 

@@ -1,4 +1,4 @@
-"""Real tiny models through every door."""
+"""Tiny real models, loaded in every way."""
 
 import json
 import shutil
@@ -63,12 +63,12 @@ def test_converting_changes_nothing(tiny_model, tmp_path):
         logits.append(side.logit_scale * images @ texts.T + side.logit_bias)
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-3)
     assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == sorted(FILES)
-    with pytest.raises(InputError, match="exists; name a new folder"):
+    with pytest.raises(InputError, match="exists; choose another folder"):
         convert(encoder, tmp_path / "onnx")
 
 
 def test_only_torch_models_are_converted(tiny_onnx, tmp_path):
-    with pytest.raises(InputError, match="only hf: and local: models"):
+    with pytest.raises(InputError, match="only models loaded from hf: or local:"):
         convert(load_encoder(f"onnx:{tiny_onnx}"), tmp_path / "x")
 
 
@@ -89,7 +89,7 @@ def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
     [
         ("hf-openai/clip-vit-base-patch16", "did you mean hf:openai/clip-vit-base-patch16"),
         ("open_clip/ViT-B-16/openai", "did you mean open_clip:ViT-B-16/openai"),
-        ("zzzzzz", "a model is named like bundled, onnx:clip/, hf:openai"),
+        ("zzzzzz", "write one of bundled, onnx:clip/, hf:openai"),
         ("hf:", "unknown model 'hf:'"),
         (
             "onnx:no-such-folder",
@@ -98,13 +98,13 @@ def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
         ("local:no-such-folder", "there is no such folder; save one there"),
     ],
 )
-def test_names_that_are_no_model(name, message):
+def test_unknown_models_are_refused(name, message):
     with pytest.raises(ModelError, match=message):
         load_encoder(name)
 
 
 def test_a_folder_without_a_prefix(tiny_onnx):
-    with pytest.raises(ModelError, match="for a folder, write onnx:"):
+    with pytest.raises(ModelError, match="write a folder as onnx:"):
         load_encoder(str(tiny_onnx))
 
 
@@ -125,7 +125,7 @@ def test_damaged_onnx_folders(tiny_onnx, tmp_path, spoil, message):
         load_encoder(f"onnx:{tmp_path / 'model'}")
 
 
-def test_cuda_that_is_not_there(tiny_onnx):
+def test_cuda_that_is_not_available(tiny_onnx):
     import onnxruntime
 
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
@@ -136,7 +136,7 @@ def test_cuda_that_is_not_there(tiny_onnx):
 
 def test_damaged_and_foreign_transformers_folders(tiny_clip, tmp_path):
     shutil.copytree(tiny_clip, tmp_path / "bare", ignore=shutil.ignore_patterns("tokenizer*", "preprocessor*"))
-    with pytest.raises(ModelError, match=r"the folder must hold config\.json, the weights, the tokenizer"):
+    with pytest.raises(ModelError, match=r"the folder must contain config\.json, the weights, the tokenizer"):
         load_encoder(f"local:{tmp_path / 'bare'}")
     shutil.copytree(tiny_clip, tmp_path / "heavy", ignore=shutil.ignore_patterns("*.safetensors"))
     with pytest.raises(ModelError, match="cannot load"):
@@ -150,15 +150,17 @@ def test_a_model_without_images_is_refused(tiny_clip, tmp_path):
         vocab_size=300, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
     )
     transformers.BertModel(config).save_pretrained(tmp_path / "bert")
-    with pytest.raises(ModelError, match="is a BertModel, not a model of images and texts"):
+    with pytest.raises(ModelError, match="is a BertModel, which does not encode images and texts"):
         load_encoder(f"local:{tmp_path / 'bert'}")
 
 
-def test_a_hub_model_that_cannot_be_had_says_how(monkeypatch):
+def test_an_unavailable_hub_model_says_how_to_get_it(monkeypatch):
     pytest.importorskip("transformers")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(ModelError, match=r"cannot load acclimate/no-such-model.*unset HF_HUB_OFFLINE.*use local:DIR"):
+    with pytest.raises(
+        ModelError, match=r"cannot load acclimate/no-such-model.*unset HF_HUB_OFFLINE.*load it as local:DIR"
+    ):
         load_encoder("hf:acclimate/no-such-model")
 
 
@@ -182,7 +184,7 @@ def test_open_clip_by_name_and_by_objects(monkeypatch):
     asked = {}
 
     def create(name, **options):
-        """The real thing, but for the download."""
+        """The real function, without the download."""
         asked.update(options)
         return real(name, **options | {"pretrained": None})
 

@@ -3,13 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.errors import InputError
-from acclimate.prompts import (
-    clean_labels,
-    example_prompts,
-    prompts_for,
-    spoken,
-    template_sets,
-)
+from acclimate.prompts import as_words, clean_labels, example_prompts, prompts_for, template_sets
 
 ANY_LABELS = st.lists(st.text(max_size=12), max_size=6)
 SEVEN = (
@@ -25,8 +19,8 @@ SEVEN = (
 
 @given(st.text())
 def test_speaking_twice_is_speaking_once(label):
-    words = spoken(label)
-    assert spoken(words) == words
+    words = as_words(label)
+    assert as_words(words) == words
     assert "_" not in words
     assert "  " not in words
 
@@ -38,7 +32,7 @@ def test_labels_are_refused_or_cleaned_for_good(labels):
     except InputError:
         return
     assert cleaned == tuple(label.strip() for label in labels) == clean_labels(cleaned)
-    assert len({spoken(label) for label in cleaned}) == len(labels) > 0
+    assert len({as_words(label) for label in cleaned}) == len(labels) > 0
 
 
 @pytest.mark.parametrize(
@@ -51,7 +45,7 @@ def test_labels_are_refused_or_cleaned_for_good(labels):
         (["cat", 3], "label 2 must be a string, got 3 of type int"),
         (["cat", "dog", "cat "], "'cat' and 'cat' are the same"),
         (["sea_lion", "sea  lion"], "'sea_lion' and 'sea  lion' are the same"),
-        (["n01440764"], "WordNet id; map ids to words"),
+        (["n01440764"], "WordNet id; replace ids by words"),
         (["n01440764 tench"], "WordNet id"),
     ],
 )
@@ -88,14 +82,14 @@ def test_templates_of_every_kind(templates, expected):
     assert prompts_for(LABELS, templates) == expected
 
 
-@given(st.text(min_size=1).filter(spoken), st.text(), st.text())
+@given(st.text(min_size=1).filter(as_words), st.text(), st.text())
 def test_a_label_comes_through_as_it_is_spoken(label, before, after):
     template = before.replace("{", "(") + "{}" + after.replace("{", "(")
     try:
         clean_labels([label])
     except InputError:
         return
-    assert prompts_for([label], template) == [[template.replace("{}", spoken(label))]]
+    assert prompts_for([label], template) == [[template.replace("{}", as_words(label))]]
 
 
 @pytest.mark.parametrize(
@@ -107,7 +101,7 @@ def test_a_label_comes_through_as_it_is_spoken(label, before, after):
         (7, "must be a string or a function, got 7"),
         ([["a {}."]], "must be a string or a function"),
         (lambda c: None, "must return a prompt, got None for the label 'cat'"),
-        ({"cat": ["It purrs."]}, "lacks 'sea_lion'"),
+        ({"cat": ["It purrs."]}, "has no entry for 'sea_lion'"),
         ({"cat": [], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": [1], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": {"a": "b"}, "sea_lion": ["It barks."]}, "'cat' has"),
@@ -119,7 +113,7 @@ def test_templates_that_say_nothing_are_refused(templates, message):
 
 
 def test_many_missing_classes_are_counted():
-    with pytest.raises(InputError, match=r"lacks 'c0', .*'c9' and 15 more; add"):
+    with pytest.raises(InputError, match=r"has no entry for 'c0', .*'c9' and 15 more; add"):
         prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."]})
 
 

@@ -7,10 +7,9 @@ import threading
 import pytest
 
 from acclimate import load_state, merge_states, save_state
-from acclimate.errors import StorageError
 from acclimate.serve import journal
 from acclimate.serve import stream as stream_module
-from acclimate.serve.errors import ExistsError, NotFoundError, UnusableError
+from acclimate.serve.errors import ExistsError, NotFoundError, StorageError, UnusableError
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.streams import Streams
 from full_disk import files_end_at

@@ -79,23 +79,25 @@ def test_patterns(here):
     assert names(open_source("odd[1].png")) == ["odd[1].png"]
     with pytest.raises(InputError, match=r"no images in x/z\*: no file matches it"):
         open_source("x/z*")
-    with pytest.raises(InputError, match=r"no images in \*\*/\*\.txt: no file has an image suffix \(saw x/deep/e\.txt"):
+    with pytest.raises(
+        InputError, match=r"no images in \*\*/\*\.txt: no file has an image suffix \(found x/deep/e\.txt"
+    ):
         open_source("**/*.txt")
 
 
 def test_what_is_not_there_is_named(here):
     (here / "empty").mkdir()
-    with pytest.raises(InputError, match="no images in empty: it holds no files"):
+    with pytest.raises(InputError, match="no images in empty: it contains no files"):
         open_source("empty")
     for name in "dcba":
         (here / "empty" / f"{name}.pdf").write_text("")
-    with pytest.raises(InputError, match=r"no file has an image suffix \(saw a\.pdf, b\.pdf, c\.pdf\)"):
+    with pytest.raises(InputError, match=r"no file has an image suffix \(found a\.pdf, b\.pdf, c\.pdf\)"):
         open_source("empty")
-    with pytest.raises(InputError, match=r"empty/a\.pdf is neither an image by its suffix nor a list"):
+    with pytest.raises(InputError, match=r"empty/a\.pdf has neither the suffix of an image nor that of a list"):
         open_source("empty/a.pdf")
     with pytest.raises(InputError, match="no file or folder at nowhere"):
         open_source("nowhere")
-    with pytest.raises(InputError, match="no image source given"):
+    with pytest.raises(InputError, match="the image source is empty"):
         open_source("")
     with pytest.raises(InputError, match=r"no file or folder at C:\\photos"):
         open_source("C:\\photos")
@@ -165,8 +167,8 @@ def test_lists_of_every_kind(here):
 @pytest.mark.parametrize(
     ("file", "content", "message"),
     [
-        ("l.csv", b"name,score\na.png,1\n", "no column of paths among name, score; call it file, path"),
-        ("l.csv", b"", "no column of paths among none"),
+        ("l.csv", b"name,score\na.png,1\n", r"l\.csv, line 2: no path among name, score; name it file or path"),
+        ("l.csv", b"", r"no images in l\.csv: it lists no paths"),
         ("l.csv", b"file,label\n", r"no images in l\.csv: it lists no paths"),
         ("l.csv", b"label,file\ncat\n", "line 2: not a path: ''"),
         ("l.txt", b"# nothing\n\n", r"no images in l\.txt: it lists no paths"),
@@ -174,7 +176,7 @@ def test_lists_of_every_kind(here):
         ("l.txt", b"a\0.png\n", "line 1: not a path"),
         ("l.jsonl", b'{"file": "a.png"}\n{"file": ', r"l\.jsonl, line 2: not JSON"),
         ("l.jsonl", b'["a.png"]\n', "line 1: not a JSON object"),
-        ("l.jsonl", b'{"name": "a.png"}\n', "line 1: no path among the keys name; call it file"),
+        ("l.jsonl", b'{"name": "a.png"}\n', "line 1: no path among name; name it file"),
         ("l.jsonl", b'{"file": 3}\n', "line 1: not a path: 3"),
     ],
 )
@@ -191,7 +193,7 @@ def test_standard_input(here, monkeypatch):
     assert shade(samples[0]) == 9
     monkeypatch.setattr(sys, "stdin", io.StringIO("x.png\n"))
     assert names(open_source("-")) == ["x.png"]
-    with pytest.raises(InputError, match="standard input: it was empty"):
+    with pytest.raises(InputError, match="standard input: it lists no paths"):
         open_source("-", io.StringIO("\n"))
     with pytest.raises(InputError, match="standard input is not text"):
         open_source("-", io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n"), "utf-8"))

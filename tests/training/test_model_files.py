@@ -1,4 +1,4 @@
-"""The scripts that made the bundled model, on tiny random models: what is written computes what the formula says."""
+"""The scripts that made the bundled model, on tiny random models."""
 
 import json
 import subprocess
@@ -56,9 +56,9 @@ def test_the_graph_computes_what_the_formula_says(packed, tmp_path, level, least
     with torch.inference_mode():
         features, summary = Tower(packed)(torch.from_numpy(pixels))
     write_graph(tmp_path / "tower.onnx", packed, None, level)
-    said = onnxruntime.InferenceSession(tmp_path / "tower.onnx").run(["features", "summary"], {"pixels": pixels})
-    assert (said[0] * features.numpy()).sum(axis=1).min() > least
-    assert np.allclose(said[1], summary.numpy(), atol=1e-3 if level == FLOAT32 else 0.3)
+    outputs = onnxruntime.InferenceSession(tmp_path / "tower.onnx").run(["features", "summary"], {"pixels": pixels})
+    assert (outputs[0] * features.numpy()).sum(axis=1).min() > least
+    assert np.allclose(outputs[1], summary.numpy(), atol=1e-3 if level == FLOAT32 else 0.3)
 
     keys = {**whiten(np.random.default_rng(2).standard_normal((500, 2 * WIDTH)), 8), "share": np.float64(0.5)}
     write_graph(tmp_path / "keyed.onnx", packed, keys, level)

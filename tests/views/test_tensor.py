@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.views.augment import ModelInput, apply, make_views
-from acclimate.views.plan import OPERATIONS, Plan, draw_plan
+from acclimate.views.augment import OPERATE, ModelInput, make_views
+from acclimate.views.plan import OPERATIONS, ViewPlan, draw_plan
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
@@ -57,7 +57,7 @@ CASES = [(name, amount) for name in OPERATIONS for amount in AMOUNTS.get(name, [
 @pytest.mark.parametrize(("name", "amount"), CASES)
 def test_each_operation_agrees_with_pillow(name, amount, device):
     images = [photo(0), photo(1), Image.new("RGB", (90, 70), (7, 128, 250)), draw("red", 1, (90, 70))]
-    expected = np.stack([np.asarray(apply(name, image, amount), int) for image in images])
+    expected = np.stack([np.asarray(OPERATE[name](image, amount), int) for image in images])
     gap = np.abs(run(name, images, amount, device) - expected)
     if name in ("rotate", "shear_x", "shear_y"):  # interpolated: float32 here, float64 in Pillow
         assert gap.max() <= 1
@@ -95,7 +95,7 @@ def test_the_same_plan_gives_the_same_views(device):
 def test_a_view_of_the_crop_alone_is_the_crop(device):
     image = photo(6)
     plan = draw_plan(0, 1, 5, image.size, (48, 32))
-    only_crop = Plan(**vars(plan) | {"weights": np.tile(np.float32([1, 0, 0, 0]), (5, 1))})
+    only_crop = ViewPlan(**vars(plan) | {"weights": np.tile(np.float32([1, 0, 0, 0]), (5, 1))})
     views = tensor.make_views(pixels(image, device), only_crop, PLAIN)
     assert torch.equal(views, tensor.resized_crops(pixels(image, device), plan, PLAIN))
 

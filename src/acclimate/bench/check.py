@@ -1,53 +1,36 @@
-"""Is a dataset on disk the one of the benchmark: all there, in the right order, and readable?"""
+"""Whether a dataset on disk is the one of the benchmark: complete, in the right class order, and readable."""
 
-import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Literal
 
-from acclimate.bench.datasets import Dataset, Listing, folder_images, misplaced, read_dataset, sub_folders
+from acclimate.bench import Advance
+from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
-from acclimate.prompts import spoken
-from acclimate.sources.coop import read_split
+from acclimate.predict import default_workers, read_ahead
 
-Kind = Literal["missing", "split", "class order", "count", "image"]
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"
-NAMED = 5  # how many of many are named
+LISTED = 5  # how many items of a long list are named
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong with a dataset.
+    """A problem with a dataset."""
 
-    Attributes:
-        kind: "missing" (no folder of it), "split", "class order", "count" or "image".
-        message: what, where, and what to do.
-    """
-
-    kind: Kind
-    message: str
+    kind: Literal["missing", "split", "class order", "count", "image"]  # "missing": the dataset has no folder
+    message: str  # what is wrong, where, and what to do
 
 
 def check_dataset(
-    dataset: Dataset,
-    root: Path,
-    decode: bool = True,
-    progress: Callable[[int], None] = lambda images: None,
+    dataset: Dataset, root: Path, decode: bool = True, progress: Advance = lambda images: None
 ) -> list[Finding]:
-    """Everything that is wrong with a dataset; nothing if it is that of the benchmark.
-
-    Args:
-        dataset: what it should be.
-        root: the folder of all datasets.
-        decode: read every image, too; minutes for the large ones.
-        progress: called with the number of images read.
-    """
+    """All problems with a dataset below `root`; none if it is the one of the benchmark. `decode` reads every image."""
     folder, images = root / dataset.folder, dataset.image_folder(root)
     if not folder.is_dir():
         split = f", and {dataset.split} from {SPLITS}" if dataset.layout == "split" else ""
@@ -57,175 +40,145 @@ def check_dataset(
         return [Finding("split", f"{folder / dataset.split} is missing; {source}.")]
     if not images.is_dir():
         return [Finding("count", f"no folder {images}; get {dataset.get}.")]
-    checks = {"split": _split_order, "wnids": _wnid_order, "numbers": _number_order, "variants": _variant_order}
-    findings = list(checks[dataset.layout](dataset, root))
+    findings: list[Finding] = []
+    if dataset.layout == "variants":
+        findings += _variants_file(dataset, folder / "variants.txt")
+    elif dataset.wnids:
+        findings += [*_class_file(dataset, folder / "classnames.txt"), *_folder_names(dataset, images)]
     try:
-        listing = read_dataset(dataset, root)
+        listing = list_images(dataset, root)
     except InputError as error:
-        return findings or [Finding("split" if dataset.split else "count", str(error))]
-    findings += _counts(dataset, listing)
+        again = f" Get it again from {SPLITS}." if dataset.layout == "split" else ""
+        return findings or [Finding("split" if dataset.split else "count", f"{error}{again}")]
+    for problem in listing.problems:
+        findings.append(Finding("class order", f"{dataset.split}: {problem}; get it again from {SPLITS}."))
+    findings += [*(_wnids_of_files if dataset.wnids else _names_in_paths)(listing), *_counts(listing)]
     if decode:
         findings += _unreadable([path for path in listing.paths if path.is_file()], progress)
     return findings
 
 
-def _split_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    try:
-        rows = read_split(root / dataset.folder / dataset.split)
-    except InputError as error:
-        yield Finding("split", f"{error} Get it again from {SPLITS}.")
-        return
-    for number, name in dict.fromkeys((number, name) for _, number, name in rows):
-        if wrong := misplaced(dataset, number, name):
-            yield Finding("class order", f"{dataset.split}: {wrong}; get it again from {SPLITS}.")
-    yield from _paths_against_labels(dataset, rows)
-
-
-def _paths_against_labels(dataset: Dataset, rows: Sequence[tuple[str, int, str]]) -> Iterator[Finding]:
-    """Images whose own folder or file name says another class than their label."""
-    label_of = {spoken(name).casefold(): label for label, name in enumerate(dataset.class_names)}
-    label_of |= {spoken(folder).casefold(): label_of[name.casefold()] for folder, name in dataset.folder_names.items()}
+def _names_in_paths(listing: Listing) -> Iterator[Finding]:
+    """Images whose folder or file name contradicts their label."""
+    dataset = listing.dataset
+    label_of = {plain(name): label for label, name in enumerate(dataset.class_names)}
+    label_of |= {plain(folder): label_of[plain(name)] for folder, name in dataset.folder_names.items()}
     wrong: Counter[tuple[str, int]] = Counter()
-    for file, number, _ in rows:
-        said = next((name for name in _names_in(file) if name in label_of), None)
-        if said is not None and label_of[said] != number:
-            wrong[said, number] += 1
-    for (said, number), count in wrong.items():
+    for path, number in zip(listing.paths, listing.labels.tolist(), strict=True):
+        *folders, file = path.relative_to(listing.folder).parts
+        # The two last folders (shop/bakery of SUN397), the last folder, the file name up to its number.
+        parts = (" ".join(reversed(folders[-2:])), *folders[-1:], file.rpartition("_")[0])
+        name = next((name for name in map(plain, parts) if name in label_of), None)
+        if name is not None and label_of[name] != number:
+            wrong[name, number] += 1
+    for (name, number), count in wrong.items():
         label = dataset.class_names[number] if 0 <= number < dataset.classes else number
-        yield Finding("class order", f"{dataset.split}: {count} images of {said!r} are labelled {label!r}.")
+        yield Finding("class order", f"{dataset.split}: {count} images of {name!r} are labelled {label!r}.")
 
 
-def _names_in(file: str) -> Iterator[str]:
-    """The classes a path may speak of: shop/bakery of SUN397, the last folder, the file up to its number."""
-    *folders, name = file.split("/")
-    yield spoken(" ".join(reversed(folders[-2:]))).casefold()
-    if folders:
-        yield spoken(folders[-1]).casefold()
-    yield spoken(name.rpartition("_")[0]).casefold()
+def _wnids_of_files(listing: Listing) -> Iterator[Finding]:
+    """Folders with files named after a different class; ImageNet's file names start with a WordNet id."""
+    wnid_of: dict[str, str] = {}
+    wrong: dict[str, str] = {}
+    for path, label in zip(listing.paths, listing.labels.tolist(), strict=True):
+        wnid_of[path.parent.name] = listing.dataset.wnids[label]
+        if (named := WNID.match(path.name)) and named[0] != listing.dataset.wnids[label]:
+            wrong.setdefault(path.parent.name, named[0])
+    if wrong:
+        pairs = _some([f"{folder} holds {other}" for folder, other in sorted(wrong.items())])
+        by_string = dict(zip(sorted(wnid_of), sorted(wnid_of.values()), strict=True))
+        as_strings = all(folder.isdecimal() and by_string[folder] == other for folder, other in wrong.items())
+        why = " The numbers were sorted as strings." if as_strings else ""
+        yield Finding("class order", f"{listing.folder}: files of other classes: {pairs}.{why}")
 
 
-def _wnid_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    yield from _class_file(dataset, root)
-    images = dataset.image_folder(root)
-    folders = sub_folders(images)
-    if not folders and folder_images(images):
-        yield Finding("count", f"the images of {images} lie flat; sort them into folders by WordNet id.")
-    unknown = [name for name in folders if name not in dataset.wnids]
-    if unknown:
-        yield Finding("class order", f"{images}: {_some(unknown)} are not among the {dataset.classes} WordNet ids.")
-    yield from _files_against_folders(images, {name: name for name in folders if name in dataset.wnids})
-
-
-def _number_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    yield from _class_file(dataset, root)
-    images = dataset.image_folder(root)
-    folders = sub_folders(images)
+def _folder_names(dataset: Dataset, images: Path) -> Iterator[Finding]:
+    folders, last = sub_folders(images), dataset.classes - 1
+    numbered = dataset.layout == "numbers"
     again = f"unpack {dataset.get} again."
-    if any(WNID.fullmatch(name) for name in folders):
+    if not folders and folder_images(images):
+        yield Finding("count", f"{images} holds images without class folders; sort them into folders by WordNet id.")
+    elif numbered and any(WNID.fullmatch(name) for name in folders):
         yield Finding(
             "class order",
-            f"{images}: the folders were renamed to WordNet ids. Published are the numbers 0 to {dataset.classes - 1}, "
-            f"and a renaming in string order (0, 1, 10, 100, ...) cannot be told from a right one; {again}",
+            f"{images}: the folders were renamed to WordNet ids. The published names are 0 to {last}, and a renaming "
+            f"in string order (0, 1, 10, 100, ...) cannot be distinguished from a correct one; {again}",
         )
-        return
-    wanted = {str(number) for number in range(dataset.classes)}
-    if str(dataset.classes) in folders and "0" not in folders:
-        yield Finding("class order", f"{images}: the folders count from 1 and every label is off by one; {again}")
-    elif unknown := sorted(set(folders) - wanted):
-        yield Finding("class order", f"{images}: {_some(unknown)} are not numbers from 0 to {dataset.classes - 1}.")
-    numbered = {name: dataset.wnids[int(name)] for name in folders if name in wanted}
-    yield from _files_against_folders(images, numbered)
+    elif numbered and str(dataset.classes) in folders and "0" not in folders:
+        yield Finding("class order", f"{images}: the folder numbers start at 1, so every label is off by one; {again}")
+    elif unknown := sorted(set(folders) - set(dataset.class_folders)):
+        expected = f"numbers from 0 to {last}" if numbered else f"among the {dataset.classes} WordNet ids"
+        yield Finding("class order", f"{images}: {_some(unknown)} are not {expected}.")
 
 
-def _files_against_folders(images: Path, wnid_of: dict[str, str]) -> Iterator[Finding]:
-    """Folders whose files are named after another class, as files of ImageNet are."""
-    wrong = {}
-    for folder, wnid in wnid_of.items():
-        said = {match[0] for path in folder_images(images / folder) if (match := WNID.match(path.name))}
-        if said - {wnid}:
-            wrong[folder] = sorted(said - {wnid})[0]
-    if wrong:
-        pairs = _some([f"{folder} holds {other}" for folder, other in wrong.items()])
-        string_order = " The numbers were taken in string order." if _is_string_order(wrong, wnid_of) else ""
-        yield Finding("class order", f"{images}: files of other classes: {pairs}.{string_order}")
-
-
-def _is_string_order(wrong: dict[str, str], wnid_of: dict[str, str]) -> bool:
-    by_string = dict(zip(sorted(wnid_of), sorted(wnid_of.values()), strict=True))
-    return all(folder.isdecimal() and by_string[folder] == other for folder, other in wrong.items())
-
-
-def _class_file(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    """CoOp's classnames.txt. acclimate has the names of its own, but whoever reads the file must find them in order."""
-    path = root / dataset.folder / "classnames.txt"
+def _class_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
+    """CoOp's classnames.txt. It is not needed here, but programs that read it need the right order."""
     if not path.is_file():
         return
     lines = [line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    from_imagenet = [wnid for wnid, *_ in lines]
-    if from_imagenet != sorted(from_imagenet):
-        numbers = sorted(from_imagenet)
-        strings = [numbers[int(place)] for place in sorted(map(str, range(len(numbers))))]
-        how = "the string order of their numbers (0, 1, 10, 100, ...)" if from_imagenet == strings else "another order"
-        yield Finding("class order", f"{path} lists the classes in {how}; copy that of CoOp's ImageNet again.")
-    named = dict(zip(dataset.wnids, dataset.class_names, strict=True))
-    other = [
-        f"{wnid} is {named[wnid]!r}, not {name!r}"
+    listed = [wnid for wnid, *_ in lines]
+    numbers = sorted(listed)
+    if listed != numbers:
+        strings = [numbers[int(number)] for number in sorted(map(str, range(len(numbers))))]
+        how = "the string order of their numbers (0, 1, 10, 100, ...)" if listed == strings else "a different order"
+        yield Finding("class order", f"{path} lists the classes in {how}; copy the file of CoOp's ImageNet again.")
+    name_of = dict(zip(dataset.wnids, dataset.class_names, strict=True))
+    swapped = [
+        f"{wnid} is {name_of[wnid]!r}, not {name!r}"
         for wnid, name in (line for line in lines if len(line) == 2)
-        if wnid in named and name != named[wnid] and name in named.values()  # a spelling of its own is no mistake
+        if wnid in name_of and name != name_of[wnid] and name in name_of.values()  # other spellings are fine
     ]
-    if other:
-        yield Finding("class order", f"{path} gives classes the names of others: {_some(other)}.")
+    if swapped:
+        yield Finding("class order", f"{path} gives classes the names of others: {_some(swapped)}.")
 
 
-def _variant_order(dataset: Dataset, root: Path) -> Iterator[Finding]:
-    path = root / dataset.folder / "variants.txt"
+def _variants_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
     if not path.is_file():
         yield Finding("split", f"{path} is missing; it comes with the images.")
         return
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if tuple(lines) != dataset.class_names:
-        place = next(
-            (i for i, pair in enumerate(zip(lines, dataset.class_names, strict=False)) if pair[0] != pair[1]), 0
-        )
-        yield Finding("class order", f"{path} is not the published list from line {place + 1} on; unpack it again.")
+        pairs = enumerate(zip(lines, dataset.class_names, strict=False), 1)
+        first = next((number for number, (line, name) in pairs if line != name), 1)
+        yield Finding("class order", f"{path} differs from the published list from line {first}; unpack it again.")
 
 
-def _counts(dataset: Dataset, listing: Listing) -> Iterator[Finding]:
-    images = Counter(listing.labels.tolist())
-    lacking = [name for label, name in enumerate(dataset.class_names) if not images[label]]
-    if lacking:
-        yield Finding("count", f"{len(lacking)} of {dataset.classes} classes have no images: {_some(lacking)}.")
-    if dataset.per_class is not None:
-        other = {label: count for label, count in sorted(images.items()) if count != dataset.per_class}
-        if other:
-            said = _some([f"{listing.class_names[label]} {count}" for label, count in other.items()])
-            yield Finding("count", f"classes without their {dataset.per_class} images: {said}.")
+def _counts(listing: Listing) -> Iterator[Finding]:
+    dataset = listing.dataset
+    images_of = Counter(listing.labels.tolist())
+    counts = [(name, images_of[label]) for label, name in enumerate(dataset.class_names)]
+    empty = [name for name, count in counts if not count]
+    if empty:
+        yield Finding("count", f"{len(empty)} of {dataset.classes} classes have no images: {_some(empty)}.")
+    wrong = [f"{name} {count}" for name, count in counts if count not in (0, dataset.per_class)]
+    if wrong and dataset.per_class is not None:
+        yield Finding("count", f"classes that do not have {dataset.per_class} images: {_some(wrong)}.")
     if len(listing) not in dataset.counts:
-        label, least = min(images.items(), key=lambda pair: pair[1])
-        fewest = f" The fewest, {least}, are of {listing.class_names[label]!r}." if not lacking else ""
-        right = " or ".join(map(str, dataset.counts))
-        yield Finding("count", f"{len(listing)} test images instead of {right}.{fewest}")
-    gone = [path for path in listing.paths if not path.is_file()]
-    if gone:
-        folders = Counter(path.parent for path in gone)
-        said = _some([f"{count} in {folder}" for folder, count in folders.items()])
-        yield Finding("count", f"{len(gone)} test images are not there ({said}), such as {gone[0].name}.")
+        name, least = min(counts, key=itemgetter(1))
+        fewest = "" if empty else f" The smallest class is {name!r} with {least}."
+        expected = " or ".join(map(str, dataset.counts))
+        yield Finding("count", f"{len(listing)} test images instead of {expected}.{fewest}")
+    missing = [path for path in listing.paths if not path.is_file()]
+    if missing:
+        folders = Counter(path.parent for path in missing)
+        listed = _some([f"{count} in {folder}" for folder, count in folders.items()])
+        yield Finding("count", f"{len(missing)} test images are missing ({listed}), such as {missing[0].name}.")
 
 
-def _unreadable(paths: Iterable[Path], progress: Callable[[int], None]) -> Iterator[Finding]:
-    def reason(path: Path) -> tuple[Path, str | None]:
+def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
+    def problem_with(path: Path) -> tuple[Path, str | None]:
         try:
             open_image(path)
         except ImageError as error:
             return path, str(error)
         return path, None
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, error in pool.map(reason, paths):
-            progress(1)
-            if error is not None:
-                yield Finding("image", f"{path} cannot be read: {error}; get it again.")
+    workers = default_workers()
+    for path, problem in read_ahead(problem_with, paths, workers, 4 * workers):
+        progress(1)
+        if problem is not None:
+            yield Finding("image", f"{path} cannot be read: {problem}; get it again.")
 
 
-def _some(things: Sequence[str]) -> str:
-    return ", ".join(things[:NAMED]) + (f" and {len(things) - NAMED} more" if len(things) > NAMED else "")
+def _some(items: Sequence[str]) -> str:
+    return ", ".join(items[:LISTED]) + (f" and {len(items) - LISTED} more" if len(items) > LISTED else "")

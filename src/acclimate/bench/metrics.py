@@ -1,16 +1,17 @@
-"""Scores of a run. All are fractions, not percent."""
+"""Scores of a run. All are fractions, not percentages."""
 
-from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.methods import Adapter
 
-EARLY = 0.01  # the share of a stream that is its early phase
+EARLY = 0.01  # fraction of a stream that counts as its early phase
 
 
 def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
-    """Accuracy of each class that occurs, averaged over those classes; both (n,)."""
+    """Accuracy per class, averaged over the classes that occur; both arguments (n,)."""
     totals = np.bincount(labels)
     hits = np.bincount(labels, weights=predictions == labels)
     return float(np.mean(hits[totals > 0] / totals[totals > 0]))
@@ -24,13 +25,13 @@ def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: 
 
 
 def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
-    """Brier's score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), between 0 and 2."""
-    of_truth = probs[np.arange(len(labels)), labels]
-    return np.asarray((probs * probs).sum(axis=1) - 2 * of_truth + 1)
+    """Brier score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), from 0 to 2."""
+    true_class = probs[np.arange(len(labels)), labels]
+    return np.asarray((probs * probs).sum(axis=1) - 2 * true_class + 1)
 
 
 def running_accuracy(correct: HostArray, window: int) -> HostArray:
-    """Accuracy over the last `window` samples at every moment (fewer at the start); (n,) -> (n,)."""
+    """Accuracy over the last `window` samples at every position (fewer at the start); (n,) -> (n,)."""
     total = np.concatenate([[0], np.cumsum(correct)])
     ends = np.arange(1, len(correct) + 1)
     starts = np.maximum(ends - window, 0)
@@ -38,58 +39,47 @@ def running_accuracy(correct: HostArray, window: int) -> HostArray:
 
 
 def accuracy_over_time(correct: HostArray, parts: int = 20) -> HostArray:
-    """Accuracy in each of `parts` equal parts of the stream, one after another (fewer parts if it is shorter)."""
+    """Accuracy in each of `parts` equal consecutive parts of the stream (fewer parts if it is shorter)."""
     return np.array([np.mean(part) for part in np.array_split(correct, min(parts, len(correct)))])
 
 
 def early_phase(samples: int) -> int:
-    """How many samples are the early phase of a stream: the first hundredth, at least one."""
+    """Number of samples in the early phase of a stream: the first 1 %, at least one."""
     return max(1, round(EARLY * samples))
 
 
 def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
-    """Shares of the answers that adapting changed, made right (helpful) and made wrong (harmful); all (n,).
+    """Fractions of the answers (n,) that adapting changed, corrected and broke; without labels, only the first."""
+    changed = float(np.mean(adapted != unadapted))
+    if labels is None:
+        return {"changed": changed, "helpful": None, "harmful": None}
+    right, was_right = adapted == labels, unadapted == labels
+    helpful, harmful = float(np.mean(right & ~was_right)), float(np.mean(was_right & ~right))
+    return {"changed": changed, "helpful": helpful, "harmful": harmful}
 
-    Without labels nobody can say which changes helped: both are None.
+
+def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
+    """What an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) in the order taken.
+
+    In a part that keeps entries, `label_accuracy` is the fraction whose class is the true one (the paper's figure for
+    the positive cache), and `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
     """
-    shares: dict[str, float | None] = {
-        "changed": float(np.mean(adapted != unadapted)),
-        "helpful": None,
-        "harmful": None,
+    columns, entries = adapter.learnt(), adapter.entries()
+    summary: dict[str, dict[str, Any]] = {
+        name: {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
+        for name, values in columns.items()
+        if name not in entries
     }
-    if labels is not None:
-        right, was_right = adapted == labels, unadapted == labels
-        shares.update(helpful=float(np.mean(right & ~was_right)), harmful=float(np.mean(was_right & ~right)))
-    return shares
-
-
-def cache_quality(
-    state: Mapping[str, HostArray], classes: int, labels: HostArray | None
-) -> dict[str, dict[str, float | int | None]]:
-    """What the caches of an adapter hold, by cache.
-
-    Args:
-        state: the adapter's `dump`; every cache in it has "NAME.classes" and "NAME.ids".
-        classes: number of classes.
-        labels: (n,) true classes in the order taken, which the entries' ids count.
-
-    Returns:
-        For each cache the number of `entries`; `label_accuracy`, the share of entries whose class is the true one (the
-        paper's figure for the positive cache); `empty_classes`, the share of classes without an entry; and `imbalance`
-        of the entries over the classes, from 0 (every class has the same number) to 1 (one class has them all).
-    """
-    quality: dict[str, dict[str, float | int | None]] = {}
-    for name in (key.removesuffix(".classes") for key in state if key.endswith(".classes")):
-        held = state[f"{name}.classes"]
-        accuracy = None if labels is None or not len(held) else float(np.mean(labels[state[f"{name}.ids"]] == held))
-        counts = np.bincount(held, minlength=classes)
-        quality[name] = {
-            "entries": len(held),
-            "label_accuracy": accuracy,
+    for name, kept in entries.items():
+        right = None if labels is None else [labels[entry.id] == entry.class_index for entry in kept]
+        counts = np.bincount(np.array([entry.class_index for entry in kept], int), minlength=len(adapter.head))
+        summary[name] = {
+            "entries": len(kept),
+            "label_accuracy": float(np.mean(right)) if right else None,
             "empty_classes": float(np.mean(counts == 0)),
             "imbalance": _imbalance(counts),
         }
-    return quality
+    return summary
 
 
 def _imbalance(counts: HostArray) -> float:

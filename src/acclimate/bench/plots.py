@@ -1,23 +1,33 @@
-"""Figures in one style. Needs matplotlib: `pip install 'acclimate[plot]'`."""
+"""Figures in one style. Needs matplotlib: `pip install 'acclimate[plot]'`.
+
+The figures of recipes are drawn from their tables: filled markers are measured, hollow diamonds are the paper's.
+"""
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.bench.comparison import Cell, Table
 from acclimate.bench.metrics import running_accuracy
-from acclimate.errors import InputError, MissingExtraError, RunError
-from acclimate.files import write_atomically
+from acclimate.errors import InputError, MissingExtraError
+from acclimate.files import write_atomically, writing
 
 FORMATS = (".png", ".svg", ".pdf")
-COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # zero-shot, in grey, comes first
+COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # the first, grey, is for zero-shot
+GREY, GREEN, RED, BLUE, *_ = COLOURS
+BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN, "tda": GREEN}
+REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
+REPORTED_LABEL = "reported,\non the paper's data"
+GAIN = "gain over zero-shot, points"
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, drawing to files only."""
+    """matplotlib.pyplot, which draws to files only."""
     try:
         import matplotlib
     except ImportError:
@@ -29,62 +39,130 @@ def pyplot() -> Any:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a picture that cannot be drawn, before the work and not after it."""
+    """Refuse a picture that cannot be drawn, before any work is done."""
     pyplot()
     if path.suffix.lower() not in FORMATS:
-        raise InputError(f"cannot draw {path}; pictures end in {', '.join(FORMATS)}.")
-
-
-def new_figure(
-    panels: int = 1, width: float = 8.0, height: float = 4.2, share_y: bool = False
-) -> tuple[Any, list[Any]]:
-    """A figure and its panels, side by side, in the one style: no box, a light grid, constrained layout."""
-    figure, grid = pyplot().subplots(
-        1, panels, figsize=(width, height), layout="constrained", sharey=share_y, squeeze=False
-    )
-    for axes in grid[0]:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-        axes.set_axisbelow(True)
-    return figure, list(grid[0])
-
-
-def save_figure(figure: Any, path: Path) -> None:
-    """Write a picture, whole or not at all; the same figure gives the same bytes."""
-    content = io.BytesIO()
-    kind = path.suffix.lower().removeprefix(".")
-    # Each format has its own word for what would change with every run.
-    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    try:
-        with pyplot().rc_context({"svg.hashsalt": "acclimate"}):
-            figure.savefig(content, format=kind, dpi=100, metadata=undated[kind])
-    finally:
-        pyplot().close(figure)
-    try:
-        write_atomically(path, content.getvalue())
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
+        raise InputError(f"cannot draw {path}; use one of the suffixes {', '.join(FORMATS)}.")
 
 
 def plot_running_accuracy(correct: Mapping[str, HostArray], title: str, path: Path) -> None:
-    """Draw accuracy along the stream, one line a method.
-
-    Args:
-        correct: method -> (n,) whether each answer was right, in the order taken.
-        title: what was measured.
-        path: the picture to write; its suffix says the format.
-    """
+    """Draw the accuracy along the stream, one line per method; `correct` maps it to (n,) whether answers are right."""
     length = max(len(values) for values in correct.values())
     window = max(50, length // 20)
-    figure, (axes,) = new_figure()
-    for (method, values), colour in zip(correct.items(), COLOURS * len(correct), strict=False):
-        curve = 100 * running_accuracy(values, window)
-        x = np.arange(1, len(curve) + 1)
-        label = f"{method}  {100 * np.mean(values):.2f} %"
-        axes.plot(x[window // 2 :], curve[window // 2 :], color=colour, linewidth=1.8, label=label)
-    axes.set_title(title, loc="left", fontsize=11)
-    axes.set_xlabel("samples seen")
-    axes.set_ylabel(f"accuracy over the last {window} samples, %")
-    axes.set_xlim(0, length)
-    axes.legend(frameon=False, loc="best")
-    save_figure(figure, path)
+    with _figure(path) as (_, (axes,)):
+        for (method, values), colour in zip(correct.items(), COLOURS * len(correct), strict=False):
+            curve = 100 * running_accuracy(values, window)
+            x = np.arange(1, len(curve) + 1)
+            label = f"{method}  {100 * np.mean(values):.2f} %"
+            axes.plot(x[window // 2 :], curve[window // 2 :], color=colour, linewidth=1.8, label=label)
+        axes.set_title(title, loc="left", fontsize=11)
+        axes.set(xlabel="samples seen", ylabel=f"accuracy over the last {window} samples, %", xlim=(0, length))
+        axes.legend(frameon=False, loc="best")
+
+
+def draw_gains(tables: Sequence[Table], path: Path) -> None:
+    """Bars: the gain of each measured row over zero-shot, by dataset."""
+    (table,) = tables
+    rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
+    zero_shot = rows.pop("zero-shot")
+    x, width = np.arange(len(table.columns)), 0.8 / max(1, len(rows))
+    with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
+        axes.axhline(0, color=GREY, linewidth=1)
+        for place, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
+            at = x + (place - (len(rows) - 1) / 2) * width
+            measured, reported = _gains(cells, zero_shot)
+            axes.bar(at, measured, 0.92 * width, color=BY_METHOD.get(label, colour), label=label)
+            axes.scatter(at, reported, **REPORTED, label=None if place else REPORTED_LABEL)
+        averages = sum("average" in heading.lower() for heading in table.columns)
+        axes.axvline(len(x) - averages - 0.5, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xticks(x, table.columns)
+        axes.set_ylabel(GAIN)
+        _finish(figure, tables)
+
+
+def draw_curves(tables: Sequence[Table], path: Path) -> None:
+    """A panel per table: the gain along the rows, thin for each dataset and thick for their average.
+
+    Rows that are ranges such as 0.2-0.5 are not points on a scale: they get markers without lines and a common y-axis.
+    """
+    categories = any("-" in label for label, _ in tables[0].rows if label != "zero-shot")
+    style: dict[str, Any] = {"linestyle": "none" if categories else "solid", "marker": "o"}
+    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=categories) as (figure, panels):
+        for axes, table in zip(panels, tables, strict=True):
+            rows = dict(table.rows)
+            zero_shot = rows.pop("zero-shot", None)
+            x = np.arange(len(rows))
+            gains = [_gains(cells, zero_shot) for cells in rows.values()]
+            measured = np.array([each for each, _ in gains]).T  # (columns, rows)
+            reported = [next((gain for gain in each if gain == gain), np.nan) for _, each in gains]  # in any column
+            if zero_shot:
+                axes.axhline(0, color=GREY, linewidth=1)
+            for name, values, colour in zip(table.columns[:-1], measured, _colours(len(table.columns)), strict=False):
+                axes.plot(x, values, **style, markersize=4, linewidth=1, color=colour, label=name)
+            axes.plot(x, measured[-1], **style, markersize=7, linewidth=2.6, color="black", label=table.columns[-1])
+            axes.scatter(x, reported, **REPORTED, label=REPORTED_LABEL)
+            axes.set_xticks(x, rows, rotation=45 if categories else 0)
+            axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else table.title.partition(":")[2])
+            if categories:
+                axes.label_outer()
+        _finish(figure, tables)
+
+
+def draw_times(tables: Sequence[Table], path: Path) -> None:
+    """Markers: accuracy over minutes, and the paper's."""
+    (table,) = tables
+    with _figure(path) as (figure, (axes,)):
+        for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
+            colour = BY_METHOD.get(label, other)
+            measured, reported = _gains(cells, None)
+            axes.scatter(*measured[:2], color=colour, s=46, label=label)
+            axes.scatter(*reported[:2], **{**REPORTED, "edgecolors": colour})
+        axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
+        axes.set(xscale="log", xlabel="minutes", ylabel="top-1 accuracy, %")
+        _finish(figure, tables)
+
+
+FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
+
+
+@contextmanager
+def _figure(path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False) -> Iterator[tuple[Any, list[Any]]]:
+    """A figure with panels side by side (no box, a light grid), written at the end; the same figure, the same bytes."""
+    plt = pyplot()
+    figure, (grid,) = plt.subplots(1, panels, figsize=(width, 4.2), layout="constrained", sharey=share_y, squeeze=False)
+    for axes in grid:
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", alpha=0.25)
+        axes.set_axisbelow(True)
+    content, kind = io.BytesIO(), path.suffix.lower().removeprefix(".")
+    # The metadata that would change with every run has a different name in each format.
+    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    try:
+        yield figure, list(grid)
+        with plt.rc_context({"svg.hashsalt": "acclimate"}):
+            figure.savefig(content, format=kind, dpi=100, metadata=undated[kind])
+    finally:
+        plt.close(figure)
+    with writing(path):
+        write_atomically(path, content.getvalue())
+
+
+def _finish(figure: Any, tables: Sequence[Table]) -> None:
+    """Titles of the panels, and one legend for all of them."""
+    for axes, table in zip(figure.axes, tables, strict=True):
+        axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+
+
+def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[list[float], list[float]]:
+    """Measured and reported gains of a row over zero-shot, or the figures themselves without it; nan where absent."""
+
+    def gain(figure: float | None, base: float | None) -> float:
+        return float("nan") if figure is None or base is None else figure - base
+
+    pairs = list(zip(cells, zero_shot or [Cell(0.0, 0.0)] * len(cells), strict=True))
+    return [gain(a.measured, b.measured) for a, b in pairs], [gain(a.reported, b.reported) for a, b in pairs]
+
+
+def _colours(count: int) -> list[str]:
+    return [*COLOURS[1:], GREY] * (1 + count // len(COLOURS))

@@ -1,48 +1,53 @@
-"""The protocol: each sample is answered once, in order, and may be learnt from; no second pass.
+"""The protocol: each sample is answered once, in order, and may then be learnt from; there is no second pass.
 
-Many adapters can watch the same pass: what the zero-shot model says of a batch is computed once and shown to all.
+Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from time import perf_counter
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, move, softmax_and_entropy, to_host, unit_rows
-from acclimate.bench.metrics import (
-    accuracy_over_time,
-    early_phase,
-    expected_calibration_error,
-    mean_per_class_recall,
-    squared_errors,
-)
-from acclimate.errors import InputError
-from acclimate.evidence import Evidence, observe_unit
-from acclimate.methods.base import Adapter
+from acclimate.arrays import HostArray, softmax_and_entropy, to_host
+from acclimate.bench import Advance
+from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
+from acclimate.bench.orders import take_order
+from acclimate.errors import InputError, MissingExtraError
+from acclimate.evidence import Head
+from acclimate.methods import Adapter, check_settings, create, find_method, require
+from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
-from acclimate.views import REDUCERS
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A method with its settings."""
+
+    method: str
+    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
+    settings_name: str = ""  # in results; "" for "paper" if the settings are the defaults, else for "custom"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All settings with their values."""
+        return {**find_method(self.method).default_settings(), **self.settings}
 
 
 @dataclass(frozen=True)
 class Run:
-    """Answers of one adapter to one stream, in the order taken.
+    """The answers of one adapter to one stream, in the order taken."""
 
-    Attributes:
-        order: (n,) positions of the samples in the stream.
-        labels: (n,) their true classes; None where unknown.
-        top: (n, up to 5) classes by falling logit.
-        confidence: (n,) softmax probability of the first.
-        errors: (n,) Brier's score of each answer; None without labels.
-        wall_s: seconds that zero-shot and adapter together took.
-    """
-
-    order: HostArray
-    labels: HostArray | None
-    top: HostArray
-    confidence: HostArray
-    errors: HostArray | None
-    wall_s: float
+    order: HostArray  # (n,) positions of the samples in the stream
+    labels: HostArray | None  # (n,) true classes; None if unknown
+    top: HostArray  # (n, up to 5) classes by decreasing logit
+    confidence: HostArray  # (n,) softmax probability of the first class
+    errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
+    wall_s: float  # seconds taken by zero-shot and adapter together
 
     @property
     def predictions(self) -> HostArray:
@@ -51,12 +56,12 @@ class Run:
 
     @property
     def correct(self) -> HostArray:
-        """(n,) whether each answer was right."""
+        """(n,) whether each answer is right."""
         return np.asarray(self.predictions == self.labels)
 
     def scores(self) -> dict[str, float]:
-        """Scores as fractions, by name; none without labels."""
-        if self.labels is None or self.errors is None:
+        """Scores by name, as fractions; empty without labels."""
+        if self.labels is None:
             return {}
         return {
             "acc1": float(self.correct.mean()),
@@ -67,82 +72,81 @@ class Run:
             "early": float(self.correct[: early_phase(len(self.order))].mean()),
         }
 
-    def retaken(self, order: HostArray) -> "Run":
-        """The same answers in another order; for methods whose answers do not depend on it."""
-        places = np.argsort(self.order)[order]
-        labels, errors = (None if each is None else each[places] for each in (self.labels, self.errors))
-        return Run(order, labels, self.top[places], self.confidence[places], errors, self.wall_s)
 
-    def over_time(self) -> HostArray:
-        """Accuracy in equal parts of the stream."""
-        return accuracy_over_time(self.correct)
+class Outcome(NamedTuple):
+    """One variant on one stream: the adapter after the last order, and the run in each order."""
+
+    variant: Variant
+    adapter: Adapter
+    runs: dict[str, Run]
+    batch_size: int
+    device: str
 
 
-def run(
-    adapters: Sequence[Adapter],
+def compare(
     stream: FeatureStream,
-    order: HostArray,
+    variants: Sequence[Variant],
+    orders: Sequence[str] = ("stored",),
     batch_size: int = 256,
-    reducer: str = "confident-mean",
-    progress: Callable[[int], None] = lambda samples: None,
-) -> list[Run]:
-    """Show a stream once to adapters that share its class vectors.
+    device: str = "numpy",
+    progress: Advance = lambda samples: None,
+) -> list[Outcome]:
+    """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
-    Args:
-        adapters: each learns as it goes, unless frozen; the first one's class vectors say where the work is done.
-        stream: the samples; features (n, d), or (n, V, d) for V views a sample.
-        order: (n,) the order to take them in.
-        batch_size: rows a step, views counted; the answers do not depend on it.
-        reducer: how views become one piece of evidence, by its name in `acclimate.views.REDUCERS`.
-        progress: called with the number of samples done after each step, for each adapter.
+    The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
+    `progress` is called with the number of samples done, for each adapter.
     """
-    if reducer not in REDUCERS:
-        raise InputError(f"unknown reducer {reducer!r}; there are: {', '.join(REDUCERS)}.")
-    views = stream.features.shape[1] if stream.features.ndim == 3 else 1
-    size = max(1, batch_size // views)
+    head = _on_device(stream.head, device)
+    every = [Variant("zero-shot"), *variants]
+    for variant in every:
+        require(find_method(variant.method), views=stream.views > 1)
+    runs: list[dict[str, Run]] = [{} for _ in every]
+    adapters: list[Adapter] = []
+    for order in orders:
+        positions = take_order(order, len(stream), stream.labels, stream.domains, stream.order)
+        adapters = [create(variant.method, head, **variant.settings) for variant in every]
+        for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
+            known[order] = run
+    return [Outcome(*each, batch_size, device) for each in zip(every, adapters, runs, strict=True)]
+
+
+def _run_pass(
+    adapters: Sequence[Adapter], stream: FeatureStream, order: HostArray, batch_size: int, progress: Advance
+) -> list[Run]:
+    """One pass over a stream, shared by adapters of one head."""
+    size = max(1, batch_size // stream.views)
+    labels = None if stream.labels is None else stream.labels[order]
     answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
     seconds = np.zeros(len(adapters))
     for start in range(0, len(order), size):
-        batch = order[start : start + size]
-        truth = None if stream.labels is None else stream.labels[batch]
+        batch = slice(start, start + size)
         began = perf_counter()
-        evidence = _observe(stream.features[batch], adapters[0], reducer)
+        evidence = adapters[0].head.observe(stream.features[order[batch]])
         seconds += perf_counter() - began
         for i, adapter in enumerate(adapters):
             began = perf_counter()
-            logits = to_host(adapter.adapt(evidence))
+            logits = to_host(adapter.adapt(evidence).logits)
             seconds[i] += perf_counter() - began
-            answers[i].append(_answers(logits, truth))
-            progress(len(batch))
-    labels = None if stream.labels is None else stream.labels[order]
+            probs = softmax_and_entropy(logits)[0]
+            errors = np.empty(0) if labels is None else squared_errors(probs, labels[batch])
+            answers[i].append((top_classes(logits, 5), probs.max(axis=1), errors))
+            progress(len(logits))
     runs = []
-    for parts, wall_s in zip(answers, seconds, strict=True):
-        top, confidence, *errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-        runs.append(Run(order, labels, top, confidence, errors[0] if errors else None, float(wall_s)))
+    for parts, wall_s in zip(answers, seconds.tolist(), strict=True):
+        top, confidence, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
+        runs.append(Run(order, labels, top, confidence, errors, wall_s))
     return runs
 
 
-def _observe(features: HostArray, adapter: Adapter, reducer: str) -> Evidence:
-    """What the zero-shot model says of a batch, where the adapter lives."""
-    vectors = adapter.class_vectors
-    unit: Array = unit_rows(move(as_floats(features, "features"), vectors), "features")
-    look = observe_unit if unit.ndim == 2 else REDUCERS[reducer]
-    return look(unit, vectors, adapter.logit_scale, adapter.logit_bias)
-
-
-def _top(logits: HostArray, count: int) -> HostArray:
-    """The classes of the highest logits (n, up to count), the highest first and of equal ones the first."""
-    if logits.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
-        best = np.sort(np.argpartition(-logits, count - 1, axis=1)[:, :count], axis=1)
-    else:
-        best = np.broadcast_to(np.arange(logits.shape[1]), logits.shape)
-    by_logit = np.argsort(-np.take_along_axis(logits, best, axis=1), axis=1, kind="stable")
-    return np.take_along_axis(best, by_logit, axis=1)
-
-
-def _answers(logits: HostArray, truth: HostArray | None) -> tuple[HostArray, ...]:
-    """A batch's top five classes, confidences and, where the truth is known, squared errors."""
-    top = _top(logits, 5)
-    probs = softmax_and_entropy(logits)[0]
-    known = top, probs.max(axis=1)
-    return known if truth is None else (*known, squared_errors(probs, truth))
+def _on_device(head: Head, device: str) -> Head:
+    if device == "numpy":
+        return head
+    try:
+        import torch
+    except ImportError:
+        raise MissingExtraError(f"device {device!r} needs PyTorch: pip install torch, or use numpy.") from None
+    try:
+        return head.to(torch.asarray(head.class_vectors, device=device))
+    except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
+        reason = str(error).splitlines()[0]
+        raise InputError(f"cannot use device {device!r}: {reason}. Use numpy or cpu.") from error

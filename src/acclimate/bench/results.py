@@ -1,34 +1,43 @@
-"""Results as JSON: a superset of clip_benchmark's, so that its tools read them.
+"""Results as JSON files, a superset of clip_benchmark's format so that its tools can read them.
 
-What a second run would measure differently (times, memory) stands under one key, "cost"; the rest stays the same.
+Everything that differs between two runs of the same command (times, memory) is under one key, "cost".
 """
 
 import json
+import os
+import platform
+import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acclimate.bench.compare import Outcome
-from acclimate.bench.machine import hardware, peak_memory_mb, versions
-from acclimate.bench.metrics import cache_quality, changes, early_phase, worst_tenth
-from acclimate.bench.prequential import Run
-from acclimate.errors import InputError, RunError
-from acclimate.files import write_atomically
+from acclimate import __version__
+from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, learnt, worst_tenth
+from acclimate.bench.prequential import Outcome, Run, Variant
+from acclimate.errors import InputError
+from acclimate.files import write_atomically, writing
+from acclimate.sources.base import parse_order
 from acclimate.stream import FeatureStream
 
-OF_FILE = "those of the feature file"  # prompts that nobody knows but who made the file
+OF_FILE = "those of the feature file"  # prompts that only the author of a feature file knows
 METRICS = ("acc1", "acc5", "mean_per_class_recall")
-KEYS = {"dataset", "model", "metrics", "method", "config", "baseline", "cost"}  # by which a result is known
+PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch")
+DIGITS = 6  # further digits depend on the machine's arithmetic, not on the method
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one method scored on one stream, over one or many orders, with zero-shot beside it.
+    """The scores of one method on one stream. The fields are the keys of the JSON file.
 
-    Scores, changes and curves are means over the orders; what needs labels is None or empty without them.
+    Scores, changes and curves are means over the orders; those that need labels are None without labels. `baseline` and
+    `cost["baseline_s"]` are the scores and the time of zero-shot on the same samples in the same orders.
+    docs/benchmarks.md describes each key.
     """
 
     dataset: str
@@ -38,195 +47,182 @@ class Result:
     config: dict[str, Any]
     prompts: str
     views: int
-    reducer: str | None
     classes: int
     n: int
     n_skipped: int
-    orders: tuple[str, ...]
-    scores: tuple[dict[str, float], ...]
+    metrics: dict[str, float | None]
     baseline: dict[str, float] | None
-    changes: dict[str, float | None]
+    gain: float | None
+    changed: float
+    helpful: float | None
+    harmful: float | None
+    ece: float | None
+    brier: float | None
+    early: dict[str, float | None]
     over_time: dict[str, list[float]] | None
-    caches: dict[str, dict[str, float | int | None]]
+    learnt: dict[str, dict[str, float | int | None]]
+    order: str
+    seed: int | None
+    orders: dict[str, Any]
     batch_size: int
     precision: str
     device: str
-    wall_s: float
-    baseline_s: float
-    encode_s: float | None
+    versions: dict[str, str]
+    hardware: str
+    cost: dict[str, float | None]
+    pretrained: str = ""
+    task: str = "zeroshot_classification"
+    language: str = "en"
 
-    def mean(self, score: str) -> float | None:
-        """A score's mean over the orders."""
-        return float(np.mean([scores[score] for scores in self.scores])) if self.scores[0] else None
-
-    @property
-    def gain(self) -> float | None:
-        """Accuracy above zero-shot."""
-        accuracy = self.mean("acc1")
-        return None if accuracy is None or self.baseline is None else accuracy - self.baseline["acc1"]
-
-    @property
-    def samples_per_s(self) -> float:
-        """Samples adapted a second, encoder not counted."""
-        return self.n * len(self.orders) / self.wall_s
-
-    def spread(self) -> dict[str, Any] | None:
-        """Mean, standard deviation and worst tenth of the accuracy over many orders."""
-        if len(self.scores) < 2 or not self.scores[0]:
-            return None
-        accuracies = np.array([scores["acc1"] for scores in self.scores])
-        return {
-            "mean": float(accuracies.mean()),
-            "sd": float(accuracies.std(ddof=1)),
-            "worst_tenth": worst_tenth(accuracies),
-            "acc1": accuracies.tolist(),
-        }
-
-    def as_json(self) -> dict[str, Any]:
-        """The result as JSON holds it."""
-        single = self.orders[0] if len(self.orders) == 1 else None
-        seed = single.partition(":")[2] if single else ""
-        return {
-            "dataset": self.dataset,
-            "model": self.model,
-            "pretrained": "",
-            "task": "zeroshot_classification",
-            "language": "en",
-            "metrics": {name: self.mean(name) for name in METRICS},
-            "method": self.method,
-            "settings": self.settings,
-            "config": self.config,
-            "prompts": self.prompts,
-            "views": self.views,
-            "reducer": self.reducer,
-            "order": single or "many",
-            "seed": int(seed) if seed else None,
-            "orders": {"names": self.orders, **(self.spread() or {})},
-            "n": self.n,
-            "n_skipped": self.n_skipped,
-            "classes": self.classes,
-            "baseline": self.baseline,
-            "gain": self.gain,
-            **self.changes,
-            "ece": self.mean("ece"),
-            "brier": self.mean("brier"),
-            "early": {"n": early_phase(self.n), "acc1": self.mean("early")},
-            "over_time": self.over_time,
-            "caches": self.caches,
-            "batch_size": self.batch_size,
-            "precision": self.precision,
-            "device": self.device,
-            "versions": versions(),
-            "hardware": hardware(self.device),
-            "cost": {
-                "wall_s": self.wall_s,
-                "baseline_s": self.baseline_s,
-                "ms_per_image": 1000 / self.samples_per_s,
-                "samples_per_s": self.samples_per_s,
-                "encode_s": self.encode_s,
-                "peak_memory_mb": peak_memory_mb(self.device),
-            },
-        }
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Result":
+        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError."""
+        return cls(**{field.name: content[field.name] for field in fields(cls)})
 
 
 def summarise(
-    dataset: str,
-    stream: FeatureStream,
-    outcome: Outcome,
-    zero_shot: Outcome,
-    *,
-    settings: str | None = None,
-    prompts: str | None = None,
-    encode_s: float | None = None,
+    dataset: str, stream: FeatureStream, outcome: Outcome, zero_shot: Outcome, prompts: str = OF_FILE
 ) -> Result:
-    """Score one method's outcome on a stream, with zero-shot's beside it.
-
-    Args:
-        dataset: its name.
-        stream: the samples.
-        outcome: the method's.
-        zero_shot: zero-shot's on the same stream.
-        settings: what the settings are called, such as "authors-per-dataset"; "paper" for a method's defaults and
-            "custom" for others when not given.
-        prompts: what the prompts are called; those that a feature file was made with when not given.
-        encode_s: seconds that encoding the images took, where they were encoded for this stream.
-    """
-    adapter, known = outcome.adapter, stream.metadata
+    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names."""
+    adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
     runs = list(outcome.runs.values())
-    unadapted = next(iter(zero_shot.runs.values()))
-    beside = [unadapted.retaken(run.order) for run in runs]
-    many_views = stream.features.ndim == 3
-    return Result(
+    baselines = list(zero_shot.runs.values())
+    scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
+    wall_s = sum(run.wall_s for run in runs)
+    per_s = len(stream) * len(runs) / wall_s
+    result = Result(
         dataset=dataset,
-        model=known.get("encoder", "unknown"),
-        method=adapter.name,
-        settings=settings or ("paper" if adapter.config == type(adapter).Config() else "custom"),
-        config=asdict(adapter.config),
-        prompts=prompts or OF_FILE,
-        views=stream.features.shape[1] if many_views else 1,
-        reducer=outcome.reducer if many_views else None,
-        classes=len(stream.class_names),
+        model=stream.encoder or "unknown",
+        method=variant.method,
+        settings=variant.settings_name or ("paper" if variant.config == Variant(variant.method).config else "custom"),
+        config=variant.config,
+        prompts=prompts,
+        views=stream.views,
+        classes=len(stream.head),
         n=len(stream),
-        n_skipped=int(known.get("n_skipped", 0)),
-        orders=tuple(outcome.runs),
-        scores=tuple(run.scores() for run in runs),
-        baseline=_mean([run.scores() for run in beside]) or None,
-        changes=_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, beside, strict=True)]),
-        over_time=None if stream.labels is None else {"acc1": _curve(runs), "baseline": _curve(beside)},
-        caches=cache_quality(adapter.dump(), len(stream.class_names), runs[-1].labels),
+        n_skipped=stream.skipped,
+        metrics={name: scores.get(name) for name in METRICS},
+        baseline=baseline or None,
+        gain=scores["acc1"] - baseline["acc1"] if scores else None,
+        **_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, baselines, strict=True)]),
+        ece=scores.get("ece"),
+        brier=scores.get("brier"),
+        early={"n": early_phase(len(stream)), "acc1": scores.get("early")},
+        over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
+        learnt=learnt(adapter, runs[-1].labels),
+        order=names[0] if len(names) == 1 else "many",
+        seed=parse_order(names[0])[1] if len(names) == 1 else None,
+        orders={"names": names, **_spread(runs)},
         batch_size=outcome.batch_size,
-        precision=str(adapter.class_vectors.dtype).removeprefix("torch."),
+        precision=str(adapter.head.class_vectors.dtype).removeprefix("torch."),
         device=outcome.device,
-        wall_s=sum(run.wall_s for run in runs),
-        baseline_s=unadapted.wall_s,
-        encode_s=encode_s,
+        versions=versions(),
+        hardware=hardware(outcome.device),
+        cost={
+            "wall_s": wall_s,
+            "baseline_s": sum(run.wall_s for run in baselines),
+            "ms_per_image": 1000 / per_s,
+            "samples_per_s": per_s,
+            "encode_s": stream.encode_s,
+            "peak_memory_mb": peak_memory_mb(outcome.device),
+        },
     )
+    return Result(**_rounded(asdict(result)))
 
 
-def write_json(results: Sequence[Result], path: Path) -> None:
-    """Write one result as an object, several as a list with one result a line."""
-    content = [_rounded(result.as_json()) for result in results]
+def write_results(results: Sequence[Result], path: Path) -> None:
+    """Write one result as a JSON object, several as a list with one result per line."""
+    content = [asdict(result) for result in results]
     lines = ",\n".join(json.dumps(each) for each in content)
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
-    try:
+    with writing(path):
         write_atomically(path, text.encode() + b"\n")
-    except OSError as error:
-        raise RunError(f"cannot write {path}: {error.strerror or error}.") from error
 
 
-def read_results(folder: Path) -> list[dict[str, Any]]:
-    """Every result in the JSON files below a folder, or in one file, by path; JSON of other kinds is left alone."""
-    paths = sorted(folder.rglob("*.json")) if folder.is_dir() else [folder]
-    results: list[dict[str, Any]] = []
-    for path in paths:
+def read_results(path: Path) -> list[Result]:
+    """All results in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
+    paths = sorted(path.rglob("*.json")) if path.is_dir() else [path]
+    results: list[Result] = []
+    for each in paths:
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json.loads(each.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise InputError(f"{path} cannot be read as JSON ({error}); remove it or run again.") from error
-        content = content if isinstance(content, list) else [content]
-        results += [each for each in content if isinstance(each, dict) and each.keys() >= KEYS]
+            raise InputError(f"cannot read {each} as JSON ({error}); remove it or run again.") from error
+        for candidate in content if isinstance(content, list) else [content]:
+            with suppress(KeyError, TypeError):
+                results.append(Result.from_json(candidate))
     if not results:
-        raise InputError(f"no results in {folder}; `acclimate bench`, `reproduce` and `run --json` write them.")
+        raise InputError(f"no results in {path}; `acclimate bench`, `reproduce` and `run --json` write them.")
     return results
 
 
+@cache
+def versions() -> dict[str, str]:
+    """Versions of everything that can change a result: this library, Python, array and model libraries."""
+    found = {"acclimate": __version__, "python": platform.python_version()}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
+
+
+@cache
+def hardware(device: str) -> str:
+    """The processor, the number of cores, and the GPU if the device is one."""
+    processor = platform.machine()
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    words = f"{processor}, {os.cpu_count()} cores"
+    if device.startswith("cuda"):
+        import torch
+
+        words += f", {torch.cuda.get_device_name(device)}"
+    return words
+
+
+def peak_memory_mb(device: str) -> float | None:
+    """Peak memory of the process, or of its tensors on a GPU; None if the system does not report it."""
+    if device.startswith("cuda"):
+        import torch
+
+        return float(torch.cuda.max_memory_allocated(device) / 1e6)
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kibibytes elsewhere
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
 def _rounded(value: Any) -> Any:
-    """Floats to six digits after the point: what follows depends on the machine's arithmetic, not on the method."""
     if isinstance(value, dict):
         return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, list):
         return [_rounded(each) for each in value]
-    return round(value, 6) if isinstance(value, float) else value
+    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The mean of every number over many dicts with the same keys; None where there is none."""
+    """The mean of every value over dicts with the same keys; None stays None."""
     return {
         key: None if value is None else float(np.mean([one[key] for one in each])) for key, value in each[0].items()
     }
 
 
-def _curve(runs: Sequence[Run]) -> list[float]:
+def _spread(runs: Sequence[Run]) -> dict[str, Any]:
+    """Mean, standard deviation and worst tenth of acc1 over several orders."""
+    if len(runs) < 2 or runs[0].labels is None:
+        return {}
+    accuracies = np.array([run.scores()["acc1"] for run in runs])
+    return {
+        "mean": float(accuracies.mean()),
+        "sd": float(accuracies.std(ddof=1)),
+        "worst_tenth": worst_tenth(accuracies),
+        "acc1": accuracies.tolist(),
+    }
+
+
+def _curve(runs: Sequence[Run]) -> Any:
     """Accuracy over time, averaged over the orders."""
-    curve: list[float] = np.mean([run.over_time() for run in runs], axis=0).tolist()
-    return curve
+    return np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()

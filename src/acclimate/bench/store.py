@@ -1,16 +1,17 @@
-"""The feature store: a dataset is encoded once for a model, and every method then runs on its features in seconds.
+"""The feature store: a dataset is encoded once per model, and every method then runs on its features in seconds.
 
-One folder holds `features.npy` (n, views, d), unit rows in float16, and `manifest.json`, which says what they are
-features of and how many are done. The folder's name ends in a fingerprint of the model with its preprocessing, the
-images with their labels and the views, so other features never pass for these. Prompts are no part of it: class vectors
-are made apart.
+One folder holds `features.npy` (n, views, d), unit rows in float16, and `manifest.json`, which describes the features
+and counts those that are done. The folder's name ends in a fingerprint of the model with its preprocessing, the images
+with their labels, and the views, so that features are never mistaken for others. Prompts are not part of it: class
+vectors are made separately.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 from typing import Any, BinaryIO
@@ -18,195 +19,161 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from acclimate.arrays import HostArray, unit_rows
+from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import Dataset, Listing
-from acclimate.bench.encode import iter_view_batches
 from acclimate.encoders import Encoder
-from acclimate.errors import RunError
-from acclimate.files import write_atomically
-from acclimate.prompts import class_vectors, prompts_for
+from acclimate.errors import InputError, RunError
+from acclimate.files import write_atomically, writing
+from acclimate.predict import encode_ahead, gpu_of
+from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 
-FORMAT = 1  # to be raised when the same images would be stored otherwise
+FORMAT = 1  # to be raised when the same images are stored differently
 SEED = 0  # of the views
-CHECKPOINT = 4096  # images, views counted, between two notes of what is done
+CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What datasets are encoded and run with."""
+
+    root: Path  # the folder of all datasets
+    model: str  # name of the encoder; also distinguishes encoders without a fingerprint
+    store: Path  # the folder of encoded features
+    prompts: str = "dataset"  # each dataset's template set, or the name of one set for all
+    views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and AugMix views of it
+    orders: tuple[str, ...] = ("seed:1",)  # to take the samples in; several give a mean and its spread
+    batch_size: int = 64  # images encoded at once, counting views
+    workers: int | None = None  # threads that read and augment images
+    device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
+    progress: Progress = silent
+
+    def __post_init__(self) -> None:
+        known = ("dataset", *template_sets())
+        if self.prompts not in known:
+            raise InputError(f"unknown prompts {self.prompts!r}; choose from {', '.join(known)}.")
+
+    def views_of(self, dataset: Dataset) -> int:
+        """The number of views per image."""
+        return dataset.views if self.views == "paper" else int(self.views)
 
 
 def stored_stream(
-    dataset: Dataset,
-    listing: Listing,
-    encoder: Encoder,
-    templates: str,
-    views: int,
-    store: Path,
-    *,
-    model: str = "",
-    batch_size: int = 64,
-    workers: int | None = None,
-    progress: Callable[[int], None] = lambda images: None,
+    setup: Setup, listing: Listing, encoder: Encoder, progress: Advance = lambda images: None
 ) -> FeatureStream:
-    """The features of a dataset with its labels and class vectors; encoded here unless they are in the store.
+    """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    Whatever stops the encoding, the next call goes on where it stopped.
-
-    Args:
-        dataset: whose images they are.
-        listing: its images.
-        encoder: the model.
-        templates: name of the set of templates.
-        views: per image; 1 for the image alone, else itself and `views - 1` AugMix views.
-        store: the folder of all features.
-        model: what results call the model; also tells models apart that have no fingerprint.
-        batch_size: images, views counted, encoded at once.
-        workers: threads that read and augment images.
-        progress: called with the number of images done.
-
-    Returns:
-        A stream with features (n, d), float32, for one view; (n, views, d), float16 and left on disk, for many.
-
-    Raises:
-        RunError: an image cannot be read. A score over fewer images would be a score of another dataset.
+    If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
+    view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
+    skip it would make a different dataset.
     """
-    device = gpu_of(encoder)
-    known = {
+    dataset, views = listing.dataset, setup.views_of(listing.dataset)
+    pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
+    description = {
         "format": FORMAT,
         "dataset": dataset.key,
-        "encoder": encoder.fingerprint or model,
+        "encoder": encoder.fingerprint or setup.model,
         "images": _fingerprint(listing),
         "shape": [len(listing), views, encoder.dim],
-        # Pillow and PyTorch round pixels differently.
-        "views": None if views == 1 else [SEED, VIEWS_VERSION, "pillow" if device is None else "torch"],
+        "views": None if views == 1 else [SEED, VIEWS_VERSION, pixels],
     }
-    name = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
-    folder = store / f"{dataset.key}-{views}-{name}"
-    encode_s = _encode_missing(folder, known, listing, encoder, batch_size, workers, device, progress)
+    name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
+    folder = setup.store / f"{dataset.key}-{views}-{name}"
+    encode_s = _encode_missing(folder, description, setup, listing, encoder, progress)
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
     if views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
-    names, prompts = _prompts(listing.class_names, templates)
+    templates = dataset.key if setup.prompts == "dataset" else setup.prompts
+    prompts: dict[str, list[str]] = {}
+    for label in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
+        (prompts[label if label not in prompts else f"{label} (2)"],) = prompts_for([label], templates)
     return FeatureStream(
-        features=features,
-        class_vectors=class_vectors(encoder, names, prompts),
-        logit_scale=encoder.logit_scale,
-        class_names=names,
+        features,
+        build_head(encoder, tuple(prompts), prompts),
         labels=listing.labels,
-        logit_bias=encoder.logit_bias,
-        metadata={
-            "encoder": model or encoder.fingerprint,
-            "class_vectors": templates,
-            "encode_s": repr(encode_s),
-            **listing.metadata,
-        },
+        domains=listing.domains,
+        encoder=setup.model,
+        prompts=templates,
+        encode_s=encode_s,
     )
 
 
-def gpu_of(encoder: Encoder) -> str | None:
-    """The GPU an encoder runs on, for the work around it; None if it runs on none."""
-    device = str(getattr(encoder, "device", "cpu"))
-    return device if device.startswith("cuda") else None
-
-
 def _encode_missing(
-    folder: Path,
-    known: dict[str, Any],
-    listing: Listing,
-    encoder: Encoder,
-    batch_size: int,
-    workers: int | None,
-    device: str | None,
-    progress: Callable[[int], None],
+    folder: Path, description: dict[str, Any], setup: Setup, listing: Listing, encoder: Encoder, progress: Advance
 ) -> float:
-    """Encode what is not done yet; the seconds that all of it took."""
-    views = known["shape"][1]
-    batch_images = max(1, batch_size // views)
-    done, encode_s = _done(folder, known)
+    """Encode the images that are not done yet; the seconds that all images took."""
+    shape = tuple(description["shape"])
+    done, encode_s = _done(folder, description)
     progress(done)
     if done == len(listing):
         return encode_s
     noted = done
     began = perf_counter() - encode_s
-    batches = iter_view_batches(
-        listing.paths[done:], encoder, views, SEED, workers, batch_images, first=done, device=device
+    batches = encode_ahead(
+        listing.paths[done:],
+        encoder,
+        views=shape[1],
+        seed=SEED,
+        batch_size=setup.batch_size,
+        workers=setup.workers,
+        start=done,
     )
-    try:
-        with _open(folder, known["shape"], done) as file:
-            try:
-                for batch, errors in batches:
-                    for path, error in zip(listing.paths[done : done + len(errors)], errors, strict=True):
-                        if error is not None:
-                            raise RunError(
-                                f"{path} cannot be read: {error}. Get it again and run again; it goes on here."
-                            )
-                    file.write(unit_rows(batch.astype(np.float32), "features").astype(np.float16).tobytes())
-                    done += len(batch)
-                    progress(len(batch))
-                    if (done - noted) * views >= CHECKPOINT:
-                        _note(folder, file, known, done, perf_counter() - began)
-                        noted = done
-            finally:
-                # Batches are whole, so that the next call cuts the images as this one would have, and rounds alike.
-                encode_s = perf_counter() - began
-                _note(folder, file, known, done, encode_s)
-    except OSError as error:
-        raise RunError(f"cannot write to {folder}: {error.strerror or error}; make room or change --store.") from error
+    with _open(folder, shape, done) as file:
+        try:
+            for batch in batches:
+                for path, error in zip(batch.names, batch.errors, strict=True):
+                    if error is not None:
+                        raise RunError(f"{path} cannot be read: {error}. Get it again; the next run continues here.")
+                file.write(unit_rows(batch.features.astype(np.float32), "features").astype(np.float16).tobytes())
+                done += len(batch.names)
+                progress(len(batch.names))
+                if (done - noted) * shape[1] >= CHECKPOINT:
+                    _note(folder, file, description, done, perf_counter() - began)
+                    noted = done
+        finally:
+            # Only whole batches are written, so the next call makes the same batches and rounds the same way.
+            encode_s = perf_counter() - began
+            _note(folder, file, description, done, encode_s)
     return encode_s
 
 
-def _open(folder: Path, shape: Sequence[int], done: int) -> BinaryIO:
-    """The file of features, made if it is not there, at the place of the next image.
+@contextmanager
+def _open(folder: Path, shape: tuple[int, ...], done: int) -> Iterator[BinaryIO]:
+    """The file of features, created unless some are done, at the position of the next image.
 
-    It is written as a file, not through a memory map, in which a full disk would end the process.
+    It is written as a file and not through a memory map, in which a full disk would kill the process.
     """
     path = folder / "features.npy"
-    features = _features(path, shape)
-    if features is None:
+    with writing(f"to {folder}", hint="Free some space or choose a different store."):
         folder.mkdir(parents=True, exist_ok=True)
-        features = np.lib.format.open_memmap(path, "w+", np.float16, tuple(shape))
-    file = path.open("r+b")
-    file.seek(features.offset + done * features[0].nbytes)
-    return file
+        features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, shape)
+        with path.open("r+b") as file:
+            file.seek(features.offset + done * features[0].nbytes)
+            yield file
 
 
-def _features(path: Path, shape: Sequence[int]) -> Any:
-    """The features of a file as a memory map; None if it is not there, or damaged."""
-    with suppress(OSError, ValueError):
-        features = np.load(path, mmap_mode="r")
-        if list(features.shape) == shape:
-            return features
-    return None
-
-
-def _note(folder: Path, file: BinaryIO, known: dict[str, Any], done: int, encode_s: float) -> None:
-    """Say how far it is; only once those features are on the disk."""
+def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, encode_s: float) -> None:
+    """Update the manifest, once the features are on disk."""
     file.flush()
     os.fsync(file.fileno())
-    note = {**known, "done": done, "encode_s": encode_s}
-    write_atomically(folder / "manifest.json", json.dumps(note, indent=2).encode() + b"\n")
+    manifest = {**description, "done": done, "encode_s": encode_s}
+    write_atomically(folder / "manifest.json", json.dumps(manifest, indent=2).encode() + b"\n")
 
 
-def _done(folder: Path, known: dict[str, Any]) -> tuple[int, float]:
-    """How many images are encoded, and how long it took; none if what lies there is damaged."""
+def _done(folder: Path, description: dict[str, Any]) -> tuple[int, float]:
+    """How many images are encoded, and how many seconds they took; 0 if the store is damaged."""
     with suppress(OSError, ValueError, KeyError):
-        note = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-        if {key: note[key] for key in known} == known and _features(
-            folder / "features.npy", known["shape"]
-        ) is not None:
-            return int(note["done"]), float(note["encode_s"])
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        features = np.load(folder / "features.npy", mmap_mode="r")
+        if manifest.items() >= description.items() and list(features.shape) == description["shape"]:
+            return int(manifest["done"]), float(manifest["encode_s"])
     return 0, 0.0
 
 
 def _fingerprint(listing: Listing) -> str:
-    """Of the names of the images below their folder, and their labels, in order."""
+    """Of the image names below their folder and their labels, in order."""
     digest = hashlib.sha256()
     for path, label in zip(listing.paths, listing.labels.tolist(), strict=True):
         digest.update(f"{path.relative_to(listing.folder).as_posix()}\0{label}\n".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _prompts(class_names: Sequence[str], templates: str) -> tuple[tuple[str, ...], dict[str, list[str]]]:
-    """Names that differ, and their prompts: ImageNet says two pairs of classes alike, and so do their prompts."""
-    prompts: dict[str, list[str]] = {}
-    for name in class_names:
-        distinct = name if name not in prompts else f"{name} (2)"
-        (prompts[distinct],) = prompts_for([name], templates)
-    return tuple(prompts), prompts

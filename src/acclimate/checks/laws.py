@@ -18,12 +18,7 @@ from acclimate.methods import Adapter, load_state, merge_states, save_state
 
 
 class Trial:
-    """A method with settings, and a small stream to try it on; with views for methods that need them.
-
-    Args:
-        method: a subclass of `Adapter`.
-        **settings: its settings.
-    """
+    """A method with its settings, and a small stream to try it on; with views for methods that need them."""
 
     def __init__(self, method: type[Adapter], **settings: Any) -> None:
         self.method = method
@@ -56,7 +51,7 @@ def answers_do_not_depend_on_batches(trial: Trial) -> None:
 
 
 def ties_are_stable(trial: Trial) -> None:
-    """Samples that come again and again, equal in every respect, do not make answers depend on batches."""
+    """Answers do not depend on batches even if the same samples repeat."""
     _same_for_any_cut(trial, np.concatenate([trial.features[:5]] * 12))
 
 
@@ -85,8 +80,8 @@ def inputs_stay_untouched(trial: Trial) -> None:
     )
 
 
-def saved_state_goes_on_exactly(trial: Trial) -> None:
-    """An adapter that was saved and loaded goes on bit for bit as if nothing had happened."""
+def saved_state_continues_exactly(trial: Trial) -> None:
+    """A saved and loaded adapter continues bit for bit as if nothing had happened."""
     adapter = trial.warm()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.safetensors"
@@ -98,7 +93,7 @@ def saved_state_goes_on_exactly(trial: Trial) -> None:
 
 
 def reset_is_new(trial: Trial) -> None:
-    """A reset adapter cannot be told from a new one."""
+    """A reset adapter is indistinguishable from a new one."""
     adapter, new = trial.adapter(), trial.adapter()
     adapter.step(trial.features[::-1])
     adapter.freeze()
@@ -107,8 +102,8 @@ def reset_is_new(trial: Trial) -> None:
     _assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")
 
 
-def pickled_adapter_goes_on_exactly(trial: Trial) -> None:
-    """An adapter that was pickled goes on bit for bit as if nothing had happened."""
+def pickled_adapter_continues_exactly(trial: Trial) -> None:
+    """A pickled and unpickled adapter continues bit for bit as if nothing had happened."""
     adapter = trial.warm()
     copied = pickle.loads(pickle.dumps(adapter))
     _assert_same_state(adapter, copied)
@@ -116,14 +111,14 @@ def pickled_adapter_goes_on_exactly(trial: Trial) -> None:
 
 
 def a_move_keeps_what_was_learnt(trial: Trial) -> None:
-    """An adapter that moves to another precision, as to another device, goes on with what it learnt."""
+    """An adapter that moves to another precision (or device) keeps what it has learnt."""
     adapter, reference = trial.warm(), trial.warm()
     adapter.to(np.empty(0, np.float64))
     _assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
 
 
 def entries_follow_the_changes(trial: Trial) -> None:
-    """A method that keeps entries says which samples a batch brought in and which it pushed out."""
+    """A method that keeps entries reports which samples each batch added and which it removed."""
     adapter = trial.adapter()
     held = {name: set[int]() for name in adapter.entries()}
     for start in range(0, 180, 20):
@@ -149,29 +144,17 @@ def memory_is_bounded(trial: Trial) -> None:
 
 def union_merge_is_exact(trial: Trial) -> None:
     """Merging is commutative, associative and idempotent to the bit, and shards merge to the state of the stream."""
-    whole, shards = _whole_and_shards(trial)
-    a, b, c = shards
-    merge = merge_states
-    _assert_same_learning(merge([a, b]), merge([b, a]), "merging is not commutative")
-    _assert_same_learning(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
-    _assert_same_learning(merge([a, a]), merge([a]), "merging is not idempotent")
-    _assert_same_learning(merge([merge([a, b]), b]), merge([a, b]), "merging twice is not merging once")
-    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
-    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
+    a, b = _check_merge(trial, _assert_same_learning)
+    _assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
+    _assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
 
 
 def sum_merge_counts_once(trial: Trial) -> None:
     """Merging is a sum up to rounding, shards merge to the state of the stream, and an origin cannot count twice."""
-    whole, shards = _whole_and_shards(trial)
-    a, b, c = shards
-    merge = merge_states
-    _assert_similar_state(merge([a, b]), merge([b, a]), "merging in another order")
-    _assert_similar_state(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging in other groups")
-    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
-    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
-    for twice in ([a, a], [merge([a, b]), b]):
+    a, b = _check_merge(trial, _assert_similar_state)
+    for twice in ([a, a], [merge_states([a, b]), b]):
         try:
-            merge(twice)
+            merge_states(twice)
         except InputError:
             continue
         raise AssertionError("an origin that was merged twice counted twice")
@@ -223,7 +206,7 @@ def bad_input_changes_nothing(trial: Trial) -> None:
 
 
 def classes_come_and_go(trial: Trial) -> None:
-    """Classes can be added and removed in mid-stream; removing what was just added changes nothing."""
+    """Classes can be added and removed during a stream; adding and then removing a class changes nothing."""
     adapter, reference = trial.warm(), trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     assert adapter.step(trial.features[:1]).shape == (1, 8), "two classes were added to 6, logits must be (1, 8)"
@@ -240,8 +223,8 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     ties_are_stable,
     same_stream_same_answers,
     inputs_stay_untouched,
-    saved_state_goes_on_exactly,
-    pickled_adapter_goes_on_exactly,
+    saved_state_continues_exactly,
+    pickled_adapter_continues_exactly,
     a_move_keeps_what_was_learnt,
     reset_is_new,
     entries_follow_the_changes,
@@ -264,7 +247,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter]) -> str | None:
     if law is sum_merge_counts_once and method.merges != "sum":
         return f"its merge rule is {method.merges}"
     found = getattr(sys.modules.get(method.__module__), method.__name__, None)
-    if law is pickled_adapter_goes_on_exactly and found is not method:
+    if law is pickled_adapter_continues_exactly and found is not method:
         return "pickle finds only classes at the top of a module"
     for need in sorted(method.needs - {"views"}):
         return f"it needs {need}, which the trial does not have"
@@ -295,7 +278,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
         raise InputError(f"cannot skip {sorted(unknown) or 'a law without a reason'}; name a law of LAWS and say why.")
     for law in LAWS:
         if reason := skip.get(law.__name__) or why_not(law, method):
-            print(f"skipped {law.__name__!r}: {reason}")  # noqa: T201 (so that nobody takes it for kept)
+            print(f"skipped {law.__name__!r}: {reason}")  # noqa: T201 (a skipped law must not look like a kept one)
             continue
         try:
             law(Trial(method, **settings))
@@ -304,15 +287,20 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
             raise AssertionError(f"{method.__name__} breaks the law {law.__name__!r}: {what}") from error
 
 
-def _whole_and_shards(trial: Trial) -> tuple[Adapter, list[Adapter]]:
-    """An adapter that saw the stream, and three that saw a part each."""
-    whole = trial.adapter()
+def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) -> tuple[Adapter, Adapter]:
+    """What both merge rules promise of three shards of a stream; two of the shards."""
+    merge, whole = merge_states, trial.adapter()
     whole.step(trial.features, ids=np.arange(180))
     shards = []
     for name, part in (("a", slice(0, 50)), ("b", slice(50, 110)), ("c", slice(110, 180))):
         shards.append(trial.adapter(origin=name))
         shards[-1].step(trial.features[part], ids=np.arange(180)[part])
-    return whole, shards
+    a, b, c = shards
+    same(merge([a, b]), merge([b, a]), "merging is not commutative")
+    same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
+    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
+    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
+    return a, b
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:

@@ -8,7 +8,7 @@ from acclimate.stream import FeatureStream
 
 
 def shifted_stream(samples: int = 3000, classes: int = 20, dim: int = 64, seed: int = 0) -> FeatureStream:
-    """Draw a labelled stream with a shift in mid-stream; the same seed gives the same stream.
+    """Generate a labelled stream whose samples shift after a third; the same seed gives the same stream.
 
     Each class has a true direction. Its class vector is a noisy copy of it (text describes images imperfectly), its
     samples scatter around it, and after a third of the stream they scatter around another place, of which the class

@@ -1,7 +1,4 @@
-"""Result files: csv, jsonl or parquet, appended batch by batch, so that what they hold is always complete.
-
-A format turns predictions into lines; an output is the file that the lines are appended to.
-"""
+"""Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times."""
 
 import io
 import json
@@ -50,67 +47,31 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
     return record | {"predictions": answers}
 
 
-class Csv:
-    """One line per prediction, the best labels in columns.
-
-    Args:
-        top_k: number of labels in a row.
-    """
-
-    def __init__(self, top_k: int) -> None:
-        self._ranks = ["", *(f"_{rank}" for rank in range(2, top_k + 1))]
-        answers = [f"{column}{rank}" for rank in self._ranks for column in ("label", "score")]
-        self._columns = ["file", *answers, *(column for column in COLUMNS if column not in ("file", *answers))]
-        self.header = self._line(dict(zip(self._columns, self._columns, strict=True)))
-
-    def render(self, predictions: Iterable[Prediction]) -> str:
-        """Predictions as lines."""
-        lines = []
-        for record in map(to_record, predictions):
-            for rank, answer in zip(self._ranks, record["predictions"], strict=False):
-                record |= {f"{column}{rank}": value for column, value in answer.items()}
-            lines.append(self._line(record))
-        return "".join(lines)
-
-    def _line(self, record: dict[str, Any]) -> str:
-        return ",".join(_csv_cell(record.get(column)) for column in self._columns) + "\n"
+def csv_columns(top_k: int) -> list[str]:
+    """The columns of csv results: the label and score of each rank follow the file."""
+    more = [f"{column}_{rank}" for rank in range(2, top_k + 1) for column in ("label", "score")]
+    return ["file", "label", "score", *more, *(name for name in COLUMNS if name not in ("file", "label", "score"))]
 
 
-class JsonLines:
-    """One JSON object per prediction and line, the best labels in a list."""
-
-    header = ""
-
-    def render(self, predictions: Iterable[Prediction]) -> str:
-        """Predictions as lines."""
-        return "".join(json.dumps(to_record(each), ensure_ascii=False) + "\n" for each in predictions)
-
-
-class Output:
-    """Where predictions go. This base class drops them: nothing is written, and nothing can be resumed."""
-
-    checkpoint: Path | None = None  # a file beside the results while they are incomplete
-
-    def open(self, offset: int = 0) -> None:
-        """Begin, or cut the results back to `offset` to resume."""
-
-    def write(self, predictions: Sequence[Prediction]) -> None:
-        """Append predictions, all or none."""
-
-    def sync(self) -> int:
-        """Make the results durable; returns the offset of their end."""
-        return 0
-
-    def finish(self) -> None:
-        """Complete the results, and remove what only an incomplete run needs."""
+def csv_lines(predictions: Iterable[Prediction], columns: Sequence[str]) -> str:
+    """One line of csv per prediction."""
+    lines = []
+    for record in map(to_record, predictions):
+        for rank, answer in enumerate(record["predictions"], start=1):
+            record |= {f"{column}_{rank}": value for column, value in answer.items()}
+        lines.append(",".join(_csv_cell(record.get(column)) for column in columns) + "\n")
+    return "".join(lines)
 
 
-class FileOutput(Output):
-    """A result file, which is open only while it is written to. Parquet is made at the end, of JSON lines beside it.
+def json_lines(predictions: Iterable[Prediction]) -> str:
+    """One line of JSON per prediction, the best labels in a list."""
+    return "".join(json.dumps(to_record(each), ensure_ascii=False) + "\n" for each in predictions)
 
-    Args:
-        path: the file; the format is chosen by its suffix: .csv, .jsonl or .parquet.
-        top_k: number of labels in a row.
+
+class ResultFile:
+    """A csv, jsonl or parquet file with `top_k` labels per row; parquet is made at the end, from a file of JSON lines.
+
+    The file is open only while it is written to.
     """
 
     def __init__(self, path: Path, top_k: int) -> None:
@@ -121,8 +82,8 @@ class FileOutput(Output):
             raise MissingExtraError("parquet needs pyarrow: pip install 'acclimate[parquet]'.")
         self.path = path
         self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix == ".parquet" else path
-        self.format = Csv(top_k) if suffix == ".csv" else JsonLines()
-        self.checkpoint: Path = path.with_name(f"{path.name}.checkpoint")
+        self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
+        self._columns = csv_columns(top_k) if suffix == ".csv" else []
 
     def open(self, offset: int = 0) -> None:
         """Begin a new file, or cut the file back to `offset` bytes."""
@@ -132,11 +93,12 @@ class FileOutput(Output):
             if offset:
                 os.truncate(self.lines, offset)
             else:
-                self.lines.write_text(self.format.header, encoding="utf-8", newline="")
+                self.lines.write_bytes(f"{','.join(self._columns)}\n".encode() if self._columns else b"")
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
-        content = memoryview(self.format.render(predictions).encode())
+        text = csv_lines(predictions, self._columns) if self._columns else json_lines(predictions)
+        content = memoryview(text.encode())
         with writing(self.path, hint=HINT), open(self.lines, "r+b", buffering=0) as file:
             end = file.seek(0, os.SEEK_END)
             try:
@@ -159,7 +121,7 @@ class FileOutput(Output):
         if self.lines != self.path:
             with writing(self.path, hint=HINT):
                 write_atomically(self.path, _to_parquet(self.lines))
-        self.checkpoint.unlink(missing_ok=True)
+        self.checkpoint.unlink(missing_ok=True)  # before the lines that it is needed with
         if self.lines != self.path:
             self.lines.unlink(missing_ok=True)
 

@@ -9,14 +9,16 @@ from importlib.resources import files
 from pathlib import PurePath
 from string import Template
 
-from acclimate.classify.summary import BINS, Summary
+from acclimate.classify.run import Classification
+from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError
 from acclimate.files import write_atomically, writing
 from acclimate.images import open_image, thumbnail
-from acclimate.methods import Adapter, Entry
+from acclimate.methods import Adapter
 from acclimate.sources.base import Sample
 
 LABELS = 40  # labels in a table
+CHANGES = 20  # kinds of changed answers in a table
 ENTRIES = 3  # images shown per label and part of the state
 PICTURES = 200  # such images shown in all; the file stays under about 3 MB
 PIXELS = 112  # longer side of a thumbnail
@@ -25,30 +27,16 @@ LENGTH = 200  # characters shown of a name
 Picture = Callable[[int], str]  # from the index or id of an image to HTML
 
 
-def write_report(
-    path: str | os.PathLike[str],
-    *,
-    title: str,
-    summary: Summary,
-    adapter: Adapter,
-    samples: Sequence[Sample],
-    settings: Mapping[str, str],
-    first_id: int = 0,
-) -> None:
-    """Write a self-contained HTML page; equal input gives equal bytes.
+def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
+    """Write what a run has answered and learnt as a self-contained HTML page; equal input gives equal bytes.
 
-    Args:
-        path: the file to create or replace.
-        title: what was classified.
-        summary: of all predictions of the run.
-        adapter: the one that answered; what it has learnt is shown.
-        samples: the images of the run; those that are shown are read again.
-        settings: what to list at the end, such as options and versions, in this order.
-        first_id: id of the first image in the state of the adapter; images with smaller ids are of earlier runs.
+    The images that are shown are read again. The settings, such as options and versions, are listed at the end.
     """
-    nothing = "<p>No image was classified.</p>"
-    picture, after = _pictures(samples), summary.after
-    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - after[label])
+    summary, adapter = run.summary, run.classifier.adapter
+    picture, nothing = _pictures(run.samples), "<p>No image was classified.</p>"
+    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
+    answers = {"Zero-shot": summary.before, "Adapted": summary.after}
+    most = max([0, *summary.before.values(), *summary.after.values()])
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
         images=_count(summary.answered, "image"),
@@ -56,14 +44,14 @@ def write_report(
         share=_percent(summary.changed / max(1, summary.answered)),
         changed=_count(summary.changed, "answer"),
         unreadable_count=_count(summary.unreadable, "image"),
-        answers=_label_table("Answers by label", order, {"Zero-shot": summary.before, "Adapted": after}),
+        answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
         most_changed=_most_changed(summary, picture),
-        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - first_id)),
+        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - run.first_id)),
         confidence=_confidence(summary) if summary.answered else nothing,
         stream=_stream(summary) if summary.answered else nothing,
         unreadable=_unreadable(summary),
-        settings=_table(("Setting", "Value"), [(escape(name), escape(value)) for name, value in settings.items()]),
+        settings=_table(("Setting", "Value"), [(escape(name), escape(str(value))) for name, value in settings.items()]),
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
@@ -82,18 +70,19 @@ def _pictures(samples: Sequence[Sample]) -> Picture:
         except (ImageError, OSError):
             label = f'aria-label="{_text(name)}, no longer readable" title="{_text(name)}"'
             return f'<div class="thumb gone" role="img" {label}>{_text(PurePath(name).name)}</div>'
-        source = f"data:image/jpeg;base64,{content}"
-        return f'<img class="thumb" src="{source}" alt="{_text(name)}" title="{_text(name)}">'
+        return f'<img class="thumb" src="data:image/jpeg;base64,{content}" alt="{_text(name)}" title="{_text(name)}">'
 
     return picture
 
 
 def _transitions(summary: Summary) -> str:
-    rows = [(_text(old), _text(new), f"{count:,}") for old, new, count in summary.transitions()]
+    most = summary.pairs.most_common(CHANGES)
+    rows = [(_text(old), _text(new), f"{count:,}") for (old, new), count in most]
     if not rows:
         return '<p class="soft">No answer changed.</p>'
-    note = "Rare changes were not all counted: these numbers are lower bounds." if summary.pairs_dropped else ""
-    table = _table(("Zero-shot answer", "Adapted answer", "Images"), rows, "Most frequent changes")
+    dropped = summary.pairs.total() < summary.changed
+    note = "Rare changes were not all counted: these numbers are lower bounds." if dropped else ""
+    table = _table(("Zero-shot answer", "Adapted answer", "#Images"), rows, "Most frequent changes")
     return f'{table}<p class="note">{note}</p>'
 
 
@@ -120,59 +109,50 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
         return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
     text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {_count(adapter.samples_seen, 'image')}.")
     if not parts:
-        return f"<p>{text}</p>{_label_table('', order, columns)}"
-    kept: dict[str, dict[str, list[Entry]]] = {}
-    for part, entries in parts.items():
-        for entry in entries:
-            kept.setdefault(labels[entry.class_index], {}).setdefault(part, []).append(entry)
-    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
-    cards = [_card(label, kept[label], picture) for label in shown]
+        return f"<p>{text}</p>{_label_table(order, columns)}"
     text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
+    kept = {labels[entry.class_index] for entries in parts.values() for entry in entries}
+    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
     text += f"nats: 0 is certain. Shown are {len(shown)} of {len(labels):,} labels, up to {ENTRIES} images in a row."
-    return f'<p>{text}</p><ul class="cards wide">{"".join(cards)}</ul>'
-
-
-def _card(label: str, parts: Mapping[str, Sequence[Entry]], picture: Picture) -> str:
-    """The images that the state keeps of a label."""
-    rows = ""
-    for part, entries in parts.items():
-        rows += f'<div><h4>{_text(part)}</h4><div class="row">'
-        for entry in entries[:ENTRIES]:
-            rows += f"<figure>{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption></figure>"
-        rows += "</div></div>"
-    return f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">{rows}</div></li>'
+    cards = ""
+    for label in shown:
+        cards += f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">'
+        for part, entries in parts.items():
+            first = [entry for entry in entries if labels[entry.class_index] == label][:ENTRIES]
+            figures = (f"{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption>" for entry in first)
+            row = "".join(f"<figure>{figure}</figure>" for figure in figures)
+            cards += f'<div><h4>{_text(part)}</h4><div class="row">{row}</div></div>' if row else ""
+        cards += "</div></li>"
+    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>'
 
 
 def _confidence(summary: Summary) -> str:
-    top = _ceiling(max(*summary.before_bins, *summary.after_bins) / summary.answered)
-    bars = ""
-    for i, (old, new) in enumerate(zip(summary.before_bins, summary.after_bins, strict=True)):
-        bars += f"<g><title>{i / BINS:.2f} to {(i + 1) / BINS:.2f}: {old:,} zero-shot, {new:,} adapted</title>"
-        for kind, x, count in (("before", 10 * i + 1, old), ("after", 10 * i + 5, new)):
-            height = 100 * count / summary.answered / top
-            bars += f'<rect class="{kind}" x="{x}" y="{100 - height:.2f}" width="4" height="{height:.2f}"/>'
-        bars += "</g>"
-    return _chart(bars, top, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
+    bins = {"before": summary.before_bins, "after": summary.after_bins}
+    shares = {kind: [count / summary.answered for count in counts] for kind, counts in bins.items()}
+    return _chart(shares, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
 
 
 def _stream(summary: Summary) -> str:
     sizes = [summary.bin_width] * (summary.answered // summary.bin_width) or [summary.answered]  # full bins, or one
     shares = [changed / size for changed, size in zip(summary.stream, sizes, strict=False)]
-    top = _ceiling(max(shares))
-    middles = [200 * (i + 0.5) / len(shares) for i in range(len(shares))]
-    points = zip([0.0, *middles, 200.0], [shares[0], *shares, shares[-1]], strict=True)
-    line = " ".join(f"{x:.2f},{100 - 100 * share / top:.2f}" for x, share in points)
-    drawn = f'<polygon class="area" points="0,100 {line} 200,100"/><polyline class="line" points="{line}"/>'
-    caption = f"images classified, {sizes[0]:,} per point; height: share of changed answers"
-    return _chart(drawn, top, ("0", f"{sum(sizes):,}"), caption)
+    caption = f"images classified, {sizes[0]:,} per bar; height: share of changed answers"
+    return _chart({"after": shares}, ("0", f"{sum(sizes):,}"), caption)
 
 
-def _chart(drawn: str, top: float, ticks: Iterable[str], caption: str) -> str:
-    """A drawing 200 wide and 100 high, stretched to the width of the page; its text is outside and keeps its shape."""
-    grid = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+def _chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: str) -> str:
+    """Shares as bars, in the colours "before" and "after"; the text is outside the drawing, which may be stretched."""
+    most = max(map(max, series.values()))
+    top = next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if most <= top), 1.0)
+    drawn = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
+    for i, (kind, shares) in enumerate(series.items()):
+        width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
+        for j, share in enumerate(shares):
+            x, height = 200 * j / len(shares) + i * width, 100 * share / top
+            box = f'x="{x:.2f}" y="{100 - height:.2f}" width="{width:.2f}" height="{height:.2f}"'
+            drawn += f'<rect class="{kind}" {box}><title>{_percent(share)}</title></rect>'
     left = "".join(f"<span>{_percent(part * top)}</span>" for part in (1.0, 0.5, 0.0))
     below = "".join(f"<span>{tick}</span>" for tick in ticks)
-    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{grid}{drawn}</svg>'
+    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{drawn}</svg>'
     axes = f'<div class="y" aria-hidden="true">{left}</div>{svg}<div class="x" aria-hidden="true">{below}</div>'
     return f'<figure class="chart">{axes}<figcaption>{caption}</figcaption></figure>'
 
@@ -186,34 +166,32 @@ def _unreadable(summary: Summary) -> str:
     return f"<p>{text}</p>{_table(('File', 'Reason'), rows)}"
 
 
-def _label_table(caption: str, order: Sequence[str], columns: Mapping[str, Mapping[str, float]]) -> str:
-    """Numbers by label, each with a bar; grey for zero-shot, green for the rest."""
+def _label_table(
+    order: Sequence[str], columns: Mapping[str, Mapping[str, float]], caption: str = "", full: float = 0.0
+) -> str:
+    """Numbers by label, each with a bar; the longest bar is `full`, or the largest number of the column."""
     head, rows = ["Label"], [[_text(label)] for label in order[:LABELS]]
     for name, values in columns.items():
-        head += ["", _text(name)]
-        most, kind = max([*values.values(), 1e-9]), "before" if name == "Zero-shot" else "after"
+        head += ["", f"#{_text(name)}"]
+        kind, most = "before" if name == "Zero-shot" else "after", full or max(values.values(), default=0) or 1
         for row, label in zip(rows, order, strict=False):
             bar = f'<rect class="{kind}" width="{100 * values[label] / most:.2f}" height="6"/>'
             row += [f'<svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{bar}</svg>']
-            row += [_number(values[label])]
+            row += [f"{round(values[label], 3):,}"]
     more = f'<p class="note">{len(order) - LABELS:,} other labels are not shown.</p>' if len(order) > LABELS else ""
     return _table(head, rows, caption) + more
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table of HTML; a column without a head holds bars, and the column after it their numbers."""
-    kinds = ["bars" if not name else "number" if i and not head[i - 1] else "name" for i, name in enumerate(head)]
-    titles = (f'<th scope="col" class="{kind}">{name}</th>' for kind, name in zip(kinds, head, strict=True))
+    """A table of HTML; columns whose head begins with # hold numbers, and those without a head bars."""
+    kinds = ["number" if name.startswith("#") else "name" if name else "bars" for name in head]
+    titles = (f'<th scope="col" class="{kind}">{name.lstrip("#")}</th>' for kind, name in zip(kinds, head, strict=True))
     body = ""
     for first, *others in rows:
         cells = (f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds[1:], others, strict=True))
         body += f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>'
     above = f"<caption>{caption}</caption>" if caption else ""
     return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _number(number: float) -> str:
-    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
 def _text(value: str) -> str:
@@ -227,8 +205,3 @@ def _count(number: int, thing: str) -> str:
 
 def _percent(share: float) -> str:
     return f"{100 * share:.3g}\u202f%"
-
-
-def _ceiling(share: float) -> float:
-    """The nearest round share above, for the top of an axis."""
-    return next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if share <= top), 1.0)

@@ -12,7 +12,7 @@ from acclimate.predict import Prediction
 BINS = 20  # of a confidence histogram
 POINTS = 128  # bins along the stream, at most; then two become one
 SHOWN = 24  # most changed predictions
-PAIRS = 10_000  # transitions counted at a time
+PAIRS = 10_000  # kinds of changes counted at a time; then the rare ones are dropped
 REASONS = 20  # unreadable images listed
 
 
@@ -21,7 +21,6 @@ class Summary:
     """Counts over the predictions of a run; the same predictions in the same order give the same summary."""
 
     images: int = 0
-    unreadable: int = 0
     reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
     changed: int = 0  # answers that adapting changed
     before: Counter[str] = field(default_factory=Counter)  # zero-shot answers by label
@@ -30,47 +29,42 @@ class Summary:
     after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
     bin_width: int = 50  # answers in a bin of the stream; in fewer, the share of changes would be chance
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by zero-shot label and adapted label
-    pairs_dropped: bool = False  # whether rare pairs were dropped, so that the numbers in `pairs` are lower bounds
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see PAIRS
     most_changed: list[list[Any]] = field(default_factory=list)  # heap of [rise of the score, minus position, record]
 
     @property
     def answered(self) -> int:
         """Number of images that could be read."""
-        return self.images - self.unreadable
+        return sum(self.after_bins)
+
+    @property
+    def unreadable(self) -> int:
+        """Number of images that could not be read."""
+        return self.images - self.answered
 
     def add(self, prediction: Prediction) -> None:
         """Count one more prediction."""
+        self.images += 1
         if prediction.error is not None:
-            self.images += 1
-            self.unreadable += 1
-            if len(self.reasons) < REASONS:
-                self.reasons.append([prediction.name, prediction.error])
+            self.reasons += [[prediction.name, prediction.error]] if len(self.reasons) < REASONS else []
             return
         zero_shot = prediction.zero_shot
         self._extend_stream(prediction.changed)
-        self.images += 1
-        self.before[zero_shot.label] += 1
-        self.after[prediction.label] += 1
-        self.before_bins[_bin(zero_shot.score)] += 1
-        self.after_bins[_bin(prediction.score)] += 1
+        before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
+        for labels, bins, answer in (before, after):
+            labels[answer.label] += 1
+            bins[min(int(answer.score * BINS), BINS - 1)] += 1
         if prediction.changed:
             self.changed += 1
             self.pairs[zero_shot.label, prediction.label] += 1
             if len(self.pairs) > PAIRS:
-                self.pairs = Counter({(old, new): count for old, new, count in self.transitions(PAIRS // 2)})
-                self.pairs_dropped = True
+                self.pairs = Counter(dict(self.pairs.most_common(PAIRS // 2)))
             # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
             rise = prediction.score + zero_shot.score - 1.0
             record = {column: value for column, value in to_record(prediction).items() if column != "predictions"}
             heapq.heappush(self.most_changed, [rise, -self.images, record])  # of equal ones the earlier stays
             if len(self.most_changed) > SHOWN:
                 heapq.heappop(self.most_changed)
-
-    def transitions(self, most: int = 20) -> list[tuple[str, str, int]]:
-        """The most frequent changes: zero-shot label, adapted label, number of images."""
-        ordered = sorted(self.pairs.items(), key=lambda item: (-item[1], item[0]))
-        return [(old, new, count) for (old, new), count in ordered[:most]]
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
@@ -90,7 +84,3 @@ class Summary:
                 self.bin_width *= 2
             self.stream.append(0)
         self.stream[-1] += changed
-
-
-def _bin(score: float) -> int:
-    return min(BINS - 1, max(0, int(score * BINS)))

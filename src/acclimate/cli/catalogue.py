@@ -13,9 +13,7 @@ def models() -> None:
     typer.echo(f"{BUNDLED:11} the small model that comes with acclimate; the default, no download")
     for prefix, (_, _, what, example) in PREFIXES.items():
         typer.echo(f"{prefix + ':':11} {what}\n{'':11} {example}")
-    typer.echo("\nwell-known models:")
-    for name in KNOWN:
-        typer.echo(f"  {name}")
+    typer.echo("\n  ".join(["\nwell-known models:", *KNOWN]))
 
 
 def methods() -> None:
@@ -36,14 +34,16 @@ def doctor() -> None:
     """Show which packages are installed, what they are for, and how to install the others; works offline."""
     import os
     import platform
+    from contextlib import suppress
     from importlib.metadata import PackageNotFoundError, version
+
+    import onnxruntime
 
     from acclimate import __version__
     from acclimate.prompts import default_cache_folder
 
-    typer.echo(
-        f"acclimate {__version__}, Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
-    )
+    system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
+    typer.echo(f"acclimate {__version__}, {system}")
     packages = {  # what each is for, and the extra that installs it
         "numpy": ("everything", ""),
         "onnxruntime": ("the bundled model and onnx: models", ""),
@@ -61,21 +61,12 @@ def doctor() -> None:
             typer.echo(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
             typer.echo(f"  {package:16} {'missing':12} {purpose}; pip install 'acclimate[{extra}]'")
-    typer.echo(f"  text cache       {default_cache_folder()}")
-    typer.echo(f"  accelerators     {_accelerators()}")
-
-
-def _accelerators() -> str:
-    import onnxruntime
-
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
-    try:
+    with suppress(ImportError):
         import torch
 
         found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    except ImportError:
-        pass
-    return ", ".join(found) or "none"
+    typer.echo(f"  text cache       {default_cache_folder()}\n  accelerators     {', '.join(found) or 'none'}")
 
 
 def convert(

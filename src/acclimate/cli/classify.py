@@ -14,7 +14,6 @@ from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, RunError
 
 if TYPE_CHECKING:
-    from acclimate.classify.outputs import Csv
     from acclimate.predict import Prediction
 
 
@@ -23,7 +22,7 @@ def classify(
     labels: options.Labels,
     model: options.Model = options.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
-    method: options.Method = "tda",
+    method: options.Method = options.DEFAULT_METHOD,
     setting: options.Settings = None,
     template: options.Templates = None,
     views: options.Views = 1,
@@ -31,13 +30,13 @@ def classify(
     order: options.Order = "path",
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
-        str | None, typer.Option(help="Name of this stream in merged states. [default: the stem of --state]")
+        str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
-    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="What to do about unreadable images.")] = "skip",
+    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
@@ -51,7 +50,7 @@ def classify(
 
     from acclimate import __version__
     from acclimate.classifier import Classifier
-    from acclimate.classify.outputs import Csv, FileOutput, Output
+    from acclimate.classify.outputs import ResultFile, csv_columns
     from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
     from acclimate.files import check_writable
@@ -62,32 +61,30 @@ def classify(
         check_writable(path)
     if resume and out is None:
         raise InputError("--resume continues a file; name it with --out.")
-    output = Output() if out is None else FileOutput(out, top_k)
+    output = None if out is None else ResultFile(out, top_k)
+    if output is not None:
+        exists, incomplete = output.path.exists(), output.checkpoint.is_file()
+        if resume and exists and not incomplete:
+            typer.echo(f"{out} is complete; nothing to do.", err=True)
+            return
+        if not (resume or overwrite) and (exists or incomplete):
+            how = "--resume to continue it, or " if incomplete else ""
+            raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
     names, templates = options.read_labels(labels), options.read_templates(template)
-    settings = options.parse_settings(method, setting)
+    settings = options.parse_settings(method, setting) | {"origin": "" if state is None else state.stem}
     samples = order_samples(open_source(source, sys.stdin), order)
-    classifier = Classifier(
-        names,
-        model,
-        method=method,
-        templates=templates,
-        views=views,
-        origin=state.stem if state is not None else "",
-        batch_size=batch_size,
-        workers=workers,
-        device=device,
-        **settings,
-    )
+    reading: dict[str, Any] = {"views": views, "batch_size": batch_size, "workers": workers, "device": device}
+    classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
-    if out is not None and not _may_write(out, output.checkpoint, resume, overwrite):
-        return
-    intro = f"{len(samples)} images, {len(names)} labels: {' · '.join(example_prompts(names, templates))}"
-    with _stop_requests() as stopped, _display(intro, len(samples), None if out else Csv(top_k)) as show:
+    if sys.stderr.isatty():
+        prompts = " · ".join(example_prompts(names, templates))
+        typer.secho(f"{len(samples)} images, {len(names)} labels: {prompts}", dim=True, err=True)
+    with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
         run = Classification(
             classifier=classifier,
             samples=samples,
@@ -95,71 +92,44 @@ def classify(
             emit=show,
             top_k=top_k,
             on_error="raise" if on_error == "fail" else "skip",
-            state=state,
+            state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
         )
         finished = run.run(resume)
+    summary = run.summary
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
-        typer.echo(f"stopped after {run.summary.images} of {len(samples)} images{how}.", err=True)
+        typer.echo(f"stopped after {summary.images} of {len(samples)} images{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
-        write_report(
-            report,
-            title=source,
-            summary=run.summary,
-            adapter=classifier.adapter,
-            samples=samples,
-            first_id=run.first_id,
-            settings={
-                "source": source,
-                "order": order,
-                "model": model,
-                "views per image": str(views),
-                "method": method,
-                **{key: str(value) for key, value in classifier.adapter.settings.items()},
-                "acclimate": __version__,
-                "Python": platform.python_version(),
-            },
-        )
-    unreadable = f", {run.summary.unreadable} could not be read" if run.summary.unreadable else ""
-    written = {"Results": out, "State": state, "Report": report}
+        shown = {"source": source, "order": order, "model": model, "views per image": views, "method": method}
+        shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
+        write_report(report, run, source, shown)
+    unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
+    written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
-    changed = f"{run.summary.changed} answers changed by adapting"
-    typer.echo(f"{run.summary.answered} images classified{unreadable}, {changed}.{where}", err=True)
-    if run.summary.unreadable == len(samples):
+    counts = f"{summary.answered} images classified{unreadable}, {summary.changed} answers changed by adapting"
+    typer.echo(f"{counts}.{where}", err=True)
+    if not summary.answered:
         raise RunError(f"none of the {len(samples)} images could be read.")
 
 
-def _may_write(out: Path, checkpoint: Path | None, resume: bool, overwrite: bool) -> bool:
-    """Whether to run: complete results are not resumed, and nothing is replaced without --overwrite."""
-    incomplete = checkpoint is not None and checkpoint.is_file()
-    if resume and not incomplete and out.exists():
-        typer.echo(f"{out} is complete; nothing to do.", err=True)
-        return False
-    if not (resume or overwrite) and (out.exists() or incomplete):
-        how = "--resume to continue it, or " if incomplete else ""
-        raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
-    return True
-
-
 @contextmanager
-def _display(intro: str, total: int, csv: "Csv | None") -> "Iterator[Callable[[Sequence[Prediction]], None]]":
-    """Show predictions as they come: on stdout, in a pipe as `csv`, unless it is None; and as progress on stderr."""
-    from rich.console import Console
+def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Callable[[Sequence[Prediction]], None]]":
+    """Print predictions as they come, in a pipe as csv, unless `columns` is None; and show progress on stderr."""
+    from acclimate.classify.outputs import csv_lines
 
-    console, for_people, done, changed = Console(stderr=True), csv is not None and sys.stdout.isatty(), 0, 0
-    if console.is_terminal:
-        console.print(intro, style="dim", markup=False)
-    if csv is not None and not for_people:
-        typer.echo(csv.header, nl=False)
+    for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
+    if columns is not None and not for_people:
+        typer.echo(",".join(columns))
     with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
 
         def show(predictions: "Sequence[Prediction]") -> None:
             nonlocal done, changed
-            if csv is not None:
-                typer.echo("".join(map(_line, predictions)) if for_people else csv.render(predictions), nl=False)
+            if columns is not None:
+                rows = "".join(map(_line, predictions)) if for_people else csv_lines(predictions, columns)
+                typer.echo(rows, nl=False)
             changed += sum(each.changed for each in predictions)
             advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
             done = predictions[-1].index + 1

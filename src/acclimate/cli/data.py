@@ -1,38 +1,44 @@
-"""`acclimate data check`: is every dataset of the benchmarks there, whole and in order?"""
+"""`acclimate data check`: whether the datasets of the benchmarks are complete and correct."""
 
+from dataclasses import asdict
+from json import dumps
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-data = typer.Typer(help="The datasets of the paper's benchmarks on this disk.", no_args_is_help=True)
+from acclimate.cli.tables import print_table
+
+data = typer.Typer(no_args_is_help=True)
 
 
 @data.callback()
 def options() -> None:
-    """The datasets of the paper's benchmarks on this disk."""
+    """The datasets of the paper's benchmarks on disk."""
 
 
 @data.command()
 def check(
     root: Annotated[Path, typer.Argument(help="The folder of all datasets, in CoOp's layout.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Check this one; may be given again. [default: all fifteen]")
+        list[str] | None, typer.Option(help="Check this dataset; can be repeated. [default: all fifteen]")
     ] = None,
     decode: Annotated[bool, typer.Option(help="Read every image; minutes for the large datasets.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Say of each dataset whether it is found, missing or wrong (files, counts, order of classes), and how to get it.
+    """Show for each dataset whether it is found, missing or wrong (files, counts, class order), and what to do.
 
-    Ends with 1 if a dataset is wrong, or missing though it was named.
+    Exits with 1 if a dataset is wrong, or if a dataset named with --dataset is missing.
     """
+    from rich.text import Text
+
     from acclimate.bench.check import check_dataset
     from acclimate.bench.datasets import DATASETS, find_datasets
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError, RunError
 
     if not root.is_dir():
-        raise InputError(f"no folder at {root}; give the folder that holds the datasets.")
+        raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")
     chosen = find_datasets([], dataset or list(DATASETS))
     here = sum(each.test for each in chosen if (root / each.folder).is_dir())
     findings = {}
@@ -44,37 +50,17 @@ def check(
         for key, found in findings.items()
     }
     if json:
-        _print_json(root, findings, states)
+        content = {key: {"state": states[key], "findings": list(map(asdict, findings[key]))} for key in findings}
+        typer.echo(dumps({"root": str(root), "datasets": content}, indent=2))
     else:
-        _print_table(chosen, findings, states)
+        colours = {"found": "green", "missing": "dim", "wrong": "red"}
+        rows = []
+        for each in chosen:
+            state = Text(states[each.key], colours[states[each.key]])
+            problems = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
+            rows.append((each.key, state, str(each.classes), str(each.test), problems))
+        headings = ("dataset", "state", "classes", "images", "what to do")
+        print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)
     bad = [key for key, state in states.items() if state == "wrong" or (state == "missing" and dataset)]
     if bad:
         raise RunError(f"{', '.join(bad)}: see above for what to do.")
-
-
-def _print_json(root: Path, findings: dict[str, Any], states: dict[str, str]) -> None:
-    import json
-    from dataclasses import asdict
-
-    content = {
-        key: {"state": states[key], "findings": [asdict(one) for one in found]} for key, found in findings.items()
-    }
-    typer.echo(json.dumps({"root": str(root), "datasets": content}, indent=2))
-
-
-def _print_table(chosen: list[Any], findings: dict[str, Any], states: dict[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("dataset", "state", "classes", "images", "what to do"):
-        table.add_column(
-            heading, justify="right" if heading in ("classes", "images") else "left", no_wrap=heading != "what to do"
-        )
-    colours = {"found": "green", "missing": "dim", "wrong": "red"}
-    for each in chosen:
-        said = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
-        state = states[each.key]
-        table.add_row(each.key, Text(state, colours[state]), str(each.classes), str(each.test), Text(said))
-    Console(width=max(120, Console().width)).print(table)

@@ -11,9 +11,10 @@ import typer
 
 from acclimate.errors import InputError, reason
 
-DEFAULT_MODEL = "bundled"  # `encoders.BUNDLED`; to import that would make --help wait for NumPy
+# `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
+DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "tda"
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
-TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable. [default: single]"
+TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable."
 
 Source = Annotated[
     str,
@@ -25,7 +26,7 @@ Labels = Annotated[str, typer.Option(help="Labels, separated by commas, or a fil
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Method = Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
-Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP)]
+Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP, show_default="single")]
 Views = Annotated[
     int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
 ]
@@ -35,13 +36,19 @@ Workers = Annotated[int | None, typer.Option(help="Threads that read images.", m
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, ...")]
 
 
+def read_lines(path: Path, what: str) -> list[str]:
+    """The lines of a text file that are neither blank nor comments."""
+    lines = _read_text(path, what).split("\n")
+    return [line for each in lines if (line := each.strip()) and not line.startswith("#")]
+
+
 def read_labels(text_or_path: str) -> tuple[str, ...]:
     """Labels from a comma-separated list, or from a file with one per line, where # begins a comment line."""
     from acclimate.prompts import clean_labels
 
     text = text_or_path.strip()
     if os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
-        return clean_labels(_lines(_read_text(Path(text), "label file")))
+        return clean_labels(read_lines(Path(text), "label file"))
     if "," not in text and ("/" in text or text.endswith(".txt")):
         raise InputError(f"no label file at {text}.")
     return clean_labels(text.split(",") if text else [])
@@ -50,9 +57,8 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
 def read_templates(values: Sequence[str] | None) -> list[str] | dict[str, list[str]]:
     """The templates that --template gives; the set `single` if it is not given.
 
-    Args:
-        values: each is a template, the name of a set, or a file: .txt with one template per line, .json with a list of
-            templates or with a dict from class to full prompts. Such a dict cannot be mixed with others.
+    A value is a template, the name of a set, or a file: .txt with one template per line, .json with a list of templates
+    or with a dict from class to full prompts. Such a dict cannot be mixed with others.
     """
     from acclimate.prompts.templates import DEFAULT_SET, resolve
 
@@ -71,12 +77,9 @@ def read_templates(values: Sequence[str] | None) -> list[str] | dict[str, list[s
 
 
 def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings that --set gives for one method; a bare KEY is for every method that has it.
+    """The settings that --set gives for one of the methods of a command, by default the only one.
 
-    Args:
-        method: whose settings to pick.
-        settings: KEY=VALUE or METHOD.KEY=VALUE, KEY with dashes or underscores.
-        methods: all methods of the command; only this one by default.
+    They are KEY=VALUE, for every method that has KEY, or METHOD.KEY=VALUE; KEY may have dashes or underscores.
     """
     from acclimate.methods import check_settings, find_method
 
@@ -108,11 +111,13 @@ def _value(text: str) -> Any:
 def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
     from acclimate.prompts.templates import check_prompts
 
-    text = _read_text(path, "template file")
-    try:
-        content: Any = json.loads(text) if path.suffix.lower() == ".json" else _lines(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"the template file {path} is not JSON: {error}.") from None
+    if path.suffix.lower() != ".json":
+        content: Any = read_lines(path, "template file")
+    else:
+        try:
+            content = json.loads(_read_text(path, "template file"))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise InputError(f"the template file {path} is not JSON: {error}.") from None
     if not isinstance(content, list | dict) or not content:
         raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
     return check_prompts(content, str(path)) if isinstance(content, dict) else content
@@ -132,8 +137,3 @@ def _read_text(path: Path, what: str) -> str:
     if "\0" in text:
         raise InputError(f"the {what} {path} is not UTF-8 text; save it as such.")
     return text
-
-
-def _lines(text: str) -> list[str]:
-    """The lines that are neither blank nor comments."""
-    return [line for each in text.split("\n") if (line := each.strip()) and not line.startswith("#")]

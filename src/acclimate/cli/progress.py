@@ -6,16 +6,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on stderr while the block runs, if stderr is a terminal.
+    """Show a progress bar ("encoding 3/10 images") on stderr while the block runs, if stderr is a terminal.
 
-    Args:
-        total: number of things to do.
-        verb: what is done to them: "encoding".
-        things: what they are: "images".
-        shown: False for no bar.
-
-    Yields:
-        A function to call with the number of things done since its last call, and optionally a note to show.
+    Yields a function to call with the number of things done since its last call, and optionally a note to show.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

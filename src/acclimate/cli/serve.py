@@ -7,7 +7,6 @@ import typer
 
 from acclimate.cli import options
 
-DEFAULT_METHOD = "tda"  # `acclimate.methods.DEFAULT_METHOD`; importing that would make --help wait for NumPy
 NEW = "For streams created by their first images"
 
 
@@ -26,7 +25,7 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = DEFAULT_METHOD,
+    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = options.DEFAULT_METHOD,
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
@@ -94,18 +93,15 @@ def serve(
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
-    if labels is None and (setting or template or thumbnails or guarded or views != 1 or method != DEFAULT_METHOD):
+    chosen = setting or template or thumbnails or guarded or views != 1 or method != options.DEFAULT_METHOD
+    if labels is None and chosen:
         raise InputError("options for new streams need --labels.")
-    setup = {
-        "templates": options.read_templates(template),
-        "method": method,
-        "settings": options.parse_settings(method, setting),
-        "views": views,
-        "thumbnails": thumbnails,
-        "guard": {"share": guard_share, "burst": guard_burst, "window_s": guard_window} if guarded else None,
-    }
     defaults = None
     if labels is not None:
+        setup = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
+        setup |= {"templates": options.read_templates(template), "thumbnails": thumbnails}
+        if guarded:
+            setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
         names, checked = check_setup(options.read_labels(labels), setup, limits)
         defaults = {"labels": names, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None

@@ -1,13 +1,11 @@
 """`acclimate state`: show, merge and compare state files."""
 
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.table import Table
+from acclimate.cli.tables import print_table
 
 state = typer.Typer(help="Show, merge and compare state files.", no_args_is_help=True)
 Files = Annotated[list[Path], typer.Argument(help="State files.")]
@@ -19,28 +17,26 @@ def inspect(
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
-    from rich.console import Console
-
     from acclimate.methods import load_state
 
-    console = Console(highlight=False, markup=False)
     for path in files:
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
-        console.print(f"{path}  {path.stat().st_size / 1e6:.2f} MB", style="bold")
-        console.print(adapter)
+        typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
+        typer.echo(adapter)
         for origin, count in adapter.seen.items():
-            console.print(f"{count} samples of {origin or 'a stream without a name'}")
+            typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
-            console.print(f"{part}: {len(kept)} entries")
+            typer.echo(f"{part}: {len(kept)} entries")
         if entries and parts:
+            headings = ["part", "entropy", "sample"]
             listed = ((part, *entry) for part, kept in parts.items() for entry in kept)
-            rows = [[names[i], part, f"{entropy:.3g}", str(id)] for part, i, entropy, id in listed]
-            console.print(_table(("class", "part", "entropy", "sample"), rows))
-        elif learnt:
-            values = zip(*learnt.values(), strict=True)
-            rows = [[name, *(f"{value:.6g}" for value in row)] for name, row in zip(names, values, strict=True)]
-            console.print(_table(("class", *learnt), rows))
+            rows = [(names[i], part, f"{entropy:.3g}", str(id)) for part, i, entropy, id in listed]
+        else:
+            headings = list(learnt)
+            rows = [(name, *(f"{v:.6g}" for v in row)) for name, *row in zip(names, *learnt.values(), strict=True)]
+        if parts or learnt:
+            print_table(["class", *headings], rows, left=("class",))
 
 
 @state.command()
@@ -65,7 +61,8 @@ def diff(
     """Show how two states differ; exit with 1 if they do."""
     import numpy as np
 
-    from acclimate.methods import compare_states, load_state
+    from acclimate.methods import load_state
+    from acclimate.methods.persist import compare_states
 
     first, second = load_state(one), load_state(other)
     lines = compare_states(first, second)
@@ -87,14 +84,3 @@ def diff(
     typer.echo("\n".join(lines) if lines else "no difference")
     if lines:
         raise typer.Exit(1)
-
-
-def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading in ("class", "part") else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table

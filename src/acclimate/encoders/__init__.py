@@ -1,4 +1,4 @@
-"""Encoders: images and texts to features. Found by name with `load_encoder`; a folder or a package a file."""
+"""Encoders: models that turn images and texts into features, loaded by name with `load_encoder`."""
 
 from acclimate.encoders.base import BUNDLED, Encoder, load_encoder
 

@@ -1,4 +1,4 @@
-"""What an encoder is, and how one is found by name."""
+"""The interface of an encoder, and how encoders are loaded by name."""
 
 import hashlib
 from collections.abc import Callable, Sequence
@@ -15,13 +15,13 @@ from acclimate.errors import ModelError
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Turns images and texts into features of one space. Any object with these members will do.
+    """Maps images and texts to features in one space. Any object with these members can be used.
 
     Attributes:
         dim: length of a feature.
-        logit_scale: the model's own factor on cosines.
-        logit_bias: the model's own offset on logits; 0 for models without one.
-        fingerprint: names the model's weights and preprocessing for good; "" if it cannot be told.
+        logit_scale: the factor that the model was trained to multiply cosines with.
+        logit_bias: the offset that the model was trained to add to logits; 0 for models without one.
+        fingerprint: identifies the weights and the preprocessing; "" if unknown.
     """
 
     dim: int
@@ -30,28 +30,16 @@ class Encoder(Protocol):
     fingerprint: str
 
     def prepare(self, image: Image.Image) -> Any:
-        """What `encode_images` takes for one upright RGB image; called from several threads."""
+        """Turn an upright RGB image into an input of `encode_images`; called from several threads."""
 
     def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Features (n, dim) of n prepared images."""
+        """Return the features (n, dim) of n prepared images."""
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Features (n, dim) of n texts."""
+        """Return the features (n, dim) of n texts."""
 
 
-# prefix -> (module, function, what follows the prefix, an example)
-PREFIXES = {
-    "onnx": ("onnx", "load", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
-    "hf": (
-        "transformers",
-        "load_from_hub",
-        "a CLIP or SigLIP model of the hub (downloaded)",
-        "hf:openai/clip-vit-base-patch16",
-    ),
-    "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
-    "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
-}
-BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder beside this file
+BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder next to this file
 KNOWN = (
     "hf:openai/clip-vit-base-patch16",
     "hf:openai/clip-vit-base-patch32",
@@ -62,17 +50,31 @@ KNOWN = (
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "open_clip:ViT-L-14/openai",
 )
+# prefix -> (module, class or function, description of what follows the prefix, example)
+PREFIXES = {
+    "onnx": ("onnx", "OnnxEncoder", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
+    "hf": ("transformers", "TransformersEncoder", "a CLIP or SigLIP model on Hugging Face (downloaded)", KNOWN[0]),
+    "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
+    "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
+}
 
 
 def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
     """Load an encoder by name.
 
     Args:
-        name: "bundled", or PREFIX:WHAT, one of `onnx:DIR`, `hf:ID`, `local:DIR`, `open_clip:NAME/TAG`.
-        device: "auto" (a GPU where there is one), "cpu", "cuda", ...
+        name: "bundled", `onnx:DIR`, `hf:ID`, `local:DIR` or `open_clip:NAME/TAG`.
+        device: "auto" (a GPU if there is one), "cpu", "cuda", ...
 
     Raises:
-        ModelError: there is no such model here; the message says what is missing and how to get it.
+        ModelError: the model is not available; the message says what is missing and how to get it.
+        MissingExtraError: the model needs a package that is not installed.
+
+    Examples:
+        >>> from acclimate.encoders import load_encoder
+        >>> encoder = load_encoder("bundled")
+        >>> encoder.encode_text(["a photo of a cat.", "a photo of a dog."]).shape == (2, encoder.dim)
+        True
     """
     if name == BUNDLED:
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
@@ -80,9 +82,9 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
     if not colon or prefix not in PREFIXES or not what:
         forms = ", ".join([BUNDLED, *(example for *_, example in PREFIXES.values())])
         near = get_close_matches(name, (BUNDLED, *KNOWN), n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"a model is named like {forms}."
+        hint = f"did you mean {' or '.join(near)}?" if near else f"write one of {forms}."
         if Path(name).is_dir():
-            hint = f"for a folder, write onnx:{name} or local:{name}."
+            hint = f"write a folder as onnx:{name} or local:{name}."
         raise ModelError(f"unknown model {name!r}; {hint}")
     module, function, *_ = PREFIXES[prefix]
     load: Callable[[str, str], Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
@@ -90,7 +92,7 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
 
 
 def fingerprint_files(paths: Sequence[Path]) -> str:
-    """Name the content of files: their names, sizes, first and last mebibyte; fast for weights of any size."""
+    """Hash the names, sizes, and first and last mebibyte of files: fast for weights of any size."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         size = path.stat().st_size
@@ -100,3 +102,12 @@ def fingerprint_files(paths: Sequence[Path]) -> str:
             file.seek(max(0, size - 2**20))
             digest.update(file.read())
     return digest.hexdigest()[:32]
+
+
+def torch_device(device: str) -> str:
+    """The device to run a PyTorch model on: a GPU for "auto", if there is one."""
+    import torch
+
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""From a PyTorch model to an ONNX folder, so that classifying and serving need no PyTorch."""
+"""Convert a PyTorch model to ONNX, so that classifying and serving need no PyTorch."""
 
 import json
 import logging
@@ -10,25 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.arrays import unit_rows
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
-from acclimate.encoders.transformers import TransformersEncoder, unwrap
+from acclimate.encoders.transformers import TransformersEncoder
 from acclimate.errors import InputError, MissingExtraError, ModelError
 
 
 def convert(encoder: Any, folder: Path) -> float:
-    """Write an encoder as an ONNX folder, whole or not at all.
+    """Write an encoder as an ONNX folder, completely or not at all.
 
     Args:
-        encoder: from `hf:` or `local:`.
-        folder: must not exist yet.
+        encoder: loaded from `hf:` or `local:`.
+        folder: must not exist.
 
     Returns:
-        The largest difference between the two models' unit features on random images and words.
+        The largest difference between the normalised features of the two models on random images and a few texts.
     """
     if not isinstance(encoder, TransformersEncoder):
-        raise InputError("only hf: and local: models can be converted.")
+        raise InputError("only models loaded from hf: or local: can be converted.")
     if folder.exists():
-        raise InputError(f"{folder} exists; name a new folder, or remove it first.")
+        raise InputError(f"{folder} exists; choose another folder, or remove it first.")
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -48,7 +49,7 @@ def convert(encoder: Any, folder: Path) -> float:
             "pad_id": encoder.tokenizer.pad_token_id,
             "logit_scale": encoder.logit_scale,
             "logit_bias": encoder.logit_bias,
-            "preprocess": encoder.prepare_pixels.as_json(),
+            "preprocess": encoder.preprocess.as_json(),
         }
         (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         gap = _largest_gap(encoder, OnnxEncoder(work, "cpu"))
@@ -61,24 +62,16 @@ def convert(encoder: Any, folder: Path) -> float:
 def _export(encoder: TransformersEncoder, folder: Path) -> None:
     import torch
 
-    model = encoder.model.to("cpu")
-
     class Tower(torch.nn.Module):  # type: ignore[misc]
-        """One side of the model, as a module of its own."""
+        """One tower of the model as a module."""
 
-        def __init__(self, encode: Any) -> None:
+        def __init__(self, forward: Any) -> None:
             super().__init__()
-            self.model, self.encode = model, encode
+            self.model, self.forward = encoder.model.to("cpu"), forward
 
-        def forward(self, values: Any) -> Any:
-            return unwrap(self.encode(values))
-
-    size = encoder.prepare_pixels
-    pixels = torch.zeros(2, 3, size.height, size.width)
-    ids = encoder.tokenizer(["a", "b"], padding="max_length", max_length=encoder.context, return_tensors="pt")[
-        "input_ids"
-    ]
-    batch = torch.export.Dim("batch")
+    pixels = torch.zeros(2, 3, encoder.preprocess.height, encoder.preprocess.width)
+    ids = encoder.token_ids(["a", "b"])
+    batch = torch.export.Dim("batch", max=2**16)
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
     exporter.setLevel(logging.ERROR)
@@ -86,8 +79,8 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             for tower, example, name, label in (
-                (Tower(model.get_image_features), pixels, "image.onnx", "pixels"),
-                (Tower(model.get_text_features), ids, "text.onnx", "ids"),
+                (Tower(encoder.image_features), pixels, "image.onnx", "pixels"),
+                (Tower(encoder.text_features), ids, "text.onnx", "ids"),
             ):
                 torch.onnx.export(
                     tower.eval(),
@@ -108,19 +101,18 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 def _write_tokenizer(encoder: TransformersEncoder, folder: Path) -> None:
     backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise ModelError(f"{encoder.source} has a tokenizer that only runs in Python, so it cannot be converted.")
+        raise ModelError(
+            f"{encoder.source} has a tokenizer that runs in Python only, which cannot be converted; use another model."
+        )
     backend.save(str(folder / "tokenizer.json"))
 
 
 def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:
-    size = one.prepare_pixels
-    pixels = np.random.default_rng(0).standard_normal((4, 3, size.height, size.width), dtype=np.float32)
-    words = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
-    gaps = []
-    for ours, theirs in (
-        (one.encode_images(list(pixels)), other.encode_images(list(pixels))),
-        (one.encode_text(words), other.encode_text(words)),
-    ):
-        unit = [rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (ours, theirs)]
-        gaps.append(float(np.abs(unit[0] - unit[1]).max()))
-    return max(gaps)
+    shape = (4, 3, one.preprocess.height, one.preprocess.width)
+    images = list(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
+    texts = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
+    ours, theirs = (
+        unit_rows(np.concatenate([side.encode_images(images), side.encode_text(texts)]), "features")
+        for side in (one, other)
+    )
+    return float(np.abs(ours - theirs).max())

@@ -1,4 +1,4 @@
-"""ONNX folders: `image.onnx`, `text.onnx`, `tokenizer.json`, `acclimate.json`; run by onnxruntime, no PyTorch."""
+"""Models converted to ONNX: a folder of `image.onnx`, `text.onnx`, `tokenizer.json` and `acclimate.json`."""
 
 import json
 from collections.abc import Sequence
@@ -18,34 +18,27 @@ FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
 FORMAT, VERSION = "acclimate-onnx", 1
 
 
-def load(folder: str, device: str = "auto") -> "OnnxEncoder":
-    """Load the encoder of a folder."""
-    return OnnxEncoder(Path(folder), device)
-
-
 class OnnxEncoder:
-    """A converted CLIP or SigLIP model.
+    """A converted CLIP or SigLIP model, run with onnxruntime.
 
     Args:
-        folder: with the files of `FILES`.
+        folder: contains the files in `FILES`.
         device: "auto", "cpu" or "cuda".
     """
 
-    def __init__(self, folder: Path, device: str = "auto") -> None:
+    def __init__(self, folder: str | Path, device: str = "auto") -> None:
+        folder = Path(folder)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
-            raise ModelError(
-                f"no ONNX model in {folder} ({what}); make one with `acclimate convert hf:ID --to {folder}`."
-            )
+            raise ModelError(f"no ONNX model in {folder} ({what}); make one with `acclimate convert`.")
         try:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             if (config["format"], config["version"]) != (FORMAT, VERSION):
-                raise ModelError(f"{folder} was made by another version of acclimate; convert the model again.")
+                raise ModelError(f"{folder} was written by another version of acclimate; convert the model again.")
             self.dim, self.context = int(config["dim"]), int(config["context"])
             self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
-            self.prepare_pixels = Preprocess.from_json(config["preprocess"])
-            self.source = str(config.get("source", ""))
+            self.preprocess = Preprocess.from_json(config["preprocess"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
         self._image = _session(folder / "image.onnx", device)
@@ -54,15 +47,15 @@ class OnnxEncoder:
         self.fingerprint = fingerprint_files([folder / name for name in FILES])
 
     def prepare(self, image: Image.Image) -> HostArray:
-        """Pixels (3, h, w)."""
-        return self.prepare_pixels(image)
+        """Return the pixels (3, h, w)."""
+        return self.preprocess(image)
 
     def encode_images(self, images: Sequence[HostArray]) -> HostArray:
-        """Features (n, dim)."""
+        """Return the features (n, dim) of n prepared images."""
         return np.asarray(self._image.run(None, {"pixels": np.stack(images)})[0])
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Features (n, dim); long texts are cut to the model's context."""
+        """Return the features (n, dim) of n texts, truncated to the context length of the model."""
         ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
         return np.asarray(self._text.run(None, {"ids": ids})[0])
 
@@ -72,16 +65,16 @@ def _session(path: Path, device: str) -> Any:
 
     available = onnxruntime.get_available_providers()
     if device.startswith("cuda") and "CUDAExecutionProvider" not in available:
-        raise ModelError("this onnxruntime cannot use CUDA; pip install onnxruntime-gpu, or use --device cpu.")
+        raise ModelError("this onnxruntime cannot use CUDA; pip install onnxruntime-gpu, or use the device 'cpu'.")
     use_cuda = device != "cpu" and "CUDAExecutionProvider" in available
     providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if use_cuda else ["CPUExecutionProvider"]
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    # Threads that spin while they wait would take the cores that read and prepare the next images.
+    # Threads that spin while they wait would occupy the cores that read and prepare the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return onnxruntime.InferenceSession(path, options, providers=providers)
-    except Exception as error:  # onnxruntime's own exceptions have no common base
+    except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
 
 

@@ -1,20 +1,19 @@
-"""open_clip models: `open_clip:NAME/TAG`, or the (model, preprocess, tokenizer) a program already has."""
+"""open_clip models: `open_clip:NAME/TAG`, or a model, its preprocessing and its tokenizer as objects."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import HostArray, to_host
+from acclimate.encoders.base import torch_device
 from acclimate.errors import MissingExtraError, ModelError
 
 
 def load(name: str, device: str = "auto") -> "OpenClipEncoder":
-    """Load a model by its name and tag; downloads the weights if they are not in the cache yet."""
+    """Load a model by its name and tag; downloads the weights if they are not in the cache."""
     try:
         import open_clip
-        import torch
     except ImportError as error:
         raise MissingExtraError(f"open_clip:{name} needs open_clip: pip install 'acclimate[open-clip]'.") from error
     model_name, slash, tag = name.rpartition("/")
@@ -24,12 +23,11 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     if tag not in tags:
         known = f"its tags are {', '.join(tags)}" if tags else "see open_clip.list_pretrained()"
         raise ModelError(f"open_clip has no weights {tag!r} for {model_name!r}; {known}.")
-    # Weights trained with QuickGELU give wrong answers without it, and open_clip only warns.
+    # Weights trained with QuickGELU give wrong features without it, and open_clip only warns.
     quick = tag == "openai" or bool((open_clip.get_pretrained_cfg(model_name, tag) or {}).get("quick_gelu"))
-    device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
     try:
         model, _, preprocess = open_clip.create_model_and_transforms(
-            model_name, pretrained=tag, force_quick_gelu=quick, device=device
+            model_name, pretrained=tag, force_quick_gelu=quick, device=torch_device(device)
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"cannot load open_clip:{name}: {error}. Check the network, or use a local model.") from error
@@ -38,44 +36,51 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
 
 
 class OpenClipEncoder:
-    """Wraps open_clip's objects, and any others of that shape.
+    """A PyTorch model of open_clip, or another one with the same interface, on the device of its parameters.
 
     Args:
-        model: with encode_image, encode_text and logit_scale (its logarithm, as open_clip keeps it).
-        preprocess: Pillow image -> tensor (3, h, w).
-        tokenizer: list of texts -> ids.
-        fingerprint: names the weights; without it texts are not cached on disk.
+        model: has encode_image, encode_text, logit_scale (the logarithm of the scale) and possibly logit_bias.
+        preprocess: maps a Pillow image to a tensor (3, h, w).
+        tokenizer: maps a list of texts to token ids.
+        fingerprint: identifies the weights; without it, text features are not cached on disk.
     """
 
-    def __init__(
-        self, model: Any, preprocess: Callable[[Any], Any], tokenizer: Callable[[Any], Any], fingerprint: str = ""
-    ) -> None:
-        import torch
-
-        self._torch = torch
-        self.model = model.eval()
-        self.preprocess, self.tokenizer = preprocess, tokenizer
+    def __init__(self, model: Any, preprocess: Callable[[Any], Any], tokenizer: Any, fingerprint: str = "") -> None:
+        self.model, self.preprocess, self.tokenizer = model.eval(), preprocess, tokenizer
         self.device = next(model.parameters()).device
-        self.logit_scale = float(model.logit_scale.detach().exp())
         bias = getattr(model, "logit_bias", None)
+        self.logit_scale = float(model.logit_scale.detach().exp())
         self.logit_bias = 0.0 if bias is None else float(bias.detach())
         self.fingerprint = fingerprint
         self.dim = int(self.encode_text(["a"]).shape[1])
 
     def prepare(self, image: Image.Image) -> Any:
-        """A tensor (3, h, w)."""
+        """Return the pixels (3, h, w)."""
         return self.preprocess(image)
 
     def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Features (n, dim)."""
-        with self._torch.inference_mode():
-            return _host(self.model.encode_image(self._torch.stack(list(images)).to(self.device)))
+        """Return the features (n, dim) of n prepared images, arrays or tensors."""
+        import torch
+
+        with torch.inference_mode():
+            pixels = torch.stack([torch.as_tensor(image) for image in images])
+            return to_host(self.image_features(pixels.to(self.device)).float())
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Features (n, dim)."""
-        with self._torch.inference_mode():
-            return _host(self.model.encode_text(self.tokenizer(list(texts)).to(self.device)))
+        """Return the features (n, dim) of n texts, truncated to the context length of the model."""
+        import torch
 
+        with torch.inference_mode():
+            return to_host(self.text_features(self.token_ids(texts).to(self.device)).float())
 
-def _host(tensor: Any) -> HostArray:
-    return np.asarray(tensor.float().cpu().numpy())
+    def token_ids(self, texts: Sequence[str]) -> Any:
+        """Return the token ids of n texts as a tensor (n, context)."""
+        return self.tokenizer(list(texts))
+
+    def image_features(self, pixels: Any) -> Any:
+        """Run the model on a tensor of pixels (n, 3, h, w)."""
+        return self.model.encode_image(pixels)
+
+    def text_features(self, ids: Any) -> Any:
+        """Run the model on a tensor of token ids."""
+        return self.model.encode_text(ids)

@@ -1,4 +1,4 @@
-"""What a model does to an image before it looks: resize, crop, normalise. Pillow and NumPy only."""
+"""Image preprocessing of a model: resize, crop, normalise, with Pillow and NumPy only."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,21 +10,19 @@ from PIL import Image
 from acclimate.arrays import HostArray
 from acclimate.errors import ModelError
 
-RESAMPLING = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # Pillow's own numbers
-
 
 @dataclass(frozen=True)
 class Preprocess:
-    """What a model wants done to an image before it looks.
+    """Turns an image into the pixels that a model expects.
 
     Attributes:
-        height: of the model's input.
-        width: of the model's input.
-        short_side: resize so that the shorter side has this length, then crop the centre; None resizes both sides to
-            the input's size at once.
-        resample: name of Pillow's filter.
-        mean: of each channel, after scaling to 0..1.
-        std: of each channel.
+        height: height of the model's input.
+        width: width of the model's input.
+        short_side: length to which the shorter side is resized before the centre is cropped; None resizes both sides
+            to the size of the input instead.
+        resample: name of Pillow's resampling filter.
+        mean: mean of each channel, on the scale 0 to 1.
+        std: standard deviation of each channel.
     """
 
     height: int
@@ -35,61 +33,46 @@ class Preprocess:
     std: tuple[float, float, float]
 
     def __call__(self, image: Image.Image) -> HostArray:
-        """Pixels (3, height, width), float32, of an upright RGB image."""
+        """Return the float32 pixels (3, height, width) of an upright RGB image."""
         size = (self.width, self.height)
         if self.short_side is not None:
-            width, height = image.size
-            short = min(width, height)
-            size = (int(self.short_side * width / short), int(self.short_side * height / short))
-        image = image.resize(size, Image.Resampling(RESAMPLING[self.resample]))
+            short = min(image.size)
+            size = (int(self.short_side * image.width / short), int(self.short_side * image.height / short))
+        image = image.resize(size, Image.Resampling[self.resample.upper()])
+        left, top = (image.width - self.width) // 2, (image.height - self.height) // 2
+        image = image.crop((left, top, left + self.width, top + self.height))  # black where the image is smaller
         pixels: HostArray = np.asarray(image, np.float32) / np.float32(255.0)
-        pixels = _centre(pixels, self.height, self.width)
         pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
     def as_json(self) -> dict[str, Any]:
-        """The fields, for a config file."""
+        """Return the fields for a configuration file."""
         return asdict(self)
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Preprocess":
-        """From a config file's fields."""
+        """Read the fields of a configuration file."""
         return cls(**{**fields, "mean": tuple(fields["mean"]), "std": tuple(fields["std"])})
 
     @classmethod
     def from_processor(cls, config: Mapping[str, Any]) -> "Preprocess":
-        """From the preprocessor_config.json of a transformers model."""
+        """Read the preprocessor_config.json of a transformers model."""
         size, crop = config["size"], config.get("crop_size")
         if isinstance(size, int):
             size = {"shortest_edge": size}
         if isinstance(crop, int):
             crop = {"height": crop, "width": crop}
-        filters = {number: name for name, number in RESAMPLING.items()}
         short_side = size.get("shortest_edge")
         if short_side is None and config.get("do_center_crop") and crop not in (None, size):
-            raise ModelError("this model resizes and crops in a way acclimate does not know; convert it by hand.")
+            raise ModelError("acclimate does not support how this model resizes and crops images; use another model.")
         target = crop if short_side is not None and config.get("do_center_crop", True) and crop else size
         if "height" not in target:
-            raise ModelError("this model takes images of any shape, which acclimate does not support.")
+            raise ModelError("acclimate does not support models that take images of any shape; use another model.")
         return cls(
             height=target["height"],
             width=target["width"],
             short_side=short_side,
-            resample=filters[int(config.get("resample", RESAMPLING["bicubic"]))],
+            resample=Image.Resampling(int(config.get("resample", Image.Resampling.BICUBIC))).name.lower(),
             mean=tuple(config["image_mean"]),
             std=tuple(config["image_std"]),
         )
-
-
-def _centre(pixels: HostArray, height: int, width: int) -> HostArray:
-    """Cut (height, width) out of the middle of (h, w, 3); what the image does not cover is black."""
-    top, left = (pixels.shape[0] - height) // 2, (pixels.shape[1] - width) // 2
-    if top < 0 or left < 0:
-        around = (
-            (max(0, -top), max(0, height - pixels.shape[0] + top)),
-            (max(0, -left), max(0, width - pixels.shape[1] + left)),
-            (0, 0),
-        )
-        pixels = np.pad(pixels, around)
-        top, left = max(top, 0), max(left, 0)
-    return pixels[top : top + height, left : left + width]

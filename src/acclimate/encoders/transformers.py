@@ -1,4 +1,4 @@
-"""CLIP and SigLIP models of Hugging Face transformers, majors 4 and 5: `hf:ID` and `local:DIR`."""
+"""CLIP and SigLIP models of Hugging Face transformers, versions 4 and 5: `hf:ID` and `local:DIR`."""
 
 import contextlib
 import json
@@ -7,22 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
-from acclimate.arrays import HostArray
-from acclimate.encoders.base import fingerprint_files
+from acclimate.encoders.base import fingerprint_files, torch_device
+from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import MissingExtraError, ModelError
 
 
-def load_from_hub(name: str, device: str = "auto") -> "TransformersEncoder":
-    """Load a model of the hub by its id; downloads it if it is not in the cache yet."""
-    return TransformersEncoder(name, device)
-
-
 def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
-    """Load a model saved with `save_pretrained`; touches no network."""
+    """Load a model saved with `save_pretrained`, without network access."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         what = "it holds no config.json" if path.is_dir() else "there is no such folder"
@@ -30,78 +22,64 @@ def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder"
     return TransformersEncoder(folder, device, local=True)
 
 
-class TransformersEncoder:
-    """A dual encoder of transformers.
+class TransformersEncoder(OpenClipEncoder):
+    """A CLIP or SigLIP model of transformers.
 
     Args:
-        name: id on the hub, or a folder.
+        name: id on the Hugging Face Hub, or a folder. A model that is not in the cache is downloaded.
         device: "auto", "cpu", "cuda", "mps", ...
-        local: look nowhere but in that folder.
+        local: whether `name` is a folder; nothing is downloaded then.
     """
+
+    preprocess: Preprocess
 
     def __init__(self, name: str, device: str = "auto", local: bool = False) -> None:
         try:
-            import torch
+            import torch  # noqa: F401
             import transformers
         except ImportError as error:
             raise MissingExtraError(
-                f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert it where they are "
-                "(`acclimate convert`) and use onnx: here."
+                f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert the model with "
+                "`acclimate convert` on a machine that has them, and load it as onnx:DIR."
             ) from error
-        self._torch = torch
-        self.device = ("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device
         with _explained(name, local), _quiet(transformers):
-            self.model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
-            self.prepare_pixels = Preprocess.from_processor(_processor_config(transformers, name, local))
-        if not (hasattr(self.model, "get_image_features") and hasattr(self.model, "logit_scale")):
-            kind = type(self.model).__name__
-            raise ModelError(f"{name} is a {kind}, not a model of images and texts; use a CLIP or SigLIP model.")
-        self.model.eval().to(self.device)
-        self.context = int(self.model.config.text_config.max_position_embeddings)
-        self.logit_scale = float(self.model.logit_scale.detach().exp())
-        bias = getattr(self.model, "logit_bias", None)
-        self.logit_bias = 0.0 if bias is None else float(bias.detach())
+            model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
+            preprocess = Preprocess.from_processor(_processor_config(name, local))
+        if not (hasattr(model, "get_image_features") and hasattr(model, "logit_scale")):
+            kind = type(model).__name__
+            raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
+        self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
-        self.fingerprint = self._fingerprint(name, local)
-        self.dim = int(self.encode_text(["a"]).shape[1])
+        super().__init__(model.to(torch_device(device)), preprocess, tokenizer, _fingerprint(model, name, local))
 
-    def prepare(self, image: Image.Image) -> HostArray:
-        """Pixels (3, h, w)."""
-        return self.prepare_pixels(image)
+    def token_ids(self, texts: Sequence[str]) -> Any:
+        """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""
+        options = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
+        return self.tokenizer(list(texts), **options)["input_ids"]
 
-    def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Features (n, dim) of pixels as arrays or tensors."""
-        with self._torch.inference_mode():
-            pixels = self._torch.stack([self._torch.as_tensor(image) for image in images]).to(self.device)
-            return _host(unwrap(self.model.get_image_features(pixel_values=pixels)))
+    def image_features(self, pixels: Any) -> Any:
+        """Run the model on a tensor of pixels (n, 3, h, w)."""
+        return _tensor(self.model.get_image_features(pixel_values=pixels))
 
-    def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """Features (n, dim); padded to the full context as SigLIP needs, long texts cut to it."""
-        with self._torch.inference_mode():
-            ids = self.tokenizer(
-                list(texts), padding="max_length", truncation=True, max_length=self.context, return_tensors="pt"
-            )["input_ids"]
-            return _host(unwrap(self.model.get_text_features(input_ids=ids.to(self.device))))
-
-    def _fingerprint(self, name: str, local: bool) -> str:
-        if local:
-            files = [path for path in Path(name).iterdir() if path.suffix in (".json", ".safetensors", ".bin", ".txt")]
-            return fingerprint_files(files)
-        commit = getattr(self.model.config, "_commit_hash", None)
-        return f"{name}@{commit}" if commit else ""
+    def text_features(self, ids: Any) -> Any:
+        """Run the model on a tensor of token ids."""
+        return _tensor(self.model.get_text_features(input_ids=ids))
 
 
-def unwrap(output: Any) -> Any:
-    """Features as a tensor; transformers 5 wraps them in an output object."""
-    return getattr(output, "pooler_output", output)
+def _tensor(output: Any) -> Any:
+    return getattr(output, "pooler_output", output)  # transformers 5 returns an object that contains the tensor
 
 
-def _host(tensor: Any) -> HostArray:
-    return np.asarray(tensor.float().cpu().numpy())
+def _fingerprint(model: Any, name: str, local: bool) -> str:
+    if local:
+        suffixes = (".json", ".safetensors", ".bin", ".txt")
+        return fingerprint_files([path for path in Path(name).iterdir() if path.suffix in suffixes])
+    commit = getattr(model.config, "_commit_hash", None)
+    return f"{name}@{commit}" if commit else ""
 
 
-def _processor_config(transformers: Any, name: str, local: bool) -> dict[str, Any]:
+def _processor_config(name: str, local: bool) -> dict[str, Any]:
     from transformers.image_processing_utils import BaseImageProcessor
 
     combined = Path(name) / "processor_config.json"
@@ -113,23 +91,23 @@ def _processor_config(transformers: Any, name: str, local: bool) -> dict[str, An
 
 @contextlib.contextmanager
 def _explained(name: str, local: bool) -> Iterator[None]:
-    """Turn what transformers raises into one line that says what is missing and how to get it."""
+    """Report what transformers raises in one line that says what is missing and how to get it."""
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         if local:
-            how = "the folder must hold config.json, the weights, the tokenizer and preprocessor_config.json"
+            how = "the folder must contain config.json, the weights, the tokenizer and preprocessor_config.json"
         else:
             offline = os.environ.get("HF_HUB_OFFLINE", "") not in ("", "0")
             how = "unset HF_HUB_OFFLINE to download it" if offline else "check the name and the network"
-            how += f"; or fetch it elsewhere (`hf download {name}`), copy the folder and use local:DIR"
+            how += f"; or download it elsewhere (`hf download {name}`), copy the folder and load it as local:DIR"
         raise ModelError(f"cannot load {name}: {reason} ({how}).") from error
 
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Keep transformers' progress bars and notices off the terminal."""
+    """Silence the progress bars and notices of transformers."""
     logging = transformers.utils.logging
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()

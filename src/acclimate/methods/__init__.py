@@ -3,7 +3,6 @@
 from acclimate.methods.base import (
     DEFAULT_METHOD,
     Adapter,
-    Change,
     Step,
     create,
     find_method,
@@ -14,7 +13,6 @@ from acclimate.methods.base import (
 from acclimate.methods.dota import DOTA
 from acclimate.methods.mta import MTA
 from acclimate.methods.persist import (
-    compare_states,
     duplicate,
     load_state,
     load_with_notes,
@@ -38,7 +36,6 @@ __all__ = [
     "MTA",
     "TDA",
     "Adapter",
-    "Change",
     "Entry",
     "Prior",
     "State",
@@ -47,7 +44,6 @@ __all__ = [
     "Zero",
     "ZeroShot",
     "check_settings",
-    "compare_states",
     "create",
     "duplicate",
     "find_method",

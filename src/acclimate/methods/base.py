@@ -27,15 +27,10 @@ AnyState = TypeVar("AnyState", bound=State)
 
 
 class Change(NamedTuple):
-    """What a batch did to the entries of a part.
+    """What a batch did to the entries of a part."""
 
-    Attributes:
-        admitted: positions in the batch of the samples that entered, including those that a later one pushed out again.
-        dropped: ids of the entries that were pushed out.
-    """
-
-    admitted: list[int]
-    dropped: list[int]
+    admitted: list[int]  # positions in the batch of the samples that entered, even if a later one pushed them out again
+    dropped: list[int]  # ids of the entries that were pushed out
 
 
 @dataclass(frozen=True)
@@ -45,6 +40,14 @@ class Step:
     Attributes:
         logits: (B, K) adapted.
         changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head
+        >>> head = Head(np.eye(3), logit_scale=10.0)
+        >>> step = TDA(head).adapt(head.observe(np.eye(3)))
+        >>> step.logits.shape, step.changes["positive"].admitted
+        ((3, 3), [0, 1, 2])
     """
 
     logits: Array
@@ -61,6 +64,7 @@ class Adapter(ABC):
     Args:
         head: the zero-shot classifier to start from.
         origin: name of the stream this adapter sees. When adapters are merged, samples of different origins add up.
+        text: the encoder, for methods that need its text tower.
 
     Attributes:
         name: of the method, for `create` and the command line.
@@ -68,7 +72,7 @@ class Adapter(ABC):
         kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
             to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
-        needs: what it needs beside features: "views", "text" (a text tower), "labels".
+        needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
 
@@ -99,11 +103,14 @@ class Adapter(ABC):
     head: Head
     _: KW_ONLY
     origin: str = ""
+    text: Any = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
             kind = type(self.head).__name__
             raise InputError(f"an adapter needs a Head, got {kind}; write Head(class_vectors, logit_scale=...).")
+        if "text" in self.needs and self.text is None:
+            require(type(self), views=True, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)
         self.seen: dict[str, int] = {}
@@ -150,7 +157,7 @@ class Adapter(ABC):
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
         """The method's settings with their defaults."""
-        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin")}
+        return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
 
     @property
     def samples_seen(self) -> int:
@@ -329,7 +336,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     Args:
         name: of the method; see `list_methods`.
         head: the zero-shot classifier to start from.
-        **settings: of the method, and `origin`.
+        **settings: of the method, and `origin` and `text` as for `Adapter`.
 
     Examples:
         >>> import numpy as np
@@ -338,7 +345,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
         5
     """
     method = find_method(name)
-    check_settings(method, {key: value for key, value in settings.items() if key != "origin"})
+    check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
     return method(head, **settings)
 
 

@@ -48,13 +48,9 @@ class Cache(State):
         self._threshold = np.full(len(self.head), np.inf)
 
     def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Plan:
-        """Plan a batch; nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
+        """Plan a batch of B samples with these classes, entropies and ids (B,), of which some are offered (B,).
 
-        Args:
-            offered: (B,) whether each sample asks for a slot.
-            classes: (B,) predicted classes.
-            entropies: (B,) zero-shot entropies.
-            ids: (B,) stable ids.
+        Nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
         """
         ranks = -entropies if self.highest else entropies
         samples = np.flatnonzero(offered & (ranks <= self._threshold[classes]))  # few, in a long stream

@@ -15,15 +15,10 @@ from acclimate.arrays import Array, HostArray, index
 
 
 class Diagonals(NamedTuple):
-    """Which entries vote on which classes.
+    """Which entries vote on which classes."""
 
-    Attributes:
-        classes: (C,) the classes with entries, those with most entries first.
-        entries: for each diagonal t the t-th entry of the first classes.
-    """
-
-    classes: Array
-    entries: list[Array]
+    classes: Array  # (C,) the classes with entries, those with most entries first
+    entries: list[Array]  # for each diagonal t the t-th entry of the first classes
 
 
 def jagged_diagonals(targets: HostArray, like: Array) -> Diagonals:

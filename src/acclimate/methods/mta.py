@@ -53,7 +53,7 @@ class MTA(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits of the modes, (B, K)."""
         unit = evidence.views
-        assert unit is not None  # `adapt` has seen to it
+        assert unit is not None  # `adapt` checks this
         return Step(self.head.observe_unit(self._modes(unit)).logits)
 
     def _modes(self, unit: Array) -> Array:

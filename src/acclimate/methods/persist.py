@@ -73,6 +73,11 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Ada
 
     Raises:
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
+
+    Examples:
+        >>> load_state("nowhere.safetensors")
+        Traceback (most recent call last):
+        acclimate.errors.StateError: no state file at nowhere.safetensors.
     """
     return load_with_notes(path, like)[0]
 
@@ -83,7 +88,13 @@ def load_with_notes(path: str | os.PathLike[str], like: Adapter | None = None) -
 
 
 def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
-    """`load_state` of the content of a file."""
+    """`load_state` of the content of a file.
+
+    Examples:
+        >>> state_from_bytes(b"not a state")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        acclimate.errors.StateError: the state cannot be read as a state: it is truncated, damaged or foreign (...).
+    """
     return _build(*parse_snapshot(content), "the state", like)[0]
 
 
@@ -108,7 +119,7 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    adapter = method(head, origin=description["origin"], **settings)
+    adapter = method(head, origin=description["origin"], text=like and like.text, **settings)
     if like is not None and (differences := compare_states(adapter, like)):
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
@@ -145,12 +156,14 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
         if differences := compare_states(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
     if first.merges is None:
-        raise InputError(f"states of {first.name!r} cannot be merged: what it learns depends on the order of samples.")
+        raise InputError(
+            f"states of {first.name!r} cannot be merged: what it learns depends on the order of the samples."
+        )
     origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
     if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
         raise InputError(
             f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
-            f"{shared[0]!r}, which would count twice; merge each origin once, and name every stream's `origin`."
+            f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own `origin`."
         )
     merged = duplicate(first)
     dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
@@ -164,7 +177,7 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
 
 def duplicate(adapter: Adapter) -> Adapter:
     """An adapter that knows the same and goes its own way."""
-    return copy.deepcopy(adapter, {id(adapter.head): adapter.head})
+    return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
 
 
 def compare_states(one: Adapter, other: Adapter) -> list[str]:

@@ -30,24 +30,15 @@ Offer = tuple[int, int, float, int]  # a sample that asks for a slot: position i
 
 @dataclass
 class Plan:
-    """What a batch does to a cache. Samples are named by their positions in the batch.
+    """What a batch does to a cache. Samples are named by their positions in the batch."""
 
-    Attributes:
-        queues: the new queues of the classes that changed.
-        samples: every admitted sample, in order of admission.
-        slots: the slot each of them takes.
-        deaths: the sample that pushes each of them out again; the batch's length if it stays.
-        evicted: slot -> the sample that pushes out the entry that was there before the batch.
-        dropped: ids of all entries that are pushed out, including newcomers.
-        targets: (admitted, width) the classes each newcomer votes on, padded with -1; see `cache.Cache`.
-    """
-
-    queues: Queues = field(default_factory=dict)
-    samples: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    deaths: list[int] = field(default_factory=list)
-    evicted: dict[int, int] = field(default_factory=dict)
-    dropped: list[int] = field(default_factory=list)
+    queues: Queues = field(default_factory=dict)  # the new queues of the classes that changed
+    samples: list[int] = field(default_factory=list)  # every admitted sample, in order of admission
+    slots: list[int] = field(default_factory=list)  # the slot each of them takes
+    deaths: list[int] = field(default_factory=list)  # which sample pushes each out again; the batch's length if none
+    evicted: dict[int, int] = field(default_factory=dict)  # slot of an old entry -> the sample that pushes it out
+    dropped: list[int] = field(default_factory=list)  # ids of all entries that are pushed out, including newcomers
+    # (admitted, width) the classes each newcomer votes on, padded with -1; see `cache.Cache`
     targets: HostArray = field(default_factory=lambda: np.empty((0, 1), np.int32))
 
 

@@ -56,13 +56,7 @@ class State(ABC):
 
     @abstractmethod
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
-        """A dump that follows a change of classes.
-
-        Args:
-            arrays: what `dump` gave.
-            position: (old K,) the new index of each class, -1 where it was removed.
-            classes: the new number of classes.
-        """
+        """A dump for another list of classes; `position` (old K,) is the new index of each, -1 where it was removed."""
 
     @abstractmethod
     def merged(self, dumps: Sequence[Dump]) -> Dump:

@@ -103,22 +103,10 @@ class TDA(Adapter):
 
         votes = xp.empty(evidence.logits.shape[::-1], dtype=evidence.logits.dtype, device=device(evidence.logits))
         votes[...] = evidence.logits.T
-        self.positive_cache.vote(
-            votes,
-            features,
-            positive,
-            alpha=self.positive_alpha,
-            beta=self.positive_beta,
-            self_match=self.self_match,
-        )
-        self.negative_cache.vote(
-            votes,
-            features,
-            negative,
-            alpha=-self.negative_alpha,
-            beta=self.negative_beta,
-            self_match=self.self_match,
-        )
+        alpha, beta = self.positive_alpha, self.positive_beta
+        self.positive_cache.vote(votes, features, positive, alpha=alpha, beta=beta, self_match=self.self_match)
+        alpha, beta = -self.negative_alpha, self.negative_beta  # these votes are against
+        self.negative_cache.vote(votes, features, negative, alpha=alpha, beta=beta, self_match=self.self_match)
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
         changes = {

@@ -38,7 +38,7 @@ class Zero(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Mean logits of the views that voted for the winner, (B, K)."""
         unit = evidence.views
-        assert unit is not None  # `adapt` has seen to it
+        assert unit is not None  # `adapt` checks this
         xp, where = namespace(unit), device(unit)
         samples, views, dim = unit.shape
         each = self.head.observe_unit(xp.reshape(unit, (-1, dim)))

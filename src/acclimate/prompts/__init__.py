@@ -1,23 +1,16 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
-from acclimate.prompts.templates import (
-    Templates,
-    clean_labels,
-    example_prompts,
-    prompts_for,
-    spoken,
-    template_sets,
-)
+from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
 
 __all__ = [
     "Templates",
     "TextEncoder",
+    "as_words",
     "build_head",
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
     "prompts_for",
-    "spoken",
     "template_sets",
 ]

@@ -1,25 +1,23 @@
-"""From labels to a Head: every class is the mean direction of its prompts (the CLIP ensemble), kept on disk."""
+"""From labels to a Head: each class is the mean direction of its prompts (the CLIP ensemble), cached on disk."""
 
 import hashlib
 import json
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
-from safetensors import safe_open
 
 from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
-from acclimate.errors import InputError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
-from acclimate.files import to_bytes, write_atomically
+from acclimate.files import read_snapshot, snapshot_bytes, write_atomically
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
 BATCH = 256
-CACHE_VERSION = 2  # to be raised when the same prompts and encoder give other vectors
+CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
 
 
@@ -55,8 +53,8 @@ def build_head(
         encoder: the model. Its vectors are cached only if it has a fingerprint.
         labels: K class names.
         templates: see `prompts_for`.
-        cache: the folder to keep vectors in; None for `default_cache_folder()`, False for none. It need not exist, and
-            what is damaged or cannot be written there is computed again.
+        cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
+            and what is damaged or cannot be written there is computed again.
 
     Raises:
         InputError: labels or templates cannot be used, or the encoder gives a class no direction.
@@ -75,32 +73,30 @@ def build_head(
     else:
         key = hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
         path = Path(folder) / f"class-vectors-{key}.safetensors"
-        kept = _read(path, len(labels))
-        vectors = _encode(encoder, labels, prompts) if kept is None else kept
-        if kept is None:
+        try:
+            vectors = read_snapshot(path)[0]["class_vectors"]
+        except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
+            vectors = _encode(encoder, labels, prompts)
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(path, to_bytes({"class_vectors": vectors}, {"sha256": _digest(vectors)}))
+                write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
     return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
 
 
 def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> HostArray:
     """The mean unit vector (K, d), float32, of each label's prompts."""
-    place = {prompt: i for i, prompt in enumerate(dict.fromkeys(chain.from_iterable(prompts)))}
-    distinct = list(place)
+    label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
+    distinct = list(label_of)
     batches = [_encode_batch(encoder, distinct[i : i + BATCH]) for i in range(0, len(distinct), BATCH)]
     if len({batch.shape[1] for batch in batches}) > 1:
         raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
     vectors = np.concatenate(batches)
-    peaks = np.abs(vectors).max(axis=1)
-    usable = np.isfinite(peaks) & (peaks > 0)
-    for label, own in zip(labels, prompts, strict=True):
-        for prompt in own:
-            if not usable[place[prompt]]:
-                kind = "all zeros" if peaks[place[prompt]] == 0 else "NaN or infinity"
-                raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
-    units = unit_rows(vectors, "text vectors")
-    means = np.stack([units[[place[prompt] for prompt in own]].mean(axis=0, dtype=np.float64) for own in prompts])
+    for (prompt, label), peak in zip(label_of.items(), np.abs(vectors).max(axis=1), strict=True):
+        if not 0 < peak < np.inf:
+            kind = "all zeros" if peak == 0 else "NaN or infinity"
+            raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
+    units = dict(zip(distinct, unit_rows(vectors, "text vectors"), strict=True))
+    means = np.stack([np.mean([units[prompt] for prompt in group], axis=0, dtype=np.float64) for group in prompts])
     for label, length in zip(labels, np.linalg.norm(means, axis=1), strict=True):
         if length < CANCELLED:
             raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
@@ -112,17 +108,3 @@ def _encode_batch(encoder: TextEncoder, prompts: list[str]) -> HostArray:
     if vectors.ndim != 2 or len(vectors) != len(prompts) or vectors.shape[1] == 0:
         raise InputError(f"the encoder gave text vectors of shape {vectors.shape} for {len(prompts)} prompts.")
     return vectors
-
-
-def _digest(vectors: HostArray) -> str:
-    return hashlib.sha256(vectors.tobytes()).hexdigest()
-
-
-def _read(path: Path, classes: int) -> HostArray | None:
-    """The vectors kept in a file, if they are whole."""
-    with suppress(Exception), safe_open(path, framework="numpy") as file:  # a damaged cache is only a slow cache
-        vectors: HostArray = file.get_tensor("class_vectors")
-        whole = vectors.dtype == np.float32 and vectors.ndim == 2 and len(vectors) == classes
-        if whole and file.metadata()["sha256"] == _digest(vectors):
-            return vectors
-    return None

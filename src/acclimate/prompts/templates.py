@@ -1,7 +1,7 @@
-"""Labels, and the prompts that say them to a text encoder.
+"""Labels, and the prompts in which a text encoder reads them.
 
-A template is a string with `{}` or `{c}` where the class name goes, or a function from the name to a prompt. Full
-prompts per class (as language models write them) come as a dict. Named sets, with their sources, are data.
+A template is a string with `{}` or `{c}` in place of the class name, or a function from the name to a prompt. Complete
+prompts for each class, such as a language model writes, are given as a dict. Named sets are in `data/templates.json`.
 """
 
 import json
@@ -22,29 +22,33 @@ _PLACEHOLDER = re.compile(r"\{c?\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
 
 
-def spoken(label: str) -> str:
-    """The form of a label that is used in prompts: underscores become spaces, runs of spaces collapse."""
+def as_words(label: str) -> str:
+    """The form of a label in prompts: underscores become spaces, and repeated spaces collapse."""
     return " ".join(label.replace("_", " ").split())
 
 
 def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
-    """Strip labels; refuse an empty list, and labels that are empty, no strings, WordNet ids, or said twice."""
+    """Strip and validate labels.
+
+    Raises:
+        InputError: there are no labels, or one is empty, not a string, a WordNet id, or a duplicate.
+    """
     if isinstance(labels, str):
         raise InputError(f"labels must be a list of class names, got the string {labels!r}; write [{labels!r}, ...].")
     seen: dict[str, str] = {}
     for position, label in enumerate(labels, start=1):
         if not isinstance(label, str):
             raise InputError(f"label {position} must be a string, got {label!r} of type {type(label).__name__}.")
-        label, words = label.strip(), spoken(label)
+        label, words = label.strip(), as_words(label)
         if not words:
-            raise InputError(f"label {position} is empty; name the class or remove the entry.")
+            raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
-            raise InputError(f"label {label!r} looks like a WordNet id; map ids to words (n01440764 is 'tench').")
+            raise InputError(f"label {label!r} looks like a WordNet id; replace ids by words (n01440764 by 'tench').")
         if words in seen:
-            raise InputError(f"labels {seen[words]!r} and {label!r} are the same class; keep one, or tell them apart.")
+            raise InputError(f"labels {seen[words]!r} and {label!r} are the same class; remove one, or rename it.")
         seen[words] = label
     if not seen:
-        raise InputError("there are no labels; name at least one class.")
+        raise InputError("there are no labels; pass at least one class name.")
     return tuple(seen.values())
 
 
@@ -55,41 +59,45 @@ def _sets() -> dict[str, tuple[str, ...]]:
 
 
 def template_sets() -> dict[str, tuple[str, ...]]:
-    """The named sets of templates; where each comes from is said in `data/templates.json`."""
+    """The named sets of templates."""
     return dict(_sets())
 
 
 def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
-    """The full prompts of every label.
+    """Fill in the templates for each label.
 
     Args:
         labels: K class names.
-        templates: a template, a set's name, a list of these, or a dict from class to full prompts. A template is a
-            string with `{}` or `{c}`, or a function from the class name (as spoken) to a prompt.
+        templates: a template, the name of a set, a list of these, or a dict from class name to complete prompts.
 
     Returns:
         K lists of prompts, in the order of the labels.
 
     Raises:
-        InputError: a template has no place for the class name, or a label has no prompts.
+        InputError: a template has no placeholder for the class name, or a label has no prompts.
+
+    Examples:
+        >>> from acclimate.prompts import prompts_for
+        >>> prompts_for(["cat", "sea_lion"], ["a photo of a {}.", "a drawing of a {}."])
+        [['a photo of a cat.', 'a drawing of a cat.'], ['a photo of a sea lion.', 'a drawing of a sea lion.']]
     """
     if isinstance(templates, Mapping):
-        return _own_prompts(labels, templates)
+        return _prompts_per_class(labels, templates)
     many = templates if isinstance(templates, Sequence) and not isinstance(templates, str) else [templates]
     resolved = list(chain.from_iterable(map(resolve, many)))
     if not resolved:
-        raise InputError("there are no templates; give at least one, like 'a photo of a {}.'.")
+        raise InputError("there are no templates; pass at least one, such as 'a photo of a {}.'.")
     return [[_fill(template, label) for template in resolved] for label in labels]
 
 
 def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3) -> list[str]:
-    """At most `count` different prompts, of as many classes as possible, to show what the encoder will read."""
+    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 
 
 def resolve(template: Any) -> Sequence[Template]:
-    """One template as it is, or those of a named set."""
+    """The templates that one value stands for: itself, or those of a named set."""
     if callable(template):
         return (template,)
     if not isinstance(template, str):
@@ -99,36 +107,36 @@ def resolve(template: Any) -> Sequence[Template]:
     if template in _sets():
         return _sets()[template]
     raise InputError(
-        f"the template {template!r} has no {{}} for the class name; write one like 'a photo of a {{}}.', "
+        f"the template {template!r} has no {{}} for the class name; write one such as 'a photo of a {{}}.', "
         f"or name a set: {', '.join(_sets())}."
     )
 
 
 def _fill(template: Template, label: str) -> str:
     if isinstance(template, str):
-        return _PLACEHOLDER.sub(lambda _: spoken(label), template)
-    prompt = template(spoken(label))
+        return _PLACEHOLDER.sub(lambda _: as_words(label), template)
+    prompt = template(as_words(label))
     if not isinstance(prompt, str) or not prompt.strip():
         raise InputError(f"a template function must return a prompt, got {prompt!r} for the label {label!r}.")
     return prompt
 
 
-def _own_prompts(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    by_words = {spoken(name): own for name, own in check_prompts(per_class, "the dict of prompts").items()}
-    missing = [label for label in labels if spoken(label) not in by_words]
+def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
+    by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, "the dict of prompts").items()}
+    missing = [label for label in labels if as_words(label) not in by_words]
     if missing:
         named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
-        raise InputError(f"the dict of prompts lacks {named}; add prompts for every label.")
-    return [[_fill(prompt, label) for prompt in by_words[spoken(label)]] for label in labels]
+        raise InputError(f"the dict of prompts has no entry for {named}; add prompts for every label.")
+    return [[_fill(prompt, label) for prompt in by_words[as_words(label)]] for label in labels]
 
 
 def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
-    """Full prompts per class with every value made a list; `what` names them in the error if they are not usable."""
+    """Complete prompts per class with every value as a list; `what` names them in the error if they cannot be used."""
     checked = {}
     for name, given in per_class.items():
-        own = [given] if isinstance(given, str) else given
-        usable = isinstance(name, str) and isinstance(own, Sequence) and len(own) > 0
-        if not usable or not all(isinstance(prompt, str) and prompt.strip() for prompt in own):
+        prompts = [given] if isinstance(given, str) else given
+        usable = isinstance(name, str) and isinstance(prompts, Sequence) and len(prompts) > 0
+        if not usable or not all(isinstance(prompt, str) and prompt.strip() for prompt in prompts):
             raise InputError(f"{what} must map each class to a list of prompts; {name!r} has {str(given)[:80]!r}.")
-        checked[name] = list(own)
+        checked[name] = list(prompts)
     return checked

@@ -38,13 +38,7 @@ router = APIRouter()
 
 
 def create_app(streams: Streams, tokens: Tokens | None = None, hosts: Collection[str] | None = None) -> FastAPI:
-    """Make the application; the streams are closed when it shuts down.
-
-    Args:
-        streams: what to serve.
-        tokens: the tokens of the service; None to accept everybody.
-        hosts: host names that requests may be sent to; None for any.
-    """
+    """Make the application, with tokens and host names as for `Gate`; the streams are closed when it shuts down."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

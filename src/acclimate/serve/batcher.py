@@ -55,13 +55,7 @@ class Batcher:
 
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
-    and in a batch; the images of a batch have the same number of views.
-
-    Args:
-        encoder: the model; it encodes the labels, too.
-        limits: `batch`, `wait_s`, `queue`, `pixels`, `workers` and `thumbnail`.
-        metrics: counts batches and unreadable images.
-        cache: folder for encoded labels.
+    and in a batch; the images of a batch have the same number of views. The folder `cache` is for encoded labels.
     """
 
     def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics, cache: Path | None = None) -> None:

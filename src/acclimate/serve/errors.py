@@ -11,7 +11,11 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Scope
 
-from acclimate.errors import AcclimateError, ImageError, InputError, ModelError, StateError, StorageError
+from acclimate.errors import AcclimateError, ImageError, InputError, ModelError, StateError
+
+
+class StorageError(StateError):
+    """A state that could not be written; everything is as it was before."""
 
 
 class NotFoundError(AcclimateError):

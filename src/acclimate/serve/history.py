@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, StorageError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
 from acclimate.files import write_atomically, writing
 from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
 from acclimate.predict import Adapted
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
 
 SNAPSHOT, JOURNAL = ".safetensors", ".journal"

@@ -15,8 +15,9 @@ from struct import Struct
 from typing import Any
 from zlib import crc32
 
-from acclimate.errors import StorageError, reason
+from acclimate.errors import reason
 from acclimate.files import write_atomically
+from acclimate.serve.errors import StorageError
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
@@ -38,18 +39,13 @@ class Contents:
 class Journal:
     """Appends to a journal file, from one thread; `sync` may be called from another.
 
-    The file is not kept open: many streams need few handles, and a file that was removed is noticed.
-
-    Args:
-        path: a file that `create` wrote.
-        size: its length up to the last complete record; the next `append` cuts off what follows.
-
-    Attributes:
-        failed: whether the last `append` failed.
+    The file is not kept open: many streams need few handles, and a file that was removed is noticed. `size` is its
+    length up to the last complete record; the next `append` cuts off what follows.
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self.path, self.size, self.failed = path, size, False
+        self.path, self.size = path, size
+        self.failed = False  # whether the last `append` failed
         self._synced = size
 
     @classmethod

@@ -31,15 +31,10 @@ BODIES_HELD = 8  # full-sized bodies that all requests together may hold in memo
 
 @dataclass(frozen=True)
 class Caller:
-    """The sender of a request.
+    """The sender of a request."""
 
-    Attributes:
-        name: of the token, or the client's address if the service has no tokens.
-        grants: (pattern of stream names, action) pairs; `manage` includes `classify`.
-    """
-
-    name: str
-    grants: tuple[tuple[str, str], ...] = (("*", "manage"),)
+    name: str  # of the token, or the client's address if the service has no tokens
+    grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
 
     def may(self, action: Action, stream: str) -> bool:
         """Whether an action on a stream is allowed."""
@@ -109,12 +104,8 @@ def _grants(text: str, where: str) -> list[tuple[str, str]]:
 class Gate:
     """Middleware: refuses requests before their body is read, and stops reading bodies that are too large or too slow.
 
-    Args:
-        app: the application that handles the request.
-        tokens: the tokens of the service; None to accept everybody.
-        hosts: host names that requests may be sent to; None for any. This detects DNS rebinding: a page of another site
-            that resolves its own host name to 127.0.0.1.
-        limits: limits on bodies.
+    Without tokens everybody is accepted. `hosts` are the host names that requests may be sent to, None for any; they
+    detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
     """
 
     def __init__(self, app: ASGIApp, tokens: Tokens | None, hosts: Collection[str] | None, limits: Limits) -> None:

@@ -12,13 +12,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, StorageError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
 from acclimate.files import write_atomically
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
@@ -71,15 +71,7 @@ class Stream:
     `classify` and everything that changes the stream join one queue when they are called. A change is on disk when its
     method returns; if it cannot be written, a StorageError is raised and the stream stays as it was.
 
-    Args:
-        name: of the stream.
-        folder: with the files that `create_files` wrote.
-        batcher: the shared encoder.
-        pool: executes the work of streams.
-        metrics: counts every request.
-
-    Raises:
-        StateError: the files cannot be used; the message says why.
+    The folder has the files that `create_files` wrote; StateError if they cannot be used. Work is done in the pool.
     """
 
     def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:

@@ -17,12 +17,19 @@ import numpy as np
 from pydantic import ValidationError
 
 from acclimate.encoders import Encoder
-from acclimate.errors import InputError, StateError, StorageError, reason
+from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
 from acclimate.methods import Step, create, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher
-from acclimate.serve.errors import ExistsError, NotFoundError, TooManyError, UnusableError, validation_message
+from acclimate.serve.errors import (
+    ExistsError,
+    NotFoundError,
+    StorageError,
+    TooManyError,
+    UnusableError,
+    validation_message,
+)
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, Setup
@@ -71,11 +78,7 @@ class Streams:
     def create(self, name: str, labels: Sequence[str], **options: Any) -> Stream:
         """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
 
-        Raises:
-            InputError: an argument cannot be used.
-            ExistsError: there is a stream with this name.
-            TooManyError: the maximum number of streams is reached.
-            StorageError: it could not be written.
+        Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
         if not NAME.fullmatch(name):
             raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")

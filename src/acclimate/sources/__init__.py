@@ -1,4 +1,4 @@
-"""Where samples come from."""
+"""Image sources: folders, lists of paths, CoOp splits, WebDataset shards and Hugging Face datasets."""
 
 from acclimate.sources.base import Sample, open_source, order_samples, source_fingerprint
 

@@ -1,4 +1,4 @@
-"""Image sources: one interface, chosen by the prefix of a spec."""
+"""The interface of an image source, and how a source is opened by its name."""
 
 import hashlib
 import os
@@ -6,18 +6,17 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
-from pathlib import Path
-from typing import TextIO, cast
+from pathlib import Path, PurePath
+from typing import TextIO
+
+import numpy as np
 
 from acclimate.errors import InputError
 
-# prefix -> (module, function). Modules are imported when a spec asks for them.
-PREFIXES = {
-    "coop": ("acclimate.sources.coop", "open_coop"),
-    "wds": ("acclimate.sources.webdataset", "open_webdataset"),
-    "hfds": ("acclimate.sources.hf_datasets", "open_hf_dataset"),
-}
+# prefix -> the module whose `open_samples` lists such a source, imported when it is needed
+PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,9 @@ class Sample:
     """One image of a source, not yet read.
 
     Attributes:
-        name: what results call it.
-        read: gives the encoded image; may raise OSError.
-        label: the true class, where the source knows it.
+        name: identifies the image in results.
+        read: returns the encoded image; may raise OSError.
+        label: the true class, if the source provides it.
     """
 
     name: str
@@ -36,46 +35,51 @@ class Sample:
 
 
 def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Sequence[Sample]:
-    """List the images of a source; none is read yet.
+    """List the images of a source without reading them.
 
     Args:
         spec: an image, a folder, a glob pattern, a list (.txt, .csv, .jsonl), `-` for paths on standard input,
             `coop:SPLIT.json[#test]`, `wds:SHARDS`, or `hfds:NAME[?split=test&image=image&label=label]`.
-        stdin: where `-` reads from; standard input by default.
+        stdin: the stream that `-` reads; standard input by default.
 
     Raises:
-        InputError: there is no such source, it is damaged, or it holds no images.
-        MissingExtraError: it needs a package that is not installed.
+        InputError: the source does not exist, is damaged, or contains no images.
+        MissingExtraError: the source needs a package that is not installed.
     """
     spec = os.fspath(spec)
     if not spec:
-        raise InputError("no image source given; pass a folder, an image, a pattern, a list of paths, or '-'.")
+        raise InputError("the image source is empty; pass a folder, an image, a pattern, a list of paths, or '-'.")
     if spec == "-":
         from acclimate.sources.table import open_lines
 
         return open_lines(sys.stdin if stdin is None else stdin)
-    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # two letters at least: one is a Windows drive
+    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
     if prefix and prefix[1] in PREFIXES:
-        module, function = PREFIXES[prefix[1]]
-        opener = cast(Callable[[str], Sequence[Sample]], getattr(import_module(module), function))
-        return opener(spec[prefix.end() :])
+        module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
+        samples: Sequence[Sample] = module.open_samples(spec[prefix.end() :])
+        return samples
     return _open_local(spec, prefix[1] if prefix else None)
 
 
+def parse_order(order: str) -> tuple[str, int | None]:
+    """Split the name of an order into its shape and its seed: "seed:1" into ("seed", 1), "path" into ("path", None)."""
+    match = re.fullmatch(r"(.*):([0-9]+)", order)
+    return (match[1], int(match[2])) if match else (order, None)
+
+
 def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
-    """Put samples into an order: "path" (as listed) or "seed:N" (a random order, the same for the same N)."""
+    """Return the samples in the order "path" (as listed) or "seed:N" (shuffled, always the same for the same N)."""
     if order == "path":
         return samples
-    if not re.fullmatch(r"seed:[0-9]+", order):
+    shape, seed = parse_order(order)
+    if shape != "seed" or seed is None:
         raise InputError(f"unknown order {order!r}; choose 'path' (as listed) or 'seed:N' with a whole number N.")
-    import numpy as np
-
-    places = np.random.default_rng(int(order[5:])).permutation(len(samples))
-    return [samples[place] for place in places.tolist()]
+    permutation = np.random.default_rng(seed).permutation(len(samples))
+    return [samples[position] for position in permutation.tolist()]
 
 
 def source_fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 over the names in their order, so that a resumed run can refuse another list."""
+    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images."""
     digest = hashlib.sha256()
     for sample in samples:
         name = sample.name.encode("utf-8", "surrogatepass")
@@ -83,10 +87,21 @@ def source_fingerprint(samples: Sequence[Sample]) -> str:
     return digest.hexdigest()
 
 
-def read_file(path: str) -> bytes:
-    """The bytes of a file; what most samples' `read` is bound to."""
+def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
+    """The sample of an image file, named by its path."""
+    name = PurePath(path).as_posix()
+    return Sample(name, partial(read_file, name), label)
+
+
+def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
+    """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled."""
     with open(path, "rb") as file:
-        return file.read()
+        if offset:
+            file.seek(offset)
+        content = file.read(size)
+    if size is not None and len(content) != size:
+        raise OSError(f"{path} ends before byte {offset + size}; it is truncated.")
+    return content
 
 
 def _open_local(spec: str, prefix: str | None) -> Sequence[Sample]:
@@ -99,14 +114,14 @@ def _open_local(spec: str, prefix: str | None) -> Sequence[Sample]:
         if path.suffix.lower() in table.READERS:
             return table.open_table(spec)
         if folder.is_image(path.name):
-            return folder.open_image(spec)
+            return [file_sample(path)]
         raise InputError(
-            f"{spec} is neither an image by its suffix nor a list ({', '.join(table.READERS)}); "
-            "rename it, or name it in a list, where any suffix is taken."
+            f"{spec} has neither the suffix of an image nor that of a list ({', '.join(table.READERS)}); "
+            "rename it, or put its path into a list, where any suffix is accepted."
         )
     if prefix is not None:
         known = ", ".join(f"{name}:" for name in PREFIXES)
-        raise InputError(f"unknown prefix {prefix}: in {spec}, and no such file; the prefixes are {known}.")
+        raise InputError(f"unknown prefix {prefix}: in {spec}, and there is no such file; the prefixes are {known}.")
     if folder.is_pattern(spec):
         return folder.open_glob(spec)
     raise InputError(f"no file or folder at {spec}; check the path.")

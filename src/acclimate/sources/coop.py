@@ -1,25 +1,24 @@
-"""CoOp's split files: `split_zhou_*.json`, beside or above the images they list."""
+"""CoOp's split files, `split_zhou_*.json`, which list the images next to or below them."""
 
 import json
-from collections.abc import Iterator, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample, read_file
+from acclimate.sources.base import Sample, file_sample
 from acclimate.sources.folder import natural_key
 
-# Where the datasets of the CoOp layout keep their images, below the folder of the split file.
+# Image folders of the datasets in CoOp's layout, relative to the split file.
 IMAGE_FOLDERS = ("images", "jpg", "2750", "101_ObjectCategories", "UCF-101-midframes", "SUN397")
-PROBES = 10  # a missing first file alone does not hide the folder
+PROBES = 10  # files to look for in a folder: some of them may be missing
 
 
-def open_coop(spec: str) -> list[Sample]:
-    """The images of one split.
+def open_samples(spec: str) -> list[Sample]:
+    """List the images of one split.
 
     Args:
-        spec: `ROOT/split_zhou_X.json`, and `#train`, `#val` or `#test` (the default).
+        spec: `ROOT/split_zhou_X.json`, optionally followed by `#train`, `#val` or `#test` (the default).
     """
     path, split = Path(spec), "test"
     if not path.is_file() and "#" in spec:
@@ -28,16 +27,12 @@ def open_coop(spec: str) -> list[Sample]:
     if not path.is_file():
         raise InputError(f"no split file at {path}; write coop:ROOT/split_zhou_NAME.json#test.")
     rows = read_split(path, split)
-    base = _image_folder(path, [row[0] for row in rows[:PROBES]])
-    samples = []
-    for file, _, label in rows:
-        name = (base / file).as_posix()
-        samples.append(Sample(name, partial(read_file, name), label))
-    return samples
+    folder = _image_folder(path, [file for file, _, _ in rows[:PROBES]])
+    return [file_sample(folder / file, label) for file, _, label in rows]
 
 
 def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
-    """The rows of one split of a split file: path below the image folder, number and name of the class."""
+    """Read one split of a split file: (path relative to the image folder, class index, class name) of each image."""
     try:
         content: Any = json.loads(path.read_bytes())
     except (OSError, ValueError) as error:
@@ -49,23 +44,21 @@ def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
     rows = content[split]
     if not rows:
         raise InputError(f"no images in {path}: its split {split!r} is empty.")
-    for at, row in enumerate(rows):
+    for position, row in enumerate(rows):
         if not (isinstance(row, list) and [type(value) for value in row] == [str, int, str]):
-            raise InputError(f"{path}: entry {at} of {split!r} must be [path, number, class name], got {row!r:.80}.")
-    return [(file, number, name) for file, number, name in rows]
+            raise InputError(
+                f"{path}: entry {position} of {split!r} must be [path, class index, class name], got {row!r:.80}."
+            )
+    return [(file, index, name) for file, index, name in rows]
 
 
 def _image_folder(path: Path, files: Sequence[str]) -> Path:
-    for folder in _candidates(path.parent):
+    root = path.parent
+    subfolders = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: natural_key(each.name))
+    for folder in (root, *(root / name for name in IMAGE_FOLDERS), *subfolders):
         if any((folder / file).is_file() for file in files):
             return folder
     raise InputError(
-        f"the images of {path} are not there: {files[0]} lies neither in {path.parent} nor in a folder of it; "
-        "unpack the dataset beside the split file."
+        f"the images of {path} are missing: {files[0]} is neither in {root} nor in one of its folders; "
+        "unpack the dataset next to the split file."
     )
-
-
-def _candidates(root: Path) -> Iterator[Path]:
-    yield root
-    yield from (root / name for name in IMAGE_FOLDERS)
-    yield from sorted((entry for entry in root.iterdir() if entry.is_dir()), key=lambda entry: natural_key(entry.name))

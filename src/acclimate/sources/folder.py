@@ -1,17 +1,16 @@
-"""Images on disk: one file, a folder and what lies below it, or a glob pattern."""
+"""Images on disk: a folder with its subfolders, or a glob pattern."""
 
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path, PurePath
 from typing import Any
 
-from acclimate.errors import InputError
-from acclimate.sources.base import Sample, read_file
+from acclimate.errors import InputError, reason
+from acclimate.sources.base import Sample, file_sample
 
-# What people keep photographs in, out of what Pillow opens.
+# The formats among those Pillow opens that people store photographs in.
 IMAGE_SUFFIXES = tuple(
     f".{name}"
     for name in "jpg jpeg jpe jfif png webp bmp dib gif tif tiff avif jp2 ppm pgm pbm pnm tga".split()  # noqa: SIM905
@@ -19,45 +18,38 @@ IMAGE_SUFFIXES = tuple(
 
 
 def is_image(name: str) -> bool:
-    """Whether a file is an image by its suffix, in any case."""
+    """Whether a file name has the suffix of an image, in upper or lower case."""
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
 def is_pattern(spec: str) -> bool:
     """Whether a path is a glob pattern."""
-    return any(sign in spec for sign in "*?[")
+    return any(wildcard in spec for wildcard in "*?[")
 
 
 def natural_key(path: str) -> tuple[Any, ...]:
-    """Sort key that puts img2 before img10, whatever the case, folder by folder; the path itself breaks ties."""
+    """Sort key: folder by folder, ignoring case, numbers by their value; ties are broken by the path itself."""
     return tuple(_natural(part) for part in path.split("/")), path
 
 
-def open_image(spec: str) -> list[Sample]:
-    """The one image at a path."""
-    name = PurePath(spec).as_posix()
-    return [Sample(name, partial(read_file, name))]
-
-
 def open_folder(spec: str) -> list[Sample]:
-    """All images in a folder and below, in natural order; hidden files and folders are skipped.
+    """List all images in a folder and its subfolders in natural order; hidden files and folders are skipped.
 
-    The label of an image in a subfolder is the name of the folder it lies in. A link to a folder is followed once,
-    unless the folder is listed anyway or holds the root itself.
+    An image in a subfolder is labelled with the name of that subfolder. Links to folders are followed, but no folder is
+    listed twice, and links to a parent of the root are ignored.
     """
-    return _samples(spec, spec, _walk(spec))
+    return _samples(spec, spec, list(_walk(spec)))
 
 
 def open_glob(spec: str) -> list[Sample]:
-    """All images that match a pattern, in natural order; labels as in a folder, below the part without wildcards."""
-    base, matches = match_files(spec)
-    return _samples(spec, base, matches)
+    """List all images that match a pattern in natural order; labelled as in `open_folder`, below the fixed part."""
+    return _samples(spec, *match_files(spec))
 
 
 def match_files(pattern: str) -> tuple[str, list[str]]:
-    """The files that match a pattern: the folder before the first wildcard, and paths relative to it."""
+    """Match a pattern: the folder before the first wildcard, and the paths of the files relative to it."""
     parts = PurePath(pattern).parts
-    first = next(place for place, part in enumerate(parts) if is_pattern(part))
+    first = next(position for position, part in enumerate(parts) if is_pattern(part))
     base, rest = Path(*parts[:first]), list(parts[first:])
     if rest[-1] == "**":
         rest.append("*")
@@ -71,68 +63,52 @@ def match_files(pattern: str) -> tuple[str, list[str]]:
             if path.is_file() or (path.is_symlink() and not path.is_dir()):
                 found.add(relative.as_posix())
     except (ValueError, NotImplementedError, OSError) as error:
-        raise InputError(f"{pattern} cannot be matched: {error}.") from error
+        raise InputError(f"the pattern {pattern} cannot be used: {error}.") from error
     if not found:
-        raise InputError(f"no images in {pattern}: no file matches it; '/*' asks for the files of a folder.")
+        raise InputError(
+            f"no images in {pattern}: no file matches it; end it with '/*' to match the files of a folder."
+        )
     return base.as_posix(), sorted(found, key=natural_key)
 
 
-def _natural(text: str) -> tuple[Any, ...]:
-    # Numbers compare by their length, then digit by digit: as int would, and of any length.
+def _natural(text: str) -> list[Any]:
+    # Numbers compare by length, then digit by digit: as integers do, but without int()'s limit on their length.
     pieces: list[Any] = re.split(r"([0-9]+)", text.casefold())
-    for place in range(1, len(pieces), 2):
-        digits = pieces[place].lstrip("0")
-        pieces[place] = (len(digits), digits)
-    return tuple(pieces)
+    pieces[1::2] = [(len(digits), digits) for digits in (piece.lstrip("0") for piece in pieces[1::2])]
+    return pieces
 
 
-def _samples(spec: str, base: str, files: Iterable[str]) -> list[Sample]:
-    images: list[str] = []
-    others: list[str] = []
-    for file in files:
-        if is_image(file):
-            images.append(file)
-        elif len(others) < 3:
-            others.append(file)
+def _samples(spec: str, base: str, files: list[str]) -> list[Sample]:
+    """The samples of the images among files, which are relative to the base."""
+    images = sorted(filter(is_image, files), key=natural_key)
     if not images:
-        reason = f"no file has an image suffix (saw {', '.join(others)})" if others else "it holds no files"
-        raise InputError(f"no images in {spec}: {reason}.")
-    images.sort(key=natural_key)
-    samples = []
-    for file in images:
-        name = PurePath(base, file).as_posix()
-        folders = file.split("/")[:-1]
-        samples.append(Sample(name, partial(read_file, name), folders[-1] if folders else None))
-    return samples
+        found = f"no file has an image suffix (found {', '.join(files[:3])})" if files else "it contains no files"
+        raise InputError(f"no images in {spec}: {found}.")
+    return [file_sample(PurePath(base, file), PurePath(file).parent.name or None) for file in images]
 
 
 def _walk(root: str) -> Iterator[str]:
-    """Every visible file below root, relative to it; no folder twice, so that links cannot lead in circles."""
-    seen = set(Path(root).resolve().parents)
+    """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
+    visited = set(Path(root).resolve().parents)
     folders, links = deque([""]), deque[str]()
-    while folders or links:  # links wait, so that a folder is listed under its own name rather than a link's
+    while folders or links:  # links come last, so that a folder is listed under its real name rather than a link's
         folder = folders.pop() if folders else links.popleft()
         here = Path(root, folder)
-        if (real := here.resolve()) in seen:
+        if (real := here.resolve()) in visited:
             continue
-        seen.add(real)
+        visited.add(real)
         try:
             with os.scandir(here) as scan:
                 entries = sorted(scan, key=lambda entry: entry.name)
         except OSError as error:
-            raise InputError(f"cannot list the folder {here}: {error.strerror or error}.") from error
+            raise InputError(f"cannot list the folder {here}: {reason(error)}.") from error
         for entry in entries:
             if entry.name.startswith("."):
                 continue
             relative = f"{folder}/{entry.name}" if folder else entry.name
-            if _is_folder(entry):
-                (links if entry.is_symlink() else folders).append(relative)
-            elif entry.is_symlink() or entry.is_file():  # a broken link is listed and fails when read
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(relative)
+            elif entry.is_symlink() and os.path.isdir(entry):  # noqa: PTH112 (unlike pathlib's, it never raises)
+                links.append(relative)
+            elif entry.is_symlink() or entry.is_file():  # a broken link is listed and fails when it is read
                 yield relative
-
-
-def _is_folder(entry: "os.DirEntry[str]") -> bool:
-    try:
-        return entry.is_dir()
-    except OSError:  # a link to itself
-        return False

@@ -10,19 +10,20 @@ from urllib.parse import parse_qsl
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.sources.base import Sample, read_file
 
-LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_dataset as they are
+LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_dataset unchanged
 OPTIONS = ("split", "image", "label", *LOADING)
 
 
-def open_hf_dataset(spec: str) -> Sequence[Sample]:
-    """The images of one split, named `NAME[split]#row`.
+def open_samples(spec: str) -> Sequence[Sample]:
+    """List the images of one split, named `NAME[split]#row`.
 
-    Without `split`, it is "test", or the only one there is. Without `image` and `label`, the columns of these names,
-    or the first of images and the only one of class labels. A dataset given by name is downloaded if it is not there.
+    The split defaults to "test", or to the only one there is. The columns default to those named "image" and "label",
+    or else to the first column of images and the only column of class labels. A dataset given by name is downloaded
+    if it is not in the cache.
 
     Args:
         spec: `NAME`, or `NAME?split=test&image=image&label=label`; `name`, `data_dir`, `data_files` and `revision`
-            go to `load_dataset`.
+            are passed on to `load_dataset`.
     """
     name, _, query = spec.partition("?")
     try:
@@ -40,12 +41,12 @@ def open_hf_dataset(spec: str) -> Sequence[Sample]:
     try:
         rows, split = _load(datasets, name, options)
         image, label = _columns(datasets, name, rows.features, options)
-        rows = rows.with_format(None).select_columns([image] if label is None else [image, label])
+        rows = rows.with_format(None)
         labels = _labels(datasets, rows, label)
         rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+    except InputError:
+        raise
     except (OSError, ValueError, TypeError, LookupError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"hfds:{spec} cannot be loaded: {error}") from error
     if not labels:
         raise InputError(f"no images in hfds:{spec}: the split has no rows.")
@@ -54,31 +55,28 @@ def open_hf_dataset(spec: str) -> Sequence[Sample]:
 
 
 def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """One split and its name."""
+    """The rows of one split, and the name of the split."""
     wanted = options.get("split")
-    if any(Path(name, mark).is_file() for mark in ("state.json", "dataset_dict.json")):
+    if any(Path(name, file).is_file() for file in ("state.json", "dataset_dict.json")):
         content = datasets.load_from_disk(name)
         if not isinstance(content, dict):
             split = str(content.split or "")
             if wanted not in (None, split):
-                raise InputError(f"{name} holds one split{split and f', {split!r}'}; leave ?split= out.")
+                raise InputError(f"{name} has only one split{split and f', {split!r}'}; omit ?split=.")
             return content, split
     else:
-        loading = {option: options[option] for option in LOADING if option in options}
-        config = loading.pop("name", None)
-        content = datasets.load_dataset(name, config, split=wanted, **loading)
+        arguments = {option: options[option] for option in LOADING if option in options}
+        content = datasets.load_dataset(name, split=wanted, **arguments)
         if wanted is not None:
             return content, wanted
-    if wanted is None:
-        wanted = next(iter(content)) if len(content) == 1 else "test"
+    wanted = wanted or (next(iter(content)) if len(content) == 1 else "test")
     if wanted not in content:
         raise InputError(f"{name} has no split {wanted!r}; choose one with ?split= from {', '.join(content)}.")
     return content[wanted], wanted
 
 
-def _columns(
-    datasets: Any, name: str, features: Mapping[str, Any], options: Mapping[str, str]
-) -> tuple[str, str | None]:
+def _columns(datasets: Any, name: str, features: Any, options: Mapping[str, str]) -> tuple[str, str | None]:
+    """The names of the columns of images and, if there is one, of labels."""
     for option in ("image", "label"):
         if option in options and options[option] not in features:
             raise InputError(f"{name} has no column {options[option]!r}; it has {', '.join(features)}.")
@@ -86,18 +84,18 @@ def _columns(
     classes = [column for column, feature in features.items() if isinstance(feature, datasets.ClassLabel)]
     image = options.get("image") or ("image" if "image" in features else next(iter(images), None))
     if image is None:
-        raise InputError(f"{name} has no column of images among {', '.join(features)}; name one with ?image=COLUMN.")
+        raise InputError(f"{name} has no image column among {', '.join(features)}; name one with ?image=COLUMN.")
     if image not in images and getattr(features[image], "dtype", None) not in ("string", "binary"):
-        raise InputError(f"{name}: the column {image!r} holds no images; name another with ?image=COLUMN.")
-    sole = classes[0] if len(classes) == 1 else None
-    return image, options.get("label") or ("label" if "label" in features else sole)
+        raise InputError(f"{name}: the column {image!r} does not contain images; name another with ?image=COLUMN.")
+    only = classes[0] if len(classes) == 1 else None
+    return image, options.get("label") or ("label" if "label" in features else only)
 
 
 def _labels(datasets: Any, rows: Any, column: str | None) -> list[str | None]:
     if column is None:
         return [None] * len(rows)
     feature, values = rows.features[column], rows.select_columns([column])[:][column]
-    if isinstance(feature, datasets.ClassLabel):  # -1 stands for a label that is kept secret
+    if isinstance(feature, datasets.ClassLabel):  # -1 means that the label is not published
         return [None if value is None or value < 0 else feature.names[value] for value in values]
     return [None if value is None else str(value) for value in values]
 
@@ -108,5 +106,5 @@ def _read_row(rows: Any, row: int) -> bytes:
     if value.get("bytes") is not None:
         return bytes(value["bytes"])
     if not value.get("path"):
-        raise OSError(f"row {row} of the dataset holds no image.")
+        raise OSError(f"row {row} of the dataset has no image.")
     return read_file(value["path"])

@@ -1,105 +1,85 @@
 """Lists of image paths: .txt, .csv, .jsonl, or lines on standard input.
 
-Relative paths in a file are relative to the folder it lies in; on standard input, to the working directory. A sample is
-named by the joined path. A file that is missing is listed all the same, and fails when it is read.
+Relative paths are relative to the folder of the list, or to the working directory for standard input. A missing image
+is listed and fails when it is read.
 """
 
 import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import partial
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample, read_file
+from acclimate.sources.base import Sample, file_sample
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
 LABEL_KEYS = ("label", "class")
 
-Row = tuple[int, str, str | None]  # line number, path, label
+Row = tuple[int, Mapping[str, Any]]  # line number, fields by name
 
 
 def open_table(spec: str) -> list[Sample]:
-    """The images that a .txt, .csv or .jsonl file lists, in its order."""
+    """List the images of a .txt, .csv or .jsonl file in its order."""
     path = Path(spec)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            samples = [_sample(spec, path.parent, row) for row in READERS[path.suffix.lower()](spec, file)]
+            return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
-    if not samples:
-        raise InputError(f"no images in {spec}: it lists no paths.")
-    return samples
 
 
 def open_lines(file: TextIO) -> list[Sample]:
-    """The images whose paths stand on the lines of a stream."""
+    """List the images whose paths are the lines of a text stream."""
     try:
-        lines = [line.rstrip("\r\n") for line in file]
+        rows = [(number, {"file": line.rstrip("\r\n")}) for number, line in enumerate(file, 1) if line.strip()]
     except UnicodeDecodeError as error:
-        raise InputError(f"standard input is not text ({error}); pass one path a line.") from error
-    base = PurePath()
-    samples = [_sample("standard input", base, (at, line, None)) for at, line in enumerate(lines, 1) if line.strip()]
+        raise InputError(f"standard input is not text ({error}); pass one path per line.") from error
+    return _samples("standard input", PurePath(), rows)
+
+
+def _samples(source: str, base: PurePath, rows: Iterable[Row]) -> list[Sample]:
+    samples = []
+    for line, fields in rows:
+        path, label = _first(FILE_KEYS, fields), _first(LABEL_KEYS, fields)
+        if path is None:
+            known = " or ".join(FILE_KEYS)
+            raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
+        if not isinstance(path, str) or not path or "\0" in path:
+            raise InputError(f"{source}, line {line}: not a path: {path!r}.")
+        samples.append(file_sample(base / path, None if label in (None, "") else str(label)))
     if not samples:
-        raise InputError("no images in standard input: it was empty; pass one path a line.")
+        raise InputError(f"no images in {source}: it lists no paths.")
     return samples
 
 
-def _sample(source: str, base: PurePath, row: Row) -> Sample:
-    line, file, label = row
-    if not file or "\0" in file:
-        raise InputError(f"{source}, line {line}: not a path: {file!r}.")
-    name = (base / file).as_posix()
-    return Sample(name, partial(read_file, name), label)
+def _first(keys: Iterable[str], fields: Mapping[str, Any]) -> Any:
+    return next((fields[key] for key in keys if key in fields), None)
 
 
 def _read_txt(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    for at, line in enumerate(lines, 1):
-        text = line.strip()
-        if text and not text.startswith("#"):
-            yield at, text, None
+    for number, line in enumerate(lines, 1):
+        if (text := line.strip()) and not text.startswith("#"):
+            yield number, {"file": text}
 
 
 def _read_csv(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    rows = csv.reader(lines)
-    columns = [name.strip().lower() for name in next(rows, [])]
-    if (file := _first(FILE_KEYS, columns)) is None:
-        raise InputError(f"{source}: no column of paths among {', '.join(columns) or 'none'}; {_wanted()}.")
-    label = _first(LABEL_KEYS, columns)
+    rows = csv.DictReader(lines, restkey="", restval="")
     for row in rows:
-        if not row:
-            continue
-        cells = dict(zip(columns, row, strict=False))
-        yield rows.line_num, cells.get(file, "").strip(), (cells.get(label, "").strip() or None) if label else None
+        yield rows.line_num, {name.strip().lower(): value.strip() for name, value in row.items() if name}
 
 
 def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    for at, line in enumerate(lines, 1):
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             record: Any = json.loads(line)
         except ValueError as error:
-            raise InputError(f"{source}, line {at}: not JSON ({error}); write one object a line.") from error
-        if not isinstance(record, Mapping):
-            raise InputError(f"{source}, line {at}: not a JSON object; {_wanted()}.")
-        if (file := _first(FILE_KEYS, record)) is None:
-            raise InputError(f"{source}, line {at}: no path among the keys {', '.join(record)}; {_wanted()}.")
-        if not isinstance(record[file], str):
-            raise InputError(f"{source}, line {at}: not a path: {record[file]!r}.")
-        label = _first(LABEL_KEYS, record)
-        value = record[label] if label else None
-        yield at, record[file], None if value is None or value == "" else str(value)
-
-
-def _first(keys: Iterable[str], among: Iterable[str]) -> str | None:
-    present = set(among)
-    return next((key for key in keys if key in present), None)
-
-
-def _wanted() -> str:
-    return f"call it {', '.join(FILE_KEYS[:-1])} or {FILE_KEYS[-1]}"
+            raise InputError(f"{source}, line {number}: not JSON ({error}); write one object per line.") from error
+        if not isinstance(record, dict):
+            raise InputError(f"{source}, line {number}: not a JSON object; write one object per line.")
+        yield number, record
 
 
 READERS = {".txt": _read_txt, ".csv": _read_csv, ".jsonl": _read_jsonl}

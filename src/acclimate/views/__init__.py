@@ -1,3 +1,3 @@
-"""Views: many augmented versions of one image."""
+"""Views: augmented versions of one image, made with AugMix as in the paper."""
 
-VERSION = 1  # of the views: raised whenever the same seed would give other views
+VERSION = 1  # increases whenever the same seed gives different views

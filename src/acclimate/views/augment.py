@@ -1,4 +1,4 @@
-"""AugMix views of one image with Pillow and NumPy; runs in worker threads, as both let go of the interpreter lock."""
+"""AugMix views of one image with Pillow and NumPy, both of which release the interpreter lock in worker threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,20 +9,34 @@ from PIL import Image, ImageOps
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ModelError
-from acclimate.views.plan import OPERATIONS, POSTERIZE_BITS, Plan
+from acclimate.views.plan import OPERATIONS, POSTERIZE_BITS, ViewPlan
 
-BILINEAR = Image.Resampling.BILINEAR
+AFFINE, BILINEAR = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+
+# Each operation on an RGB image, by a given amount; pixels from outside the image are black.
+OPERATE: dict[str, Callable[[Image.Image, float], Image.Image]] = {
+    "autocontrast": lambda image, _: ImageOps.autocontrast(image),
+    "equalize": lambda image, _: ImageOps.equalize(image),
+    "posterize": lambda image, _: ImageOps.posterize(image, POSTERIZE_BITS),
+    "solarize": lambda image, amount: ImageOps.solarize(image, int(amount)),
+    "rotate": lambda image, amount: image.rotate(amount, BILINEAR),
+    "shear_x": lambda image, amount: image.transform(image.size, AFFINE, (1, amount, 0, 0, 1, 0), BILINEAR),
+    "shear_y": lambda image, amount: image.transform(image.size, AFFINE, (1, 0, 0, amount, 1, 0), BILINEAR),
+    # Translations are by whole pixels: no interpolation is needed.
+    "translate_x": lambda image, amount: image.crop((int(amount), 0, int(amount) + image.width, image.height)),
+    "translate_y": lambda image, amount: image.crop((0, int(amount), image.width, int(amount) + image.height)),
+}
 
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The size of a model's input, and what its preparation does to pixels that have this size already.
+    """The size of a model's input, and the affine map that normalises pixels of this size.
 
     Attributes:
-        width: of the input.
-        height: of the input.
-        gain: (3,) factor on the pixels 0..255 of each channel.
-        offset: (3,) added to them afterwards.
+        width: width of the input.
+        height: height of the input.
+        gain: (3,) factor for the pixels 0..255 of each channel.
+        offset: (3,) offset added to the product.
     """
 
     width: int
@@ -32,26 +46,27 @@ class ModelInput:
 
     @classmethod
     def of(cls, prepare: Callable[[Image.Image], Any]) -> "ModelInput":
-        """Read it off what an encoder's `prepare` makes of a black and of a white image.
+        """Measure it by preparing a black and a white image.
+
+        Args:
+            prepare: the method `prepare` of an encoder.
 
         Raises:
-            ModelError: `prepare` gives no pixels (3, h, w).
+            ModelError: `prepare` does not return pixels (3, h, w).
         """
         black, white = (to_host(prepare(Image.new("RGB", (64, 64), shade))) for shade in ("black", "white"))
         if black.ndim != 3 or black.shape[0] != 3:
-            raise ModelError(
-                f"views need an encoder whose `prepare` gives pixels (3, h, w), got shape {black.shape}; use one view."
-            )
+            raise ModelError(f"views need an encoder that prepares pixels (3, h, w), got {black.shape}; use one view.")
         _, height, width = black.shape
-        offset = black[:, height // 2, width // 2]  # the middle: small images may be framed
+        offset = black[:, height // 2, width // 2]  # the centre: small images may have borders
         return cls(width, height, (white[:, height // 2, width // 2] - offset) / np.float32(255.0), offset)
 
 
-def make_views(image: Image.Image, plan: Plan, target: ModelInput) -> HostArray:
-    """Views (n, 3, h, w) of an RGB image, float32, prepared for the model.
+def make_views(image: Image.Image, plan: ViewPlan, target: ModelInput) -> HostArray:
+    """Make float32 views (n, 3, h, w) of an RGB image, normalised for the model.
 
-    The paper's runs mix prepared pixels. Preparing a crop of the right size is an affine map of each channel and the
-    weights add up to 1, so mixing first and preparing once gives the same.
+    The authors normalise the crop and the chains before they mix them. Normalising is an affine map and the weights
+    add up to 1, so mixing first and normalising once gives the same result.
     """
     views = np.empty((len(plan.flips), 3, target.height, target.width), np.float32)
     gain, offset = target.gain[:, None, None], target.offset[:, None, None]
@@ -63,32 +78,9 @@ def make_views(image: Image.Image, plan: Plan, target: ModelInput) -> HostArray:
         for chain, depth in enumerate(plan.depths[i].tolist()):
             layer = crop
             for step in range(depth):
-                layer = apply(OPERATIONS[plan.operations[i, chain, step]], layer, float(plan.amounts[i, chain, step]))
+                operate = OPERATE[OPERATIONS[plan.operations[i, chain, step]]]
+                layer = operate(layer, float(plan.amounts[i, chain, step]))
             mixed += plan.weights[i, 1 + chain] * np.asarray(layer)
         np.multiply(mixed.transpose(2, 0, 1), gain, out=view)
         view += offset
     return views
-
-
-def apply(operation: str, image: Image.Image, amount: float) -> Image.Image:
-    """One operation of AugMix on an RGB image; what it moves in from outside is black."""
-    width, height = image.size
-    match operation:
-        case "autocontrast":
-            return ImageOps.autocontrast(image)
-        case "equalize":
-            return ImageOps.equalize(image)
-        case "posterize":
-            return ImageOps.posterize(image, POSTERIZE_BITS)
-        case "solarize":
-            return ImageOps.solarize(image, int(amount))
-        case "rotate":
-            return image.rotate(amount, BILINEAR)
-        case "shear_x":
-            return image.transform(image.size, Image.Transform.AFFINE, (1, amount, 0, 0, 1, 0), BILINEAR)
-        case "shear_y":
-            return image.transform(image.size, Image.Transform.AFFINE, (1, 0, 0, amount, 1, 0), BILINEAR)
-        case "translate_x":  # by whole pixels, so there is nothing to interpolate
-            return image.crop((int(amount), 0, int(amount) + width, height))
-        case _:
-            return image.crop((0, int(amount), width, int(amount) + height))

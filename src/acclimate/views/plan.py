@@ -1,11 +1,11 @@
-"""The random choices behind AugMix views, drawn apart from the pixels.
+"""The random choices behind AugMix views, drawn separately from the pixels.
 
-A plan is drawn on the host from (seed, index of the image), so it depends on no worker, batch or device; Pillow and
-PyTorch then carry out the same plan, and differ by the rounding of pixels only.
+A plan is drawn on the host from the seed and the index of the image, so it does not depend on workers, batches or
+devices. Pillow and PyTorch execute the same plan, and their results differ only in the rounding of pixels.
 
-The settings are those of the paper's runs, which took them from test-time prompt tuning (Shu et al., NeurIPS 2022): a
-random resized crop and a flip, then AugMix (Hendrycks et al., ICLR 2020) at severity 1, three chains of one to three
-operations each.
+The settings are those of the paper's experiments, which follow test-time prompt tuning (Shu et al., NeurIPS 2022): a
+random resized crop and a flip, then AugMix (Hendrycks et al., ICLR 2020) at severity 1 with three chains of one to
+three operations.
 """
 
 import math
@@ -15,33 +15,24 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 
-OPERATIONS = (
-    "autocontrast",
-    "equalize",
-    "posterize",
-    "solarize",
-    "rotate",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-)
+GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
+OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 CHAINS, MAX_DEPTH = 3, 3
-AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # of a random resized crop
-POSTERIZE_BITS = 4  # severity 1 never takes away more
+AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ranges and number of attempts of a random resized crop
+POSTERIZE_BITS = 4  # the only value at severity 1
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be done for each of n views of one image.
+class ViewPlan:
+    """The random choices for n views of one image.
 
     Attributes:
         boxes: (n, 4) left, top, right and bottom of the crop.
         flips: (n,) whether the crop is mirrored.
         depths: (n, 3) number of operations of each chain.
-        operations: (n, 3, 3) their positions in `OPERATIONS`, by chain and step.
-        amounts: (n, 3, 3) how far each goes: degrees, a threshold, a slope or pixels.
-        weights: (n, 4) shares of the crop itself and of the ends of the three chains; they add up to 1.
+        operations: (n, 3, 3) indices into `OPERATIONS` by chain and step.
+        amounts: (n, 3, 3) strength of each operation: degrees, a threshold, a slope or pixels.
+        weights: (n, 4) weights of the crop and of the results of the three chains; they add up to 1.
     """
 
     boxes: HostArray
@@ -52,18 +43,18 @@ class Plan:
     weights: HostArray
 
 
-def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], view_size: tuple[int, int]) -> Plan:
-    """Draw a plan; the first views of a larger plan are those of a smaller one.
+def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], view_size: tuple[int, int]) -> ViewPlan:
+    """Draw a plan. A plan of fewer views is the beginning of a plan of more views.
 
     Args:
-        seed: of the whole stream.
+        seed: seed of the whole stream.
         index: position of the image in the stream.
         count: number of views n.
         image_size: width and height of the image.
         view_size: width and height of a view.
     """
     cells = CHAINS * MAX_DEPTH
-    # One row of uniform numbers a view, cut into columns by use.
+    # One row of uniform numbers per view, split into columns by their use.
     widths = (TRIES, TRIES, 2, 1, 1, CHAINS, CHAINS, cells, cells, cells)
     uniforms = np.random.default_rng([seed, index]).random((count, sum(widths)))
     area, ratio, corner, flip, blend, shares, depth, operation, level, sign = np.split(
@@ -72,10 +63,10 @@ def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], vi
     grid = (count, CHAINS, MAX_DEPTH)
     operations = _choices(operation, len(OPERATIONS)).reshape(grid)
     signs = np.where(sign.reshape(grid) < 0.5, -1.0, 1.0)
-    # The mixture's weights are a draw of Dirichlet(1, 1, 1): exponential variates, scaled to add up to 1.
+    # The weights of the chains are drawn from Dirichlet(1, 1, 1): exponential variates, divided by their sum.
     exponentials = -np.log1p(-shares)
     mixture = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return Plan(
+    return ViewPlan(
         boxes=_crops(area, ratio, corner, *image_size),
         flips=flip[:, 0] < 0.5,
         depths=1 + _choices(depth, MAX_DEPTH),
@@ -90,7 +81,7 @@ def _choices(uniforms: HostArray, count: int) -> HostArray:
 
 
 def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, height: int) -> HostArray:
-    """Boxes (n, 4) of random area and aspect ratio; after ten misses, the largest centred box of allowed ratio."""
+    """Boxes (n, 4) of random area and aspect ratio: the first attempt that fits, or else the largest centred box."""
     low, high = (math.log(limit) for limit in RATIO)
     areas = width * height * (AREA[0] + (AREA[1] - AREA[0]) * area)
     ratios = np.exp(low + (high - low) * ratio)
@@ -109,7 +100,7 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
 
 
 def _amounts(operations: HostArray, levels: HostArray, signs: HostArray, view_size: tuple[int, int]) -> HostArray:
-    """How far operations (n, 3, 3) go at levels from 0.1 to 1, of 10 on AugMix's scale."""
+    """Strengths of operations (n, 3, 3) at levels from 0.1 to 1, out of 10 on AugMix's scale."""
     width, height = view_size
     by_name = {
         "solarize": 256 - np.trunc(25.6 * levels),

@@ -1,7 +1,7 @@
-"""AugMix views of one image as batched PyTorch operations, on the device of the pixels.
+"""AugMix views of one image as batched PyTorch operations on the device of the pixels.
 
-Carries out the same plans as `augment` does with Pillow. Pixels are whole numbers 0..255 held as floats, (n, 3, h, w),
-rounded after each operation as Pillow rounds them.
+Executes the same plans as `augment` does with Pillow. Pixels (n, 3, h, w) are integers 0..255 stored as floats, rounded
+after each operation as Pillow does.
 """
 
 from typing import Any
@@ -12,18 +12,18 @@ from torch.nn.functional import grid_sample
 
 from acclimate.arrays import HostArray
 from acclimate.views.augment import ModelInput
-from acclimate.views.plan import CHAINS, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, Plan
+from acclimate.views.plan import CHAINS, GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
 
 Tensor = Any  # torch.Tensor
 
 
-def make_views(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
-    """Views (n, 3, h, w) of an image (3, H, W) of bytes, float32, prepared for the model.
+def make_views(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
+    """Make float32 views (n, 3, h, w) of an image, normalised for the model.
 
     Args:
-        image: uint8 pixels on any device.
+        image: uint8 pixels (3, H, W) on any device.
         plan: drawn for an image of this size.
-        target: what the model takes.
+        target: size and normalisation of the model's input.
     """
     crops = resized_crops(image, plan, target)
     chains = torch.repeat_interleave(crops, CHAINS, dim=0)
@@ -42,23 +42,23 @@ def make_views(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
     return mixed * gain + offset
 
 
-def resized_crops(image: Tensor, plan: Plan, target: ModelInput) -> Tensor:
-    """Crops (n, 3, h, w), resized and flipped: crops of any size in one product of matrices for each axis."""
+def resized_crops(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
+    """Crops (n, 3, h, w), resized and flipped: one matrix product per axis handles crops of all sizes."""
     _, height, width = image.shape
     left, top, right, bottom = (torch.as_tensor(side, device=image.device) for side in plan.boxes.T)
     rows = resize_weights(top, bottom, height, target.height)
     columns = resize_weights(left, right, width, target.width)
     flips = torch.as_tensor(plan.flips, device=image.device)[:, None, None]
     columns = torch.where(flips, columns.flip(1), columns)
-    # Rounded between the axes as Pillow does; where an axis grows, some of its versions begin with the other.
+    # Rounded between the axes as in Pillow, some versions of which enlarge the axes in the other order.
     narrow = torch.einsum("nxw,chw->nchx", columns, image.float()).add_(0.5).floor_()
     return torch.einsum("nyh,nchx->ncyx", rows, narrow).add_(0.5).floor_()
 
 
 def resize_weights(begin: Tensor, end: Tensor, size: int, out: int) -> Tensor:
-    """Matrices (n, out, size) that resize the stretch from `begin` to `end` (n,) of an axis to `out` pixels.
+    """Matrices (n, out, size) that resize the part from `begin` to `end` (n,) of an axis to `out` pixels.
 
-    Pillow's bilinear filter: a triangle, as wide as two output pixels where the image shrinks, cut off at the ends.
+    Pillow's bilinear filter: a triangle, two output pixels wide when the image shrinks, truncated at the ends.
     """
     scale = ((end - begin) / out)[:, None, None]
     centre = begin[:, None, None] + (torch.arange(out, device=begin.device)[:, None] + 0.5) * scale
@@ -71,15 +71,15 @@ def resize_weights(begin: Tensor, end: Tensor, size: int, out: int) -> Tensor:
 def autocontrast(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
     """Stretch each channel to 0..255."""
     low, high = (limit.double()[..., None] for limit in torch.aminmax(images.flatten(2), dim=2))
-    shades = torch.arange(256, device=images.device)
+    values = torch.arange(256, device=images.device)
     gain = torch.full_like(low, 255) / (high - low)  # `255 / tensor` would round twice
-    stretched = (shades * gain - low * gain).clamp(0, 255).floor()
-    return look_up(torch.where(high > low, stretched, shades.double()), images)
+    stretched = (values * gain - low * gain).clamp(0, 255).floor()
+    return look_up(torch.where(high > low, stretched, values.double()), images)
 
 
 def equalize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
-    """Spread each channel's shades evenly."""
-    shades = torch.arange(256, device=images.device)
+    """Equalise the histogram of each channel."""
+    values = torch.arange(256, device=images.device)
     channels = images.flatten(0, 1).flatten(1).long()
     offset = 256 * torch.arange(len(channels), device=images.device)[:, None]
     counts = torch.bincount((channels + offset).flatten(), minlength=256 * len(channels)).reshape(-1, 256)
@@ -87,7 +87,7 @@ def equalize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tenso
     step = (counts.sum(dim=1, keepdim=True) - counts.gather(1, brightest)) // 255
     below = counts.cumsum(dim=1) - counts
     spread = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
-    return look_up(torch.where(step > 0, spread, shades).reshape(*images.shape[:2], 256), images)
+    return look_up(torch.where(step > 0, spread, values).reshape(*images.shape[:2], 256), images)
 
 
 def posterize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
@@ -97,24 +97,23 @@ def posterize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tens
 
 
 def solarize(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
-    """Invert the pixels from a threshold on."""
+    """Invert the pixels at or above a threshold."""
     threshold = torch.as_tensor(amounts, device=images.device)[:, None, None, None]
     return torch.where(images < threshold, images, 255 - images)
 
 
 def move_pixels(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
-    """Rotate, shear or translate each image with bilinear interpolation; what comes in from outside is black."""
+    """Rotate, shear or translate each image with bilinear interpolation; pixels from outside are black."""
     height, width = images.shape[2:]
-    a, b, c, d, e, f = torch.as_tensor(
-        affine(operations, amounts, width, height), dtype=images.dtype, device=images.device
-    )[..., None, None]
+    coefficients = affine(operations, amounts, width, height)
+    a, b, c, d, e, f = torch.as_tensor(coefficients, dtype=images.dtype, device=images.device)[..., None, None]
     x = torch.arange(width, device=images.device) + 0.5
     y = torch.arange(height, device=images.device)[:, None] + 0.5
     x, y = a * x + b * y + c, d * x + e * y + f
     inside = (x >= 0) & (x < width) & (y >= 0) & (y < height)
     grid = torch.stack([2 * x / width - 1, 2 * y / height - 1], dim=-1)
     moved = grid_sample(images, grid, mode="bilinear", padding_mode="border", align_corners=False)
-    # Pillow cuts the fraction off; the small addend keeps whole numbers whole.
+    # Pillow truncates; the small addend protects integers from rounding errors.
     return (moved + 1e-3).floor() * inside[:, None]
 
 
@@ -127,20 +126,13 @@ def affine(operations: HostArray, amounts: HostArray, width: int, height: int) -
     angle = np.radians(only("rotate"))
     cos, sin = np.cos(angle), np.sin(angle)
     x, y = width / 2, height / 2
-    return np.stack(
-        [
-            cos,
-            only("shear_x") - sin,
-            only("translate_x") + x - cos * x + sin * y,
-            only("shear_y") + sin,
-            cos,
-            only("translate_y") + y - sin * x - cos * y,
-        ]
-    )
+    x_row = (cos, only("shear_x") - sin, only("translate_x") + x - cos * x + sin * y)
+    y_row = (only("shear_y") + sin, cos, only("translate_y") + y - sin * x - cos * y)
+    return np.stack(x_row + y_row)
 
 
 def look_up(tables: Tensor, images: Tensor) -> Tensor:
-    """Map the shades of images (n, 3, h, w) by tables (n, 3, 256)."""
+    """Map the values of images (n, 3, h, w) through tables (n, 3, 256)."""
     return tables.to(images.dtype).gather(2, images.flatten(2).long()).reshape(images.shape)
 
 
@@ -149,5 +141,5 @@ GROUPS = {
     ("equalize",): equalize,
     ("posterize",): posterize,
     ("solarize",): solarize,
-    ("rotate", "shear_x", "shear_y", "translate_x", "translate_y"): move_pixels,
+    GEOMETRIC: move_pixels,
 }

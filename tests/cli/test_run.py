@@ -1,0 +1,56 @@
+"""`acclimate run` on views and with every kind of method; the rest is in test_cli.py."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from acclimate import create, list_methods, load_state, read_stream
+from acclimate.stream import write_stream
+
+
+@pytest.fixture
+def views_file(stream, tmp_path):
+    """A feature file with six views per sample."""
+    noise = 0.2 * np.random.default_rng(0).standard_normal((400, 6, 32)).astype(np.float32)
+    path = tmp_path / "views.safetensors"
+    write_stream(replace(stream, features=stream.features[:, None] + noise), path)
+    return path
+
+
+def test_every_method_runs_on_views(invoke, views_file, tmp_path):
+    names = list(list_methods())
+    chosen = [argument for name in names for argument in ("--method", name)]
+    table = invoke("run", views_file, *chosen, "--json", "out.json").stdout
+    assert sorted(line.split()[1] for line in table.splitlines()[1:]) == names
+    stream = read_stream(views_file)
+    for result in json.loads((tmp_path / "out.json").read_text()):
+        logits = create(result["method"], stream.head).step(stream.features)
+        assert result["views"] == 6
+        assert result["metrics"]["acc1"] == pytest.approx(np.mean(logits.argmax(axis=1) == stream.labels), abs=1e-6)
+        assert result["baseline"]["acc1"] == pytest.approx(
+            np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels), abs=1e-6
+        )
+
+
+@pytest.mark.parametrize("method", ["zero", "mta"])
+def test_a_method_that_needs_views_is_refused_without(invoke, stream_file, method):
+    error = invoke("run", stream_file, "--method", method, exit_code=2).stderr
+    assert error.startswith(f"error: the method '{method}' needs several views per image")
+
+
+def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
+    output = invoke(
+        *("run", stream_file, "--method", "dota", "--method", "prior", "--set", "rate=0.05", "--json", "out.json")
+    ).stdout
+    assert [line.split()[1] for line in output.splitlines()[1:]] == ["zero-shot", "dota", "prior"]
+    dota, prior = json.loads((tmp_path / "out.json").read_text())
+    assert (dota["settings"], dota["config"]["rate"], prior["settings"]) == ("custom", 0.05, "paper")
+    assert set(dota["learnt"]) == {"samples", "degrees from text"}
+    assert set(prior["learnt"]) == {"samples", "share"}
+    page = invoke("tables", "out.json").stdout
+    assert "| zero-shot |" in page
+    assert "| dota, rate 0.05 |" in page
+    invoke("run", stream_file, "--method", "prior", "--save-state", "prior.safetensors")
+    assert load_state(tmp_path / "prior.safetensors").samples_seen == 400

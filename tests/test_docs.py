@@ -1,0 +1,52 @@
+"""The documents agree with the code."""
+
+import doctest
+import re
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import acclimate
+
+DOCS = Path(__file__).parents[1] / "docs"
+PACKAGE = Path(acclimate.__file__).parent
+WITH_EXAMPLES = sorted(path for path in PACKAGE.rglob("*.py") if ">>> " in path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_the_examples_in_docstrings_run(path, tmp_path, monkeypatch):
+    """In an empty folder, without the user's cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+    try:
+        module = import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("acclimate"):
+            raise
+        pytest.skip(f"{name} needs {error.name}")
+    result = doctest.testmod(module, optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE)
+    assert result.attempted
+    assert not result.failed
+
+
+def test_the_table_of_methods_is_up_to_date():
+    lines = ["| method | class | what it does | kind | merge | needs |", "| --- | --- | --- | --- | --- | --- |"]
+    for name, method in acclimate.list_methods().items():
+        merge, needs = method.merges or "none", ", ".join(sorted(method.needs)) or "none"
+        lines.append(f"| `{name}` | `{method.__name__}` | {method.summary} | {method.kind} | {merge} | {needs} |")
+    table = "\n".join(lines)
+    text = (DOCS / "methods.md").read_text(encoding="utf-8")
+    assert f"<!-- methods -->\n{table}\n<!-- /methods -->" in text, f"docs/methods.md must contain:\n{table}"
+
+
+def test_every_public_name_has_an_example():
+    public = {name: getattr(acclimate, name) for name in acclimate.__all__}
+    assert not [name for name, value in public.items() if callable(value) and ">>>" not in (value.__doc__ or "")]
+
+
+def test_every_public_name_is_in_the_reference():
+    pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
+    documented = set(re.findall(r"^::: acclimate\.(\w+)$", pages, re.MULTILINE))
+    assert documented >= set(acclimate.__all__), sorted(set(acclimate.__all__) - documented)
