@@ -1,15 +1,6 @@
 """Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import (
-    DEFAULT_METHOD,
-    Adapter,
-    Step,
-    create,
-    find_method,
-    list_methods,
-    register,
-    require,
-)
+from acclimate.methods.base import DEFAULT_METHOD, Adapter, Step, create, find_method, list_methods, register, require
 from acclimate.methods.dota import DOTA
 from acclimate.methods.mta import MTA
 from acclimate.methods.persist import (

@@ -146,10 +146,7 @@ class Cache(State):
         kept = position[arrays["classes"]] >= 0
         targets = np.where(arrays["targets"] >= 0, position[arrays["targets"]], -1)
         targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)  # the padding comes last
-        moved = arrays | {
-            "classes": position[arrays["classes"]],
-            "targets": np.where(targets < classes, targets, -1),
-        }
+        moved = arrays | {"classes": position[arrays["classes"]], "targets": np.where(targets < classes, targets, -1)}
         return {name: values[kept] for name, values in moved.items()}
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:

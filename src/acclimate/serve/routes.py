@@ -96,9 +96,7 @@ def delete_stream(name: StreamName, streams: AllStreams, caller: Sender) -> None
 
 
 @router.post(
-    "/{name}/classify",
-    openapi_extra={"requestBody": {"required": True, **IMAGES}},
-    response_model=schemas.Classified,
+    "/{name}/classify", openapi_extra={"requestBody": {"required": True, **IMAGES}}, response_model=schemas.Classified
 )
 async def classify_images(
     request: Request,
