@@ -22,10 +22,9 @@ from acclimate.errors import InputError, reason
 from acclimate.serve import routes, schemas
 from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, log_to_stderr, logger
-from acclimate.serve.routes import AllStreams
+from acclimate.serve.routes import AllStreams, decode_image
 from acclimate.serve.security import Gate, Tokens
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import decode_image
 
 ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
 PAGE = Path(__file__).parent / "page"

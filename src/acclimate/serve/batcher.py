@@ -63,7 +63,7 @@ class Batcher:
         self._metrics, self._cache = metrics, cache
         self._pool = ThreadPoolExecutor(limits.workers or (os.cpu_count() or 1) + 1, "acclimate-prepare")
         self._change = Condition()
-        self._ready: deque[tuple[_Request, int, int]] = deque()  # request, position of the image in it, views
+        self._ready: list[tuple[_Request, int, int]] = []  # request, position of the image in it, views
         self.waiting = 0  # images in the queue, counting views
         self._closed = False
         self._texts = Lock()  # tokenizers are not thread-safe
@@ -141,20 +141,17 @@ class Batcher:
             latest = monotonic() + self.limits.wait_s
             while not self._enough() and (left := latest - monotonic()) > 0:
                 self._change.wait(left)
-            batch: list[tuple[_Request, int, int]] = []
-            while self._ready and (not batch or self._fits(batch)):
-                batch.append(self._ready.popleft())
-            self.waiting -= sum(views for *_, views in batch)
+            views = self._ready[0][2] if self._ready else 1
+            size = max(1, self.limits.batch // views)
+            batch = [each for each in self._ready if each[2] == views][:size]
+            taken = {id(each) for each in batch}
+            self._ready = [each for each in self._ready if id(each) not in taken]
+            self.waiting -= len(batch) * views
             return batch
 
     def _enough(self) -> bool:
         """Whether the images that are ready fill a batch, or no others are being prepared."""
         return sum(views for *_, views in self._ready) >= min(self.limits.batch, self.waiting)
-
-    def _fits(self, batch: Sequence[tuple[_Request, int, int]]) -> bool:
-        """Whether the next image that is ready can join a batch."""
-        views = batch[0][2]
-        return self._ready[0][2] == views and (len(batch) + 1) * views <= self.limits.batch
 
     def _encode(self, batch: Sequence[tuple[_Request, int, int]]) -> None:
         began, views = perf_counter(), batch[0][2]

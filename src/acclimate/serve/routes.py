@@ -1,23 +1,27 @@
-"""The routes of streams: create, classify, manage."""
+"""The routes of streams: create, classify, manage; and the images in the body of a request."""
 
 import asyncio
-from base64 import b64encode
+from base64 import b64decode, b64encode
 from dataclasses import asdict
 from math import isfinite
 from typing import Annotated, Any
 
 import anyio
 from fastapi import APIRouter, Body, Depends, HTTPException, Path, Query, Request, Response
+from pydantic import ValidationError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.responses import JSONResponse
 
-from acclimate.errors import InputError
+from acclimate.errors import ImageError, InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import NotFoundError, validation_message
+from acclimate.serve.limits import Limits
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"])
 STATE_TYPE = "application/octet-stream"
@@ -29,6 +33,7 @@ IMAGES = {
         "application/json": {"schema": schemas.ImagesRequest.model_json_schema()},
     }
 }
+HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
 
 
 async def streams_of(request: Request) -> Streams:
@@ -149,15 +154,15 @@ def list_snapshots(stream: Managed) -> dict[str, Any]:
     return {"snapshots": stream.snapshots()[::-1]}
 
 
-@router.post("/{name}/snapshot", response_model=schemas.SnapshotId)
+@router.post("/{name}/snapshot")
 def take_snapshot(stream: Managed) -> dict[str, int]:
-    """Write a snapshot of the current state, to roll back to."""
+    """Write a snapshot of the current state, to roll back to; returns its id."""
     return {"snapshot": stream.snapshot()}
 
 
-@router.post("/{name}/rollback", response_model=schemas.SnapshotId)
+@router.post("/{name}/rollback")
 def roll_back(stream: Managed, body: Annotated[schemas.RollbackRequest | None, Body()] = None) -> dict[str, int]:
-    """Go back to a snapshot, including its labels."""
+    """Go back to a snapshot, including its labels; returns its id."""
     return {"snapshot": stream.rollback(None if body is None else body.snapshot)}
 
 
@@ -218,3 +223,45 @@ def _result(prediction: Prediction) -> dict[str, Any]:
         "admitted": list(prediction.admitted),
         "refused": prediction.refused,
     }
+
+
+async def read_images(request: Request, limits: Limits) -> list[bytes]:
+    """The image files in a form or in JSON; the names and types that a form gives its files are ignored."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind == "multipart/form-data":
+        images = await _form_files(request, limits)
+    elif kind == "application/json":
+        try:
+            body = schemas.ImagesRequest.model_validate_json(await request.body())
+        except ValidationError as error:
+            raise InputError(validation_message(error.errors(include_url=False))) from None
+        images = [decode_image(text, position) for position, text in enumerate(body.images)]
+    else:
+        raise HTTPException(415, f"the content type {kind or 'none'!r} is not supported; {HOW}")
+    if len(images) > limits.images:
+        raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
+    return images
+
+
+def decode_image(text: str, position: int) -> bytes:
+    """The content of an image file that was sent as base64."""
+    try:
+        return b64decode(text, validate=True)
+    except ValueError:
+        raise ImageError(f"image {position} is not base64; URLs are not fetched, send the image itself.") from None
+
+
+async def _form_files(request: Request, limits: Limits) -> list[bytes]:
+    parser = MultiPartParser(request.headers, request.stream(), max_files=limits.images, max_fields=limits.images)
+    parser.spool_max_size = limits.body_bytes  # in memory, which the limit on bodies bounds; never on disk
+    try:
+        form = await parser.parse()
+    except (MultiPartException, FormParserError) as error:
+        raise HTTPException(400, f"the form cannot be read: {error}; {HOW}") from None
+    try:
+        files = [value for key, value in form.multi_items() if key == "image" and isinstance(value, UploadFile)]
+        if not files or len(files) < len(form.multi_items()):
+            raise InputError(HOW)
+        return [await file.read() for file in files]
+    finally:
+        await form.close()

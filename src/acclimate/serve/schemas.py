@@ -157,12 +157,6 @@ class Snapshots(BaseModel):
     snapshots: list[Snapshot]
 
 
-class SnapshotId(BaseModel):
-    """The snapshot that was taken, or that is now the state."""
-
-    snapshot: int
-
-
 class Entry(BaseModel):
     """A cache entry."""
 
