@@ -111,14 +111,14 @@ async def classify_images(
     If an image cannot be read, the whole request is refused and nothing is learnt from it.
     """
     authorize(caller, "classify", name)
-    images = await read_images(request, streams.limits)
+    images, options = await read_images(request, streams.limits)
+    options = {"adapt": adapt, "top_k": top_k, **options}
     try:
         stream = streams.get(name)
     except NotFoundError:
         stream = await asyncio.to_thread(streams.get_or_create, name)
     with anyio.fail_after(streams.limits.timeout_s):
-        classifying = stream.classify(images, adapt=adapt, top_k=top_k, client=caller.name)
-        answers = await asyncio.wrap_future(classifying)
+        answers = await asyncio.wrap_future(stream.classify(images, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
 
 

@@ -1,6 +1,7 @@
 """Images from the body of a request."""
 
 from base64 import b64decode
+from typing import Any
 
 from fastapi import HTTPException, Request
 from pydantic import ValidationError
@@ -16,8 +17,9 @@ from acclimate.serve.schemas import ImagesRequest
 HOW = "send images as files in the form field `image`, or as JSON with base64 in `images`."
 
 
-async def read_images(request: Request, limits: Limits) -> list[bytes]:
-    """The image files in a form or in JSON; the names and types that a form gives its files are ignored."""
+async def read_images(request: Request, limits: Limits) -> tuple[list[bytes], dict[str, Any]]:
+    """The image files in a form or in JSON, and the options in JSON; a form's file names and types are ignored."""
+    options: dict[str, Any] = {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         images = await _form_files(request, limits)
@@ -27,11 +29,12 @@ async def read_images(request: Request, limits: Limits) -> list[bytes]:
         except ValidationError as error:
             raise InputError(validation_message(error.errors(include_url=False))) from None
         images = [decode_image(text, position) for position, text in enumerate(body.images)]
+        options = body.model_dump(exclude={"images"}, exclude_none=True)
     else:
         raise HTTPException(415, f"the content type {kind or 'none'!r} is not supported; {HOW}")
     if len(images) > limits.images:
         raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
-    return images
+    return images, options
 
 
 def decode_image(text: str, position: int) -> bytes:
