@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
-from acclimate.predict import encode_ahead
+from acclimate.predict import Preparer, encode_ahead
 from acclimate.views import augment, tensor
 from acclimate.views.plan import draw_plan
 from classify_overhead import draw_photos
@@ -82,7 +82,7 @@ def main() -> None:
 
         def walk(workers: int) -> None:
             views = VIEWS + 1
-            for _ in encode_ahead(paths, NoModel(prepare), views=views, batch_size=4 * views, workers=workers):
+            for _ in encode_ahead(paths, Preparer(NoModel(prepare), views), batch_size=4 * views, workers=workers):
                 pass
 
         sides = {

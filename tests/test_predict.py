@@ -9,7 +9,7 @@ from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import InputError
 from acclimate.images import open_image
-from acclimate.predict import encode_ahead
+from acclimate.predict import Preparer, encode_ahead
 from tiny_models import MEANS, STDS
 
 VIEWS = 8
@@ -26,7 +26,9 @@ def paths(photos):
 
 
 def encode(paths, encoder, **options):
-    parts = list(encode_ahead(paths, encoder, **{"views": VIEWS, "seed": 3} | options))
+    preparing = {"views": VIEWS, "seed": 3, "device": None}
+    preparing |= {name: options.pop(name) for name in preparing if name in options}
+    parts = list(encode_ahead(paths, Preparer(encoder, **preparing), **options))
     return np.concatenate([part.features for part in parts]), [error for part in parts for error in part.errors]
 
 
@@ -67,7 +69,7 @@ def test_unreadable_images_are_named_and_left_out(paths, encoder, features, tmp_
     assert "not an image" in errors[2]
     assert "No such file" in errors[3]
     np.testing.assert_allclose(found, features[[0, 1, 4]], rtol=1e-4, atol=1e-4)
-    batches = list(encode_ahead(mixed, encoder, views=VIEWS, batch_size=2 * VIEWS))
+    batches = list(encode_ahead(mixed, Preparer(encoder, VIEWS), batch_size=2 * VIEWS))
     shapes = [batch.features.shape for batch in batches]
     assert shapes == [(2, VIEWS, encoder.dim), (0, VIEWS, encoder.dim), (1, VIEWS, encoder.dim)]
     assert [batch.start for batch in batches] == [0, 2, 4]
@@ -76,7 +78,7 @@ def test_unreadable_images_are_named_and_left_out(paths, encoder, features, tmp_
 
 
 def test_no_thread_outlives_a_run_that_is_broken_off(paths, encoder):
-    run = encode_ahead(paths, encoder, views=VIEWS, workers=3, batch_size=1)
+    run = encode_ahead(paths, Preparer(encoder, VIEWS), workers=3, batch_size=1)
     next(run)
     run.close()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("acclimate-read")]

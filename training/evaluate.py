@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from acclimate import FeatureStream, build_head, create, load_encoder, write_stream
-from acclimate.predict import encode_ahead
+from acclimate.predict import Preparer, encode_ahead
 
 ORDERS = 10
 NEW_NAMES = ("kitten", "lorry", "violin player")  # none of them is a class name of the training pack
@@ -43,7 +43,8 @@ class Pack:
         columns = ("dataset", "domain", "class_name")
         self.datasets, self.domains, self.names = (np.array([row[key] for row in rows]) for key in columns)
         self.encoder = load_encoder()
-        batches = list(encode_ahead(_read(folder / "images.tar", [row["member"] for row in rows]), self.encoder))
+        images = _read(folder / "images.tar", [row["member"] for row in rows])
+        batches = list(encode_ahead(images, Preparer(self.encoder)))
         assert not any(error for batch in batches for error in batch.errors)
         self.features = np.concatenate([batch.features for batch in batches])
 

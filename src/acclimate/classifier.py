@@ -12,7 +12,7 @@ from acclimate.encoders import BUNDLED, Encoder, load_encoder
 from acclimate.errors import ImageError, InputError
 from acclimate.evidence import Head
 from acclimate.methods import DEFAULT_METHOD, Adapter, create, find_method, load_state, require, save_state
-from acclimate.predict import Batch, Prediction, adapt_batch, default_workers, encode_ahead, predictions
+from acclimate.predict import Batch, Prediction, Preparer, adapt_batch, default_workers, encode_ahead, predictions
 from acclimate.prompts import build_head, clean_labels
 
 OnError = Literal["raise", "skip"]
@@ -188,9 +188,8 @@ class Classifier:
 
     def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
         """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
-        for batch in encode_ahead(
-            images, self.encoder, views=self.views, batch_size=self.batch_size, workers=self.workers, start=start
-        ):
+        prepare = Preparer(self.encoder, self.views)
+        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=self.workers, start=start):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"

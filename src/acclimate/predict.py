@@ -170,33 +170,21 @@ class Preparer:
 
 
 def encode_ahead(
-    images: Iterable[Any],
-    encoder: Encoder,
-    *,
-    views: int = 1,
-    seed: int = 0,
-    batch_size: int = 32,
-    workers: int | None = None,
-    start: int = 0,
-    device: str | None = None,
+    images: Iterable[Any], prepare: Preparer, *, batch_size: int = 32, workers: int | None = None, start: int = 0
 ) -> Iterator[Batch]:
     """Encode images in order, batch by batch; reading and preparing run ahead in threads.
 
     Args:
         images: paths, encoded bytes, arrays, Pillow images, or objects with `read` (encoded bytes) and `name`.
-        encoder: the model.
-        views: per image; see `Preparer`, as for `seed` and `device`.
-        seed: of the views.
+        prepare: how images are prepared, and by which encoder they are encoded.
         batch_size: images, counting views, that the encoder is given at once.
         workers: threads; `default_workers()` when not given.
         start: position of the first of `images` in the whole stream.
-        device: where PyTorch makes the views.
     """
-    prepare = Preparer(encoder, views, seed, device)
     workers = workers or default_workers()
-    size = max(1, batch_size // views)
+    size = max(1, batch_size // prepare.views)
     # Views are large, 38 MB per image at 224 pixels, so no more of them wait than keep workers and encoder busy.
-    ahead = workers + (PREFETCH * size if views == 1 else size)
+    ahead = workers + (PREFETCH * size if prepare.views == 1 else size)
     prepared = read_ahead(partial(_read, prepare), enumerate(images, start), workers, ahead)
     try:
         while batch := list(islice(prepared, size)):

@@ -16,7 +16,7 @@ from acclimate.bench.store import Setup, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.errors import RunError
 from acclimate.images import open_image
-from acclimate.predict import encode_ahead
+from acclimate.predict import Preparer, encode_ahead
 from acclimate.prompts import build_head
 from miniatures import draw_dataset, few
 
@@ -70,7 +70,7 @@ def test_many_views_stay_on_the_disk(encoder, listing, tmp_path):
     stream = stored(listing, encoder, tmp_path / "store", views=64)
     assert isinstance(stream.features, np.memmap)
     assert (stream.features.shape, stream.features.dtype) == ((20, 64, encoder.dim), np.float16)
-    batches = encode_ahead(listing.paths, encoder, views=64, batch_size=192)
+    batches = encode_ahead(listing.paths, Preparer(encoder, 64), batch_size=192)
     expected = np.concatenate([batch.features for batch in batches])
     np.testing.assert_allclose(stream.features, unit_rows(expected, "views"), atol=2e-3)
     plain = stored(listing, encoder, tmp_path / "store")

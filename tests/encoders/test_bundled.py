@@ -9,9 +9,9 @@ import pytest
 
 import acclimate
 from acclimate.cli.options import DEFAULT_MODEL
-from acclimate.cli.pictures import SCENES, STYLES, draw, draw_folder
 from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES
+from pictures import SCENES, STYLES, draw, draw_all
 
 FOLDER = Path(acclimate.__file__).parent / "encoders" / "bundled"
 
@@ -91,7 +91,10 @@ def test_adapting_helps_on_the_recorded_stream():
 
 
 def test_classify_needs_no_flag_but_labels_and_no_network(tmp_path):
-    draw_folder(tmp_path / "photos", each=1)
+    for name, picture in draw_all(each=1).items():
+        path = tmp_path / "photos" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
     command = """
 import socket, sys
 def refuse(*arguments, **named):
@@ -105,7 +108,7 @@ app()
     assert ended.returncode == 0, ended.stderr
     rows = ended.stdout.splitlines()
     assert len(rows) == 1 + len(SCENES) * len(STYLES)
-    assert next(row for row in rows if "house/plain-0.png" in row).split(",")[1] == "house"
+    assert next(row for row in rows if "house/plain-0.webp" in row).split(",")[1] == "house"
 
 
 @pytest.mark.slow

@@ -165,6 +165,8 @@ def test_odd_names_and_types_of_files_mean_nothing(client, pictures):
         (b'{"images": ["\\ud800"]}', "application/json", 422),
         (b'{"images": ["AA=="], "\\ud800": 1}', "application/json", 422),
         (b'{"images": ["AA=="], "top_k": ' + b"9" * 10_000 + b"}", "application/json", 422),
+        (b'{"images": ["AA=="], "top_k": -1}', "application/json", 422),
+        (b'{"images": ["AA=="], "adapt": "perhaps"}', "application/json", 422),
         (json.dumps({"images": ["AA=="] * 65}).encode(), "application/json", 422),
         (b"", "multipart/form-data", 400),
         (b"no form", "multipart/form-data; boundary=x", 400),

@@ -50,8 +50,8 @@ def test_answers_are_those_of_classify(client, encoder, pictures):
 
 def test_json_and_form_are_the_same(client, pictures):
     by_form = classify(client, pictures, "one", top_k=2)
-    body = {"images": [encoded(image) for image in pictures]}
-    by_json = client.post("/v1/streams/two/classify", json=body, params={"top_k": 2}).json()
+    body = {"images": [encoded(image) for image in pictures], "top_k": 2}
+    by_json = client.post("/v1/streams/two/classify", json=body, params={"top_k": 5}).json()
     assert by_json == {"stream": "two", "results": by_form}
 
 
@@ -59,8 +59,8 @@ def test_without_adapting_nothing_is_learnt(client, pictures):
     (result,) = classify(client, pictures[:1], adapt=False)
     assert result["id"] is None
     assert result["admitted"] == []
-    body = {"images": [encoded(pictures[0])]}
-    assert client.post(f"{ONE}/classify", json=body, params={"adapt": False}).status_code == 200
+    body = {"images": [encoded(pictures[0])], "adapt": False}
+    assert client.post(f"{ONE}/classify", json=body).status_code == 200
     assert client.get(ONE).json()["samples_seen"] == 0
 
 

@@ -24,7 +24,7 @@ from acclimate.bench.datasets import Dataset, Listing
 from acclimate.encoders import Encoder
 from acclimate.errors import InputError, RunError
 from acclimate.files import write_atomically, writing
-from acclimate.predict import encode_ahead, gpu_of
+from acclimate.predict import Preparer, encode_ahead, gpu_of
 from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
@@ -110,14 +110,9 @@ def _encode_missing(
         return encode_s
     noted = done
     began = perf_counter() - encode_s
+    prepare = Preparer(encoder, shape[1], SEED)
     batches = encode_ahead(
-        listing.paths[done:],
-        encoder,
-        views=shape[1],
-        seed=SEED,
-        batch_size=setup.batch_size,
-        workers=setup.workers,
-        start=done,
+        listing.paths[done:], prepare, batch_size=setup.batch_size, workers=setup.workers, start=done
     )
     with _open(folder, shape, done) as file:
         try:

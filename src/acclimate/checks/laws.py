@@ -162,16 +162,12 @@ def sum_merge_counts_once(trial: Trial) -> None:
 
 def first_sample_works(trial: Trial) -> None:
     """A single first sample gets finite logits."""
-    logits = trial.adapter().step(trial.features[:1])
-    assert logits.shape == (1, 6), f"one sample and 6 classes gave logits of shape {logits.shape}"
-    assert np.isfinite(logits).all(), "the first sample's logits are not finite"
+    _assert_finite(trial.adapter().step(trial.features[:1]), (1, 6))
 
 
 def one_class_works(trial: Trial) -> None:
     """With a single class there is nothing to choose, and nothing breaks."""
-    logits = trial.adapter(classes=1).step(trial.features)
-    assert logits.shape == (180, 1), f"180 samples and 1 class gave logits of shape {logits.shape}"
-    assert np.isfinite(logits).all(), "with one class, logits are not finite"
+    _assert_finite(trial.adapter(classes=1).step(trial.features), (180, 1))
 
 
 def frozen_never_changes(trial: Trial) -> None:
@@ -209,13 +205,13 @@ def classes_come_and_go(trial: Trial) -> None:
     """Classes can be added and removed during a stream; adding and then removing a class changes nothing."""
     adapter, reference = trial.warm(), trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
-    assert adapter.step(trial.features[:1]).shape == (1, 8), "two classes were added to 6, logits must be (1, 8)"
+    _assert_finite(adapter.step(trial.features[:1]), (1, 8))
     adapter = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     adapter.remove_classes(["new", "newer"])
     _assert_same_state(adapter, reference)
     adapter.remove_classes(["0", "3"])
-    assert adapter.step(trial.features[100:]).shape == (80, 4), "two classes of 6 were removed, logits must be (80, 4)"
+    _assert_finite(adapter.step(trial.features[100:]), (80, 4))
 
 
 LAWS: tuple[Callable[[Trial], None], ...] = (
@@ -312,6 +308,11 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
         what = f"a stream cut into {len(parts)} batches"
         _assert_close(np.concatenate(parts), expected, f"logits of {what}")
         _assert_similar_state(adapter, reference, what)
+
+
+def _assert_finite(logits: HostArray, shape: tuple[int, int]) -> None:
+    assert logits.shape == shape, f"logits of {shape[0]} samples and {shape[1]} classes have the shape {logits.shape}"
+    assert np.isfinite(logits).all(), f"logits of {shape[0]} samples and {shape[1]} classes are not finite"
 
 
 def _assert_equal(got: HostArray, expected: HostArray, what: str) -> None:

@@ -16,21 +16,25 @@ def demo(
 ) -> None:
     """Adapt the bundled model to recorded images whose style changes, then to drawn pictures, with a report."""
     from importlib.resources import files
+    from io import BytesIO
+    from zipfile import ZipFile
 
     from acclimate.cli.classify import classify
-    from acclimate.cli.pictures import SCENES, draw_folder
     from acclimate.errors import InputError
     from acclimate.files import writing
     from acclimate.stream import read_stream
 
     recorded, results, report = (out / name for name in ("pacs.safetensors", "results.csv", "report.html"))
+    pictures = out / "pictures"
     with writing(f"to {out}", InputError, "Choose another place with --out."):
-        pictures = draw_folder(out / "pictures", each=5)
+        with ZipFile(BytesIO((files("acclimate.cli") / "pictures.zip").read_bytes())) as archive:
+            archive.extractall(pictures)
         recorded.write_bytes((files("acclimate.bench") / "data" / recorded.name).read_bytes())
     _adapt_live(read_stream(recorded))
     typer.echo(f"To run it in 20 orders: acclimate run {recorded} --orders 20\n")
     typer.echo("Now pictures drawn by acclimate: plain, in pencil, blurred, and in large pixels.")
-    classify(str(pictures), ", ".join(SCENES), out=results, report=report, order="seed:0", overwrite=True)
+    labels = ", ".join(sorted(folder.name for folder in pictures.iterdir()))
+    classify(str(pictures), labels, out=results, report=report, order="seed:0", overwrite=True)
     typer.echo(f"Open {report.resolve().as_uri()} in a browser.")
 
 

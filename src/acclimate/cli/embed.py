@@ -32,20 +32,21 @@ def embed(
 
     import numpy as np
 
-    from acclimate.classifier import Classifier
+    from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.predict import encode_ahead
+    from acclimate.predict import Preparer, encode_ahead
+    from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.sources.base import open_source, order_samples
     from acclimate.stream import FeatureStream, write_stream
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)
-    templates = options.read_templates(template)
-    classifier = Classifier(options.read_labels(labels), model, method="zero-shot", templates=templates, device=device)
+    encoder = load_encoder(model, device)
+    head = build_head(encoder, options.read_labels(labels), options.read_templates(template))
     parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
-        for batch in encode_ahead(samples, classifier.encoder, views=views, batch_size=batch_size, workers=workers):
+        for batch in encode_ahead(samples, Preparer(encoder, views), batch_size=batch_size, workers=workers):
             parts.append(batch.features)
             kept += batch.readable
             for name, error in zip(batch.names, batch.errors, strict=True):
@@ -54,11 +55,11 @@ def embed(
             advance(len(batch.names))
     if not kept:
         raise RunError(f"none of the {len(samples)} images could be read.")
-    known = {label: i for i, label in enumerate(classifier.labels)}
+    known = {label: i for i, label in enumerate(head.class_names)}
     truth = [known.get(samples[i].label or "") for i in kept]
     stream = FeatureStream(
-        features=classifier.head.unit_features(np.concatenate(parts)),
-        head=classifier.head,
+        features=head.unit_features(np.concatenate(parts)),
+        head=head,
         labels=None if None in truth else np.array(truth),
         files=tuple(samples[i].name for i in kept),
         encoder=model,

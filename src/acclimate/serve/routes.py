@@ -116,14 +116,14 @@ async def classify_images(
     If an image cannot be read, the whole request is refused and nothing is learnt from it.
     """
     authorize(caller, "classify", name)
-    images = await read_images(request, streams.limits)
+    images, options = await read_images(request, streams.limits)
+    options = {"adapt": adapt, "top_k": top_k, **options}
     try:
         stream = streams.get(name)
     except NotFoundError:
         stream = await asyncio.to_thread(streams.get_or_create, name)
     with anyio.fail_after(streams.limits.timeout_s):
-        classifying = stream.classify(images, adapt=adapt, top_k=top_k, client=caller.name)
-        answers = await asyncio.wrap_future(classifying)
+        answers = await asyncio.wrap_future(stream.classify(images, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
 
 
@@ -225,8 +225,9 @@ def _result(prediction: Prediction) -> dict[str, Any]:
     }
 
 
-async def read_images(request: Request, limits: Limits) -> list[bytes]:
-    """The image files in a form or in JSON; the names and types that a form gives its files are ignored."""
+async def read_images(request: Request, limits: Limits) -> tuple[list[bytes], dict[str, Any]]:
+    """The image files in a form or in JSON, and the options in JSON; a form's file names and types are ignored."""
+    options: dict[str, Any] = {}
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "multipart/form-data":
         images = await _form_files(request, limits)
@@ -236,11 +237,12 @@ async def read_images(request: Request, limits: Limits) -> list[bytes]:
         except ValidationError as error:
             raise InputError(validation_message(error.errors(include_url=False))) from None
         images = [decode_image(text, position) for position, text in enumerate(body.images)]
+        options = body.model_dump(exclude={"images"}, exclude_none=True)
     else:
         raise HTTPException(415, f"the content type {kind or 'none'!r} is not supported; {HOW}")
     if len(images) > limits.images:
         raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
-    return images
+    return images, options
 
 
 def decode_image(text: str, position: int) -> bytes:

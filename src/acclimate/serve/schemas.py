@@ -49,9 +49,11 @@ class StreamRequest(Setup):
 
 
 class ImagesRequest(Request):
-    """Images to classify."""
+    """Images to classify; the options override the query parameters of the same name."""
 
     images: list[Base64] = Field(min_length=1)
+    adapt: bool | None = Field(None, description="Learn from these images.")
+    top_k: int | None = Field(None, ge=1, description="Number of labels to return per image.")
 
 
 class LabelsRequest(Request):

@@ -1,17 +1,22 @@
-"""Pictures for the demo and the tests, which the project draws itself: simple scenes in four styles."""
+"""Pictures for the demo and the tests, which the project draws itself: simple scenes in four styles.
 
+python training/pictures.py src/acclimate/cli/pictures.zip        # draw those of the demo again
+"""
+
+import argparse
+import io
 import json
 from collections.abc import Callable
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile, ZipInfo
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter, ImageOps
 
 # By name: the colours of the sky from top to bottom, the shapes, and the colours that stand for "main" in them. A shape
 # is the name of a method of Pillow's ImageDraw and its arguments.
-SCENES: dict[str, Any] = json.loads((files("acclimate.cli") / "scenes.json").read_text(encoding="utf-8"))
+SCENES: dict[str, Any] = json.loads(Path(__file__).with_name("scenes.json").read_text(encoding="utf-8"))
 STYLES: dict[str, Callable[[Image.Image], Image.Image]] = {
     "plain": lambda image: image,
     "pencil": lambda image: ImageOps.invert(image.convert("L").filter(ImageFilter.FIND_EDGES)).convert("RGB"),
@@ -33,11 +38,26 @@ def draw(scene: str, style: str = "plain", seed: int = 0) -> Image.Image:
     return STYLES[style](ImageOps.mirror(image) if rng.random() < 0.5 else image)
 
 
-def draw_folder(folder: Path, each: int) -> Path:
-    """Draw `each` pictures of every scene in every style, in sub-folders named after what they show."""
-    for scene in SCENES:
-        (folder / scene).mkdir(parents=True, exist_ok=True)
-        for style in STYLES:
-            for seed in range(each):
-                draw(scene, style, seed).save(folder / scene / f"{style}-{seed}.png")
-    return folder
+def draw_all(each: int) -> dict[str, Image.Image]:
+    """`each` pictures of every scene in every style, by file name; folders are named after what the pictures show."""
+    return {
+        f"{scene}/{style}-{seed}.webp": draw(scene, style, seed)
+        for scene in SCENES
+        for style in STYLES
+        for seed in range(each)
+    }
+
+
+def main() -> None:
+    """Write the pictures of the demo; the same pictures give the same bytes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path)
+    with ZipFile(parser.parse_args().file, "w") as archive:
+        for name, picture in draw_all(each=5).items():
+            buffer = io.BytesIO()
+            picture.save(buffer, "WEBP", quality=85)
+            archive.writestr(ZipInfo(name), buffer.getvalue())
+
+
+if __name__ == "__main__":
+    main()
