@@ -21,6 +21,7 @@ class ZeroShot(Adapter):
 
     name = "zero-shot"
     summary = "the model's own answer; nothing is learnt"
+    kind = "episodic"
     merges = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
