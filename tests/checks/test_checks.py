@@ -129,6 +129,12 @@ class CountsWrong(Prior):
         self.answers.merged = lambda dumps: merged(dumps[:1])
 
 
+class Remembers(TDA):
+    """Says that it answers every sample by itself, and does not."""
+
+    kind = "episodic"
+
+
 class LearnsBeforeItLooks(TDA):
     """Adapts the first half of a batch before it refuses the second."""
 
@@ -188,6 +194,7 @@ def test_a_sound_adapter_passes():
         (LearnsWhileFrozen, "frozen_never_changes"),
         (LastOneWins, "union_merge_is_exact"),
         (CountsWrong, "sum_merge_counts_once"),
+        (Remembers, "episodic_answers_stand_alone"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
         (BreaksOnOneClass, "one_class_works"),
@@ -213,6 +220,7 @@ def test_laws_are_chosen_by_what_a_method_is_and_skips_are_printed(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "skipped 'ties_are_stable': no ties in sums",
         "skipped 'union_merge_is_exact': its merge rule is sum",
+        "skipped 'episodic_answers_stand_alone': it is online",
     ]
 
     class Local(TDA):

@@ -180,6 +180,11 @@ def frozen_never_changes(trial: Trial) -> None:
     _assert_same_state(adapter, reference)
 
 
+def episodic_answers_stand_alone(trial: Trial) -> None:
+    """An episodic method answers a sample the same whatever came before it."""
+    _assert_close(trial.warm().step(trial.features[100:]), trial.adapter().step(trial.features[100:]), "logits")
+
+
 def answers_keep_the_callers_type(trial: Trial) -> None:
     """Logits come back in the dtype of the features."""
     for dtype in (np.float16, np.float32, np.float64):
@@ -230,6 +235,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     first_sample_works,
     one_class_works,
     frozen_never_changes,
+    episodic_answers_stand_alone,
     answers_keep_the_callers_type,
     bad_input_changes_nothing,
     classes_come_and_go,
@@ -242,6 +248,8 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter]) -> str | None:
         return f"its merge rule is {method.merges}"
     if law is sum_merge_counts_once and method.merges != "sum":
         return f"its merge rule is {method.merges}"
+    if law is episodic_answers_stand_alone and method.kind != "episodic":
+        return f"it is {method.kind}"
     found = getattr(sys.modules.get(method.__module__), method.__name__, None)
     if law is pickled_adapter_continues_exactly and found is not method:
         return "pickle finds only classes at the top of a module"
