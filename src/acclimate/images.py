@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from acclimate.arrays import HostArray
-from acclimate.errors import ImageError
+from acclimate.errors import ImageError, reason
 
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 
@@ -49,7 +49,7 @@ def open_image(source: Any, max_pixels: int = MAX_PIXELS, formats: tuple[str, ..
     except UnidentifiedImageError as error:
         raise ImageError("not an image, or of a kind that Pillow cannot read") from error
     except OSError as error:
-        raise ImageError(error.strerror or str(error)) from error
+        raise ImageError(reason(error)) from error
     except Exception as error:  # decoders meet hostile bytes, and not all of them fail with OSError
         raise ImageError(f"damaged ({type(error).__name__}: {error})") from error
 

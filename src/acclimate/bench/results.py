@@ -152,7 +152,7 @@ def read_results(path: Path) -> list[Result]:
             with suppress(KeyError, TypeError):
                 results.append(Result.from_json(candidate))
     if not results:
-        raise InputError(f"no results in {path}; `acclimate bench`, `reproduce` and `run --json` write them.")
+        raise InputError(f"no results in {path}; `acclimate bench` and `acclimate reproduce` write them.")
     return results
 
 
