@@ -22,7 +22,7 @@ def filled(rng, classes=7, dim=5, entries=12, capacity=4, to_backend=np.asarray)
     cache = Cache(head_of(classes, dim, to_backend), capacity)
     cache.restore(
         {
-            "keys": rng.standard_normal((entries, dim)).astype(np.float32),
+            "keys": (rng.uniform(-1, 1, (entries, dim)) / dim**0.5).astype(np.float32),
             "classes": labels.astype(np.int32),
             "entropies": rng.random(entries).round(1),  # rounded, so that there are ties
             "ids": rng.permutation(entries),
@@ -114,6 +114,7 @@ def test_memory_grows_with_the_classes_seen():
     [
         ("keys", np.zeros((12, 4), np.float32), "keys must have 5 columns"),
         ("keys", np.full((12, 5), np.nan, np.float32), "keys must be finite"),
+        ("keys", np.full((12, 5), 9, np.float32), "keys are features, of unit length at most"),
         ("keys", np.zeros(12, np.float32), "keys must have 2 axes"),
         ("classes", np.full(12, 7, np.int32), "classes must be from 0 to 6"),
         ("classes", np.full(12, -1, np.int32), "classes must be from 0 to 6"),

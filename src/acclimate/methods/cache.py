@@ -187,6 +187,7 @@ class Cache(State):
         require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         require(arrays["targets"].shape[1] > 0, "targets must have at least one column")
         require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
+        require((np.linalg.norm(arrays["keys"], axis=1) < 1.01).all(), "keys are features, of unit length at most")
         require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
         held, targets = arrays["classes"], arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
