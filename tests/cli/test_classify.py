@@ -16,6 +16,7 @@ import pytest
 from PIL import Image
 
 from acclimate import load_state, read_stream
+from acclimate.classify.report import count
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"
@@ -52,7 +53,8 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
     assert [int(row["index"]) for row in rows] == list(range(40))
     assert rows[0]["file"] == f"{photos}/blue/img2.png"
     changed = sum(row["changed"] == "true" for row in rows)
-    assert result.stderr == f"40 images classified, {changed} answers changed by adapting.\n"
+    assert result.stderr == f"40 images classified, {count(changed, 'answer')} changed by adapting.\n"
+    assert (count(1, "answer"), count(1200, "image")) == ("1 answer", "1,200 images")
 
 
 def test_results_state_and_report(invoke, model, photos, tmp_path):

@@ -39,11 +39,11 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
     most = max([0, *summary.before.values(), *summary.after.values()])
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
         title=_text(title),
-        images=_count(summary.answered, "image"),
-        labels=_count(len(order), "label"),
+        images=count(summary.answered, "image"),
+        labels=count(len(order), "label"),
         share=_percent(summary.changed / max(1, summary.answered)),
-        changed=_count(summary.changed, "answer"),
-        unreadable_count=_count(summary.unreadable, "image"),
+        changed=count(summary.changed, "answer"),
+        unreadable_count=count(summary.unreadable, "image"),
         answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
         most_changed=_most_changed(summary, picture),
@@ -107,7 +107,7 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
     columns = {name: dict(zip(labels, values.tolist(), strict=True)) for name, values in adapter.learnt().items()}
     if not columns:
         return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
-    text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {_count(adapter.samples_seen, 'image')}.")
+    text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {count(adapter.samples_seen, 'image')}.")
     if not parts:
         return f"<p>{text}</p>{_label_table(order, columns)}"
     text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
@@ -162,7 +162,7 @@ def _unreadable(summary: Summary) -> str:
         return "<p>None: every image could be read.</p>"
     rows = [(_text(file), _text(reason)) for file, reason in summary.reasons]
     first = f" The first {len(rows)} are listed." if len(rows) < summary.unreadable else ""
-    text = f"{_count(summary.unreadable, 'image')} could not be read and got no answer.{first}"
+    text = f"{count(summary.unreadable, 'image')} could not be read and got no answer.{first}"
     return f"<p>{text}</p>{_table(('File', 'Reason'), rows)}"
 
 
@@ -199,7 +199,8 @@ def _text(value: str) -> str:
     return escape(value if len(value) <= LENGTH else value[: LENGTH - 1] + "\u2026")
 
 
-def _count(number: int, thing: str) -> str:
+def count(number: int, thing: str) -> str:
+    """A number of things, in the singular or the plural."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 

@@ -51,7 +51,7 @@ def classify(
     from acclimate import __version__
     from acclimate.classifier import Classifier
     from acclimate.classify.outputs import ResultFile, csv_columns
-    from acclimate.classify.report import write_report
+    from acclimate.classify.report import count, write_report
     from acclimate.classify.run import Classification
     from acclimate.files import check_writable
     from acclimate.prompts import example_prompts
@@ -109,7 +109,8 @@ def classify(
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
-    counts = f"{summary.answered} images classified{unreadable}, {summary.changed} answers changed by adapting"
+    images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
+    counts = f"{images} classified{unreadable}, {answers} changed by adapting"
     typer.echo(f"{counts}.{where}", err=True)
     if not summary.answered:
         raise RunError(f"none of the {len(samples)} images could be read.")
