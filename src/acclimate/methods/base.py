@@ -301,7 +301,7 @@ _REGISTRY: dict[str, type[Adapter]] = {}
 
 
 def register(method: AnyAdapter) -> AnyAdapter:
-    """Class decorator: make a method known by its name to `create`, `load_state` and the command line.
+    """Class decorator: make a method known by its name to `create`, `load_state` and `Classifier`.
 
     Examples:
         >>> from acclimate import TDA, list_methods, register
