@@ -1,3 +1,4 @@
+import pickle
 import shutil
 
 import numpy as np
@@ -134,6 +135,12 @@ def test_views_work_with_every_method(encoder, paths, tmp_path, method):
         return [(each.label, round(each.score, 3)) for each in classifier.stream(paths[:12])]
 
     assert answers(batch_size=8) == answers(batch_size=64, workers=1)
+
+
+def test_its_adapter_can_be_pickled(classifier, paths):
+    classifier(paths[:20])
+    copied = pickle.loads(pickle.dumps(classifier.adapter))
+    assert repr(copied) == repr(classifier.adapter)
 
 
 def test_answers_without_learning_change_nothing(classifier, paths):

@@ -69,7 +69,8 @@ class Classifier:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
-        self.adapter: Adapter = create(method, head, text=self.encoder, **settings)
+        text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
+        self.adapter: Adapter = create(method, head, text=text, **settings)
 
     @property
     def head(self) -> Head:

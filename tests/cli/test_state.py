@@ -55,3 +55,11 @@ def test_state_inspect_shows_class_names_as_they_are(invoke, tmp_path):
     output = invoke("state", "inspect", "markup.safetensors").stdout
     assert "[red]fox[/red]" in output
     assert "[link]owl" in output
+
+
+@pytest.mark.parametrize("method", ["tda", "dota", "prior"])
+def test_states_of_two_runs_merge(invoke, stream_file, here, method):
+    for name in ("one", "other"):
+        invoke("run", stream_file, "--method", method, "--save-state", f"{name}.safetensors")
+    invoke("state", "merge", "one.safetensors", "other.safetensors", "--out", "both.safetensors")
+    assert load_state(here / "both.safetensors").seen == {"one": 400, "other": 400}

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate.cli.options import DEFAULT_MODEL
+from acclimate.cli.options import DEFAULT_METHOD, DEFAULT_MODEL
 from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES
 from pictures import SCENES, STYLES, draw, draw_all
@@ -40,7 +40,7 @@ def test_it_is_small_and_says_where_it_comes_from():
 
 
 def test_it_is_the_default_of_the_commands():
-    assert DEFAULT_MODEL == BUNDLED
+    assert (DEFAULT_MODEL, DEFAULT_METHOD) == (BUNDLED, acclimate.DEFAULT_METHOD)
     assert load_encoder(BUNDLED).fingerprint == load_encoder(f"onnx:{FOLDER}").fingerprint
 
 

@@ -90,11 +90,12 @@ def compare(
     batch_size: int = 256,
     device: str = "numpy",
     progress: Advance = lambda samples: None,
+    origin: str = "",
 ) -> list[Outcome]:
     """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
-    `progress` is called with the number of samples done, for each adapter.
+    `progress` is called with the number of samples done, for each adapter. `origin` names the stream in the states.
     """
     head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
@@ -104,7 +105,7 @@ def compare(
     adapters: list[Adapter] = []
     for order in orders:
         positions = take_order(order, len(stream), stream.labels, stream.domains, stream.order)
-        adapters = [create(variant.method, head, **variant.settings) for variant in every]
+        adapters = [create(variant.method, head, origin=origin, **variant.settings) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
     return [Outcome(*each, batch_size, device) for each in zip(every, adapters, runs, strict=True)]

@@ -6,13 +6,15 @@ from typing import Annotated, Any
 import typer
 
 from acclimate.cli.bench import Orders
-from acclimate.cli.options import parse_settings, read_lines
+from acclimate.cli.options import DEFAULT_METHOD, parse_settings, read_lines
 from acclimate.cli.tables import print_results
 
 
 def run(
     files: Annotated[list[Path], typer.Argument(help="Feature files: .safetensors, .npz, .npy or .pt.")],
-    method: Annotated[list[str] | None, typer.Option(help="Method to run; can be repeated. [default: tda]")] = None,
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=DEFAULT_METHOD)
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, KEY=VALUE or METHOD.KEY=VALUE; can be repeated.")
     ] = None,
@@ -32,7 +34,9 @@ def run(
     logit_scale: Annotated[float | None, typer.Option(help="The model's logit scale, if not in the file.")] = None,
     json: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the accuracy along the stream: .png, .svg or .pdf.")] = None,
-    save_state: Annotated[Path | None, typer.Option(help="Write the adapter's state to this file.")] = None,
+    save_state: Annotated[
+        Path | None, typer.Option(help="Write the adapter's state to this file, whose stem names the stream.")
+    ] = None,
 ) -> None:
     """Run methods on feature files and score them, with zero-shot for comparison."""
     from acclimate.bench.orders import order_names
@@ -45,7 +49,7 @@ def run(
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
-    chosen = list(dict.fromkeys(method or ["tda"]))
+    chosen = list(dict.fromkeys(method or [DEFAULT_METHOD]))
     adapting = [name for name in chosen if name != "zero-shot"]
     variants = [Variant(name, parse_settings(name, setting, adapting)) for name in adapting]
     for path in filter(None, (json, plot, save_state)):
@@ -62,12 +66,12 @@ def run(
     if plot and streams[files[0]].labels is None:
         raise InputError(f"{files[0]} has no labels, so there is no accuracy to draw; pass --labels.")
 
-    names = order_names(order, orders)
+    names, origin = order_names(order, orders), "" if save_state is None else save_state.stem
     results = []
     total = sum(map(len, streams.values())) * (1 + len(variants)) * len(names)
     with progress_bar(total, "adapting", "samples") as advance:
         for path, stream in streams.items():
-            outcomes = compare(stream, variants, names, batch_size, device, advance)
+            outcomes = compare(stream, variants, names, batch_size, device, advance, origin)
             results += [summarise(path.stem, stream, outcome, outcomes[0]) for outcome in outcomes]
     print_results(results)
     if json:
