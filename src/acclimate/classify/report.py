@@ -77,7 +77,7 @@ def _pictures(samples: Sequence[Sample]) -> Picture:
 
 def _transitions(summary: Summary) -> str:
     most = summary.pairs.most_common(CHANGES)
-    rows = [(_text(old), _text(new), f"{count:,}") for (old, new), count in most]
+    rows = [(_text(old), _text(new), f"{number:,}") for (old, new), number in most]
     if not rows:
         return '<p class="soft">No answer changed.</p>'
     dropped = summary.pairs.total() < summary.changed
