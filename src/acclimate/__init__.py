@@ -13,7 +13,7 @@ _MODULES = {
     "errors": ("AcclimateError",),
     "evidence": ("Evidence", "Head"),
     "methods": ("DEFAULT_METHOD", "DOTA", "MTA", "TDA", "Adapter", "Prior", "Step", "Sums", "Zero", "ZeroShot"),
-    "methods.base": ("create", "list_methods", "register"),
+    "methods.base": ("create", "list_methods", "refine", "register"),
     "methods.persist": ("load_state", "merge_states", "save_state", "state_from_bytes", "state_to_bytes"),
     "predict": ("Prediction",),
     "prompts": ("build_head",),

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate import TDA, Adapter, Head, Step, create, list_methods, register
+from acclimate import TDA, Adapter, Head, Step, create, list_methods, refine, register, state_to_bytes
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import require
 
@@ -196,3 +197,17 @@ def test_a_period_cuts_batches_and_joins_what_happened(stream):
         np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
         assert one.changes == other.changes
     assert periodic.seen_sizes == (20, 10, 30, 30, 10)
+
+
+def test_refine_answers_the_stream_again_from_everything_learnt_and_changes_nothing():
+    stream = shifted_stream(samples=150, classes=4, dim=12, seed=1)
+    for name in ("tda", "dota", "zero-shot"):
+        adapter, frozen = create(name, stream.head), create(name, stream.head)
+        adapter.step(stream.features)
+        frozen.step(stream.features)
+        frozen.settle()  # DOTA's last samples wait for the end of their block
+        before = state_to_bytes(adapter)
+        answers = refine(adapter, stream.features.astype(np.float16))
+        assert answers.dtype == np.float16
+        np.testing.assert_allclose(answers, frozen.step(stream.features, learn=False), atol=0.2)
+        assert state_to_bytes(adapter) == before

@@ -1,6 +1,16 @@
 """Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import DEFAULT_METHOD, Adapter, Step, create, find_method, list_methods, register, require
+from acclimate.methods.base import (
+    DEFAULT_METHOD,
+    Adapter,
+    Step,
+    create,
+    find_method,
+    list_methods,
+    refine,
+    register,
+    require,
+)
 from acclimate.methods.dota import DOTA
 from acclimate.methods.mta import MTA
 from acclimate.methods.persist import (
@@ -42,6 +52,7 @@ __all__ = [
     "load_state",
     "load_with_notes",
     "merge_states",
+    "refine",
     "register",
     "require",
     "save_state",

@@ -6,7 +6,8 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
@@ -192,8 +193,7 @@ class Adapter(ABC):
         """
         unit = self.head.unit_features(features)
         ids = None if ids is None else _check_ids(ids, unit.shape[0])
-        views = 1 if unit.ndim == 2 else unit.shape[1]
-        size = max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
+        size = self._block_size(unit)
         answers = []
         for start in range(0, unit.shape[0], size):
             block = slice(start, start + size)
@@ -228,6 +228,24 @@ class Adapter(ABC):
                 self.settle()
             start = end
         return steps[0] if len(steps) == 1 else _joined(steps)
+
+    def refined(self, features: Array) -> Iterator[Array]:
+        """Answer a whole stream once more from everything learnt from it; the adapter does not change.
+
+        Unless a method knows better, these are the answers of the frozen adapter.
+
+        Args:
+            features: (n, d) or (n, V, d) of the stream, read in slices: a memory map will do.
+
+        Yields:
+            (b, K) logits of b samples at a time, in order, where the head lives.
+        """
+        final = deepcopy(self)
+        final.settle()
+        size = self._block_size(features)
+        for start in range(0, features.shape[0], size):
+            evidence = final.head.observe(features[start : start + size])
+            yield final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
 
     def settle(self) -> None:
         """Let everything that was learnt count from now on."""
@@ -281,6 +299,11 @@ class Adapter(ABC):
         for name, part in self.parts.items():
             part.restore(dumps[name])
         self.derive()
+
+    def _block_size(self, features: Array) -> int:
+        """How many samples to answer at once."""
+        views = 1 if features.ndim == 2 else features.shape[1]
+        return max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
 
     def _follow(self, head: Head) -> None:
         place = {name: i for i, name in enumerate(head.class_names)}
@@ -347,6 +370,33 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     method = find_method(name)
     check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
     return method(head, **settings)
+
+
+def refine(adapter: Adapter, features: Array) -> Array:
+    """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
+
+    The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
+    be answered again, and their order matters no more. The adapter does not change.
+
+    Args:
+        adapter: that has been shown the stream.
+        features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
+
+    Returns:
+        (n, K) logits in the caller's array library, device and dtype.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, refine
+        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+        >>> features = np.tile(np.eye(3), (5, 1))
+        >>> online = adapter.step(features)
+        >>> bool((refine(adapter, features)[0] > online[0]).any())
+        True
+    """
+    answers = list(adapter.refined(adapter.head.unit_features(features)))
+    logits = namespace(answers[0]).concat(answers)
+    return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
 
 def require(method: type[Adapter], views: bool = False, text: bool = False, labels: bool = False) -> None:
