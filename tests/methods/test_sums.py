@@ -105,7 +105,7 @@ def test_sums_follow_the_classes(stream):
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (lambda arrays: arrays.pop("counts"), "it must hold the sums counts, waiting.counts"),
+        (lambda arrays: arrays.pop("counts"), "it must hold the arrays counts, waiting.counts"),
         (lambda arrays: arrays.update(counts=np.zeros(7)), r"counts must be float64 \(8,\)"),
         (lambda arrays: arrays.update(counts=np.zeros(8, np.float32)), "counts must be float64"),
         (lambda arrays: arrays.update({"waiting.counts": np.full(8, np.inf)}), "waiting.counts must be finite"),

@@ -6,13 +6,13 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, move, namespace, to_host
 from acclimate.errors import StateError
 from acclimate.evidence import Head
 
 MergeRule = Literal["union", "sum"]
 Dump = dict[str, HostArray]
-CLASSES, DIM = "classes", "dim"  # axes of sums: as long as there are classes, as long as a feature
+CLASSES, DIM = "classes", "dim"  # axes of arrays: as long as there are classes, as long as a feature
 
 
 class Entry(NamedTuple):
@@ -30,12 +30,12 @@ class State(ABC):
         head: the classifier that the adapter works on; the state lives where it lives.
 
     Attributes:
-        rule: "union" (commutative, associative, idempotent, exact to the bit) or "sum" (commutative and associative up
-            to rounding; every sample may count once only).
+        rule: "union" (commutative, associative, idempotent, exact to the bit), "sum" (commutative and associative up
+            to rounding; every sample may count once only) or None (no rule).
         capacity: the most samples per class that it keeps as entries; 0 for a kind of state that keeps none.
     """
 
-    rule: ClassVar[MergeRule]
+    rule: ClassVar[MergeRule | None]
     capacity: int = 0
 
     def __init__(self, head: Head) -> None:
@@ -84,7 +84,81 @@ class State(ABC):
             raise StateError(f"the state breaks a rule: {rule}; it was damaged or edited. Use another copy.")
 
 
-class Sums(State):
+class Tensors(State):
+    """Arrays by name that depend on the order of the samples, and so have no merge rule.
+
+    They start at zero, as does what is learnt of a new class, and have the head's dtype. A method that can merge
+    computes them again from its other parts when the merged state is settled.
+
+    Args:
+        head: see `State`.
+        **axes: name of each array and its axes: CLASSES, DIM or a number.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head
+        >>> tensors = Tensors(Head(np.eye(2), logit_scale=1.0), shift=(CLASSES, DIM))
+        >>> tensors["shift"][0] += 1.0
+        >>> tensors["shift"]
+        array([[1., 1.],
+               [0., 0.]])
+    """
+
+    rule: ClassVar[MergeRule | None] = None
+    dtype: ClassVar[str | None] = None  # None for the head's
+
+    def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
+        self.axes = axes
+        self._values: dict[str, Array] = {}
+        super().__init__(head)
+
+    def __getitem__(self, name: str) -> Array:
+        """An array, to read or to change in place."""
+        return self._values[name]
+
+    def clear(self) -> None:
+        """Set every array to zero."""
+        xp, like = namespace(self.head.class_vectors), self.head.class_vectors
+        dtype = getattr(xp, self.dtype) if self.dtype else like.dtype
+        self._values = {name: xp.zeros(self._shape(name), dtype=dtype, device=device(like)) for name in self.axes}
+
+    def dump(self) -> Dump:
+        """Every array."""
+        return {name: to_host(values).copy() for name, values in self._values.items()}
+
+    def restore(self, arrays: Mapping[str, HostArray]) -> None:
+        """Take over dumped arrays."""
+        self.require(set(arrays) == set(self.axes), f"it must hold the arrays {', '.join(sorted(self.axes))}")
+        for name, values in arrays.items():
+            shape, numbers = self._shape(name), self.dtype or "real numbers"
+            fits = values.dtype.kind == "f" if self.dtype is None else values.dtype == self.dtype
+            self.require(fits and values.shape == shape, f"{name} must be {numbers} {shape}")
+            self.require(np.isfinite(values).all(), f"{name} must be finite")
+        self.clear()
+        self._values = {name: move(arrays[name].copy(), zeros) for name, zeros in self._values.items()}
+
+    def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
+        """Keep what belongs to the classes that remain; new classes have zeros."""
+        moved, kept = dict(arrays), position >= 0
+        for name, axes in self.axes.items():
+            for axis, length in enumerate(axes):
+                if length == CLASSES:
+                    old = np.moveaxis(moved[name], axis, 0)
+                    new = np.zeros((classes, *old.shape[1:]), old.dtype)
+                    new[position[kept]] = old[kept]
+                    moved[name] = np.ascontiguousarray(np.moveaxis(new, 0, axis))
+        return moved
+
+    def merged(self, dumps: Sequence[Dump]) -> Dump:
+        """Zeros: what they were is lost; see the class."""
+        return {name: np.zeros_like(values) for name, values in dumps[0].items()}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        sizes: dict[str | int, int] = {CLASSES: len(self.head), DIM: self.head.dim}
+        return tuple(sizes.get(axis, axis) for axis in self.axes[name])  # type: ignore[arg-type]
+
+
+class Sums(Tensors):
     """Running sums by name, which merge by addition.
 
     What is added waits until `settle`, so that a method can use the same sums for a whole block of the stream. Sums are
@@ -92,7 +166,7 @@ class Sums(State):
 
     Args:
         head: see `State`.
-        **axes: name of each sum and its axes: CLASSES, DIM or a number.
+        **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is kept under "waiting.NAME".
 
     Examples:
         >>> import numpy as np
@@ -107,71 +181,28 @@ class Sums(State):
     """
 
     rule = "sum"
+    dtype = "float64"
 
     def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
-        self.axes = axes
-        self._settled: dict[str, Array] = {}
-        self._waiting: dict[str, Array] = {}
-        super().__init__(head)
-
-    def __getitem__(self, name: str) -> Array:
-        """A sum as it was settled last."""
-        return self._settled[name]
+        super().__init__(head, **axes, **{f"waiting.{name}": each for name, each in axes.items()})
 
     def total(self, name: str) -> HostArray:
         """A sum with what was not settled yet, on the host."""
-        return to_host(self._settled[name] + self._waiting[name])
+        return to_host(self[name] + self[f"waiting.{name}"])
 
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
         for name, term in terms.items():
-            self._waiting[name] = self._waiting[name] + term
+            self._values[f"waiting.{name}"] = self[f"waiting.{name}"] + term
 
     def settle(self) -> None:
         """Let everything that was added count from now on."""
-        self._settled = {name: values + self._waiting[name] for name, values in self._settled.items()}
-        self._waiting = self._zeros()
-
-    def clear(self) -> None:
-        """Set every sum to zero."""
-        self._settled, self._waiting = self._zeros(), self._zeros()
-
-    def dump(self) -> Dump:
-        """Every sum, and under "waiting.NAME" what was not settled yet."""
-        settled = {name: to_host(values).copy() for name, values in self._settled.items()}
-        return settled | {f"waiting.{name}": to_host(values).copy() for name, values in self._waiting.items()}
-
-    def restore(self, arrays: Mapping[str, HostArray]) -> None:
-        """Take over dumped sums."""
-        names = {*self.axes, *(f"waiting.{name}" for name in self.axes)}
-        self.require(set(arrays) == names, f"it must hold the sums {', '.join(sorted(names))}")
-        for name, values in arrays.items():
-            shape = self._shape(name.removeprefix("waiting."))
-            self.require(values.dtype == np.float64 and values.shape == shape, f"{name} must be float64 {shape}")
-            self.require(np.isfinite(values).all(), f"{name} must be finite")
-        xp, where = namespace(self.head.class_vectors), device(self.head.class_vectors)
-        here = {name: xp.asarray(values, device=where, copy=True) for name, values in arrays.items()}
-        self._settled = {name: here[name] for name in self.axes}
-        self._waiting = {name: here[f"waiting.{name}"] for name in self.axes}
-
-    def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
-        """Keep the rows of the classes that remain; new classes have zeros."""
-        moved = dict(arrays)
-        for name, values in arrays.items():
-            if self.axes[name.removeprefix("waiting.")][0] == CLASSES:
-                moved[name] = np.zeros((classes, *values.shape[1:]))
-                moved[name][position[position >= 0]] = values[position >= 0]
-        return moved
+        for name in self.axes:
+            if not name.startswith("waiting."):
+                waiting = self[f"waiting.{name}"]
+                self._values[name] = self[name] + waiting
+                self._values[f"waiting.{name}"] = namespace(waiting).zeros_like(waiting)
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""
         return {name: np.sum([dump[name] for dump in dumps], axis=0) for name in dumps[0]}
-
-    def _zeros(self) -> dict[str, Array]:
-        like = self.head.class_vectors
-        xp = namespace(like)
-        return {name: xp.zeros(self._shape(name), dtype=xp.float64, device=device(like)) for name in self.axes}
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        sizes: dict[str | int, int] = {CLASSES: len(self.head), DIM: self.head.dim}
-        return tuple(sizes.get(axis, axis) for axis in self.axes[name])  # type: ignore[arg-type]
