@@ -109,6 +109,13 @@ def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     return weights, entropy
 
 
+def log_softmax(logits: Array) -> Array:
+    """Logarithm of the softmax over the last axis, finite where probabilities vanish."""
+    xp = namespace(logits)
+    shifted = logits - xp.max(logits, axis=-1, keepdims=True)
+    return shifted - xp.log(xp.sum(xp.exp(shifted), axis=-1, keepdims=True))
+
+
 def entropy_of(probs: Array) -> Array:
     """Entropy in nats of distributions (n, K), with the same care for a probability near 1."""
     xp = namespace(probs)

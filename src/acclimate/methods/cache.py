@@ -47,6 +47,19 @@ class Cache(State):
         # The rank a sample must not exceed to enter its class: that of the last entry of a full queue.
         self._threshold = np.full(len(self.head), np.inf)
 
+    @property
+    def keys(self) -> Array:
+        """Keys (E, d) of the entries, by slot."""
+        return self._keys[: self.size]
+
+    @property
+    def classes(self) -> HostArray:
+        """The classes (E,) that hold the entries, by slot."""
+        classes = np.empty(self.size, np.int32)
+        slots = [entry.slot for queue in self.queues.values() for entry in queue]
+        classes[slots] = np.repeat(list(self.queues), [len(queue) for queue in self.queues.values()])
+        return classes
+
     def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Plan:
         """Plan a batch of B samples with these classes, entropies and ids (B,), of which some are offered (B,).
 
@@ -79,7 +92,7 @@ class Cache(State):
         queries = (beta * features).T
         now = np.arange(features.shape[0]) - (0 if self_match else 1)
         if self.size:
-            weights = _affinities(self._keys[: self.size], queries, alpha, beta)
+            weights = _affinities(self.keys, queries, alpha, beta)
             if plan.evicted:
                 evicted = index(np.fromiter(plan.evicted, np.int64), features)
                 weights[evicted] *= move(now < np.array(list(plan.evicted.values()))[:, None], weights)
@@ -116,16 +129,15 @@ class Cache(State):
 
     def dump(self) -> Dump:
         """All entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width)."""
-        classes, ids = np.empty(self.size, np.int32), np.empty(self.size, np.int64)
-        entropies = np.empty(self.size, np.float64)
+        entropies, ids = np.empty(self.size, np.float64), np.empty(self.size, np.int64)
         sign = -1.0 if self.highest else 1.0
-        for label, queue in self.queues.items():
+        for queue in self.queues.values():
             for rank, entry_id, slot in queue:
-                classes[slot], entropies[slot], ids[slot] = label, sign * rank, entry_id
+                entropies[slot], ids[slot] = sign * rank, entry_id
         targets = self._targets[: self.size]
         width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
-        keys, targets = to_host(self._keys[: self.size]).copy(), targets[:, :width].copy()
-        return {"keys": keys, "classes": classes, "entropies": entropies, "ids": ids, "targets": targets}
+        keys, targets = to_host(self.keys).copy(), targets[:, :width].copy()
+        return {"keys": keys, "classes": self.classes, "entropies": entropies, "ids": ids, "targets": targets}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Replace the entries by dumped ones; slots are taken in their order."""
