@@ -4,11 +4,31 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.arrays import HostArray, device, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step, register
 from acclimate.methods.state import CLASSES, DIM, Sums
+
+
+def gaussians(sums: Sums, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
+    """Masses (K,), means (K, d) and the pooled covariance (d, d) of samples with soft labels.
+
+    Args:
+        sums: of the labels ("counts", (K,)), of the features by label ("features", (K, d)) and of the outer products of
+            the features ("outer", (d, d)).
+        start: means (K, d) before anything was seen.
+        mass: samples per class that they count for.
+        variance: of every feature before anything was seen.
+    """
+    counts, features, outer = sums["counts"], sums["features"], sums["outer"]
+    xp, masses = namespace(outer), counts + mass
+    means = (features + mass * start) / masses[:, None]
+    cross = features.T @ means
+    within = outer - cross - cross.T + (counts[:, None] * means).T @ means
+    identity = xp.eye(outer.shape[0], dtype=outer.dtype, device=device(outer))
+    covariance = (within + counts.shape[0] * mass * variance * identity) / xp.sum(masses)
+    return masses, means, covariance
 
 
 @register
@@ -69,18 +89,12 @@ class DOTA(Adapter):
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
         xp, like = namespace(self.sums["outer"]), self.head.class_vectors
-        counts, features = self.sums["counts"], self.sums["features"]
-        mass = counts + 1.0
-        self.means = features / mass[:, None]
-        cross = features.T @ self.means
-        within = self.sums["outer"] - cross - cross.T + (counts[:, None] * self.means).T @ self.means
-        identity = xp.eye(self.head.dim, dtype=within.dtype, device=device(within))
-        covariance = (within + len(self.head) * self.variance * identity) / xp.sum(mass)
-        covariance = (1.0 - self.ridge) * covariance + self.ridge * identity
-        weights = xp.linalg.solve(covariance, self.means.T).T
-        strength = min(self.rate * float(xp.mean(mass)), self.limit) if bool(xp.any(counts > 0)) else 0.0
+        mass, means, covariance = gaussians(self.sums, start=0.0, mass=1.0, variance=self.variance)
+        identity = xp.eye(self.head.dim, dtype=covariance.dtype, device=device(covariance))
+        weights = xp.linalg.solve((1.0 - self.ridge) * covariance + self.ridge * identity, means.T).T
+        strength = min(self.rate * float(xp.mean(mass)), self.limit) if bool(xp.any(mass > 1.0)) else 0.0
         self.weights = xp.astype(strength * weights, like.dtype)
-        self.offsets = xp.astype(-0.5 * strength * xp.sum(weights * self.means, axis=-1), like.dtype)
+        self.offsets = xp.astype(-0.5 * strength * xp.sum(weights * means, axis=-1), like.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the weighted discriminant, (B, K)."""
