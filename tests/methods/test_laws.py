@@ -18,6 +18,13 @@ SWITCHES = {
     "dota": [{"refresh": 1}, {"refresh": 1000}, {"limit": 0.0}],
     "prior": [{"strength": 1.0, "smoothing": 0.1}],
     "zero": [{"voters": 1.0}],
+    "onzeta": [{"balance": 0.0}, {"mix": 0.4, "horizon": 1.0}],
+    "oga": [{"refresh": 1}, {"refresh": 1000}, {"cache_capacity": 1, "refresh": 7}],
+    "bca": [{"prototype_weight": 5.0, "prior_threshold": 0.2}],
+    "sca": [{"refresh": 1}, {"cover": 0.0}, {"cover": 1.0}],
+    "dmn": [{"memory_capacity": 2}],
+    "free-tta": [{"refresh": 1}, {"refresh": 1000}],
+    "boost": [{"extra": 0}, {"self_match": False}, {"positive": False}, {"positive_capacity": 1, "extra": 3}],
 }
 CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 

@@ -287,7 +287,7 @@ def test_a_frozen_adapter_is_saved_frozen(adapter, tmp_path):
     assert load_state(tmp_path / "s.safetensors").frozen
 
 
-@pytest.mark.parametrize("method", ["dota", "prior"])
+@pytest.mark.parametrize("method", ["dota", "prior", "sca"])
 def test_sums_of_one_origin_cannot_be_merged_twice(stream, method):
     one, other = (acclimate.create(method, stream.head, origin=name) for name in ("a", "b"))
     for each in (one, other):
@@ -299,7 +299,7 @@ def test_sums_of_one_origin_cannot_be_merged_twice(stream, method):
         merge_states([merge_states([one, other]), other])
 
 
-@pytest.mark.parametrize("method", ["dota", "prior", "tda"])
+@pytest.mark.parametrize("method", ["dota", "prior", "tda", "onzeta", "oga", "bca", "sca", "dmn", "free-tta"])
 def test_a_state_moves_between_libraries(stream, method):
     torch = pytest.importorskip("torch")
     adapter, reference = (acclimate.create(method, stream.head) for _ in range(2))

@@ -122,7 +122,9 @@ def test_views_without_spread_have_their_common_mode(to_backend):
         np.testing.assert_allclose(logits, SCALE * features[:, 0] @ W.T + BIAS, atol=1e-4)
 
 
-@pytest.mark.parametrize("method", ["zero", "mta", "tda", "zero-shot"])
+@pytest.mark.parametrize(
+    "method", ["zero", "mta", "tda", "zero-shot", "onzeta", "oga", "bca", "sca", "dmn", "free-tta", "boost"]
+)
 @given(cut=st.integers(1, 11), views=st.sampled_from([1, 2, 5, 64]), seed=st.integers(0, 100))
 def test_answers_with_views_do_not_depend_on_the_batch(method, cut, views, seed):
     features, W = samples(seed, count=12, views=views)

@@ -11,8 +11,14 @@ from acclimate.methods.base import (
     register,
     require,
 )
+from acclimate.methods.bca import BCA
+from acclimate.methods.boost import BoostAdapter
+from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
+from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.mta import MTA
+from acclimate.methods.oga import OGA
+from acclimate.methods.onzeta import OnZeta
 from acclimate.methods.persist import (
     duplicate,
     load_state,
@@ -23,25 +29,34 @@ from acclimate.methods.persist import (
     state_to_bytes,
 )
 from acclimate.methods.prior import Prior
+from acclimate.methods.sca import SCA
 from acclimate.methods.settings import check_settings
-from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums
+from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
 from acclimate.methods.tda import TDA
 from acclimate.methods.zero import Zero
 from acclimate.methods.zero_shot import ZeroShot
 
 __all__ = [
+    "BCA",
     "CLASSES",
     "DEFAULT_METHOD",
     "DIM",
+    "DMN",
     "DOTA",
     "MTA",
+    "OGA",
+    "SCA",
     "TDA",
     "Adapter",
+    "BoostAdapter",
     "Entry",
+    "FreeTTA",
+    "OnZeta",
     "Prior",
     "State",
     "Step",
     "Sums",
+    "Tensors",
     "Zero",
     "ZeroShot",
     "check_settings",

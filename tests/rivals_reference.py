@@ -1,0 +1,200 @@
+"""The methods beside TDA as their formulas say: one sample at a time, float64, everything computed anew."""
+
+import numpy as np
+
+from reference import Naive, NaiveTDA, entropy, update
+
+
+def softmax(z):
+    p = np.exp(z - np.max(z))
+    return p / p.sum()
+
+
+def unit(x):
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+class NaiveOnZeta(Naive):
+    def __init__(
+        self,
+        W,
+        scale,
+        bias=0.0,
+        label_rate=20.0,
+        balance=1.0,
+        proxy_rate=0.5,
+        sharpness=0.25,
+        mix=0.8,
+        horizon=50.0,
+    ):
+        super().__init__(W, scale, bias)
+        self.label_rate, self.balance, self.proxy_rate = label_rate, balance, proxy_rate
+        self.sharpness, self.mix, self.horizon = sharpness * scale, mix, horizon
+        self.V, self.r, self.t = self.W.copy(), np.zeros(len(self.W)), 0
+
+    def answer(self, f, z, p):
+        self.t += 1
+        K = len(p)
+        q, v = softmax(z + self.r), softmax(self.sharpness * self.V @ f)
+        b = self.mix * np.sqrt(min(1, self.t / (self.horizon * K)))
+        for k in range(K):
+            self.r[k] = max(0, self.r[k] - self.label_rate / np.sqrt(self.t) * (q[k] - self.balance / K))
+            self.V[k] = unit(self.V[k] - self.proxy_rate * self.sharpness / np.sqrt(self.t) * (v[k] - q[k]) * f)
+        return np.log(b * v + (1 - b) * q)
+
+
+class NaiveOGA(Naive):
+    def __init__(self, W, scale, bias=0.0, cache_capacity=8, strength=0.05, refresh=128):
+        super().__init__(W, scale, bias)
+        self.capacity, self.strength, self.refresh = cache_capacity, strength, refresh
+        self.queues, self.seen = [[] for _ in self.W], 0
+        self.means, self.precision = self.W, np.zeros((self.W.shape[1],) * 2)
+
+    def answer(self, f, z, p):
+        if self.seen and self.seen % self.refresh == 0:
+            self.estimate()
+        self.seen += 1
+        update(self.queues[int(np.argmax(z))], (entropy(p), f), self.capacity)
+        distances = np.array([(f - m) @ self.precision @ (f - m) for m in self.means])
+        return z - self.strength * distances / 2
+
+    def estimate(self):
+        d = self.W.shape[1]
+        entries = [[f for _, f in queue] for queue in self.queues]
+        self.means = [np.mean(held, axis=0) if len(held) >= 2 else self.W[k] for k, held in enumerate(entries)]
+        centred = [f - self.means[k] for k, held in enumerate(entries) for f in held]
+        n = len(centred)
+        if n < 2:
+            return
+        M = sum(np.outer(c, c) for c in centred) / (n - 1)
+        if n <= 4 * d:
+            self.precision = d * np.linalg.inv((n - 1) * M + np.trace(M) * np.eye(d))
+        else:
+            self.precision = np.linalg.pinv(M)
+
+
+class NaiveBCA(Naive):
+    def __init__(
+        self,
+        W,
+        scale,
+        bias=0.0,
+        prototype_weight=20_000.0,
+        prototype_threshold=0.05,
+        prior_weight=1.0,
+        prior_threshold=0.65,
+    ):
+        super().__init__(W, scale, bias)
+        self.thresholds = prototype_threshold, prior_threshold
+        self.M, self.R = self.W.copy(), np.eye(len(self.W))
+        self.a, self.b = np.full(len(self.W), prototype_weight), np.full(len(self.W), prior_weight)
+
+    def answer(self, f, z, p):
+        p = softmax(self.scale * self.M @ f) @ self.R
+        k = int(np.argmax(p))
+        if p[k] > self.thresholds[0]:
+            self.M[k] = unit((self.a[k] * self.M[k] + f) / (self.a[k] + 1))
+            self.a[k] += 1
+        if p[k] > self.thresholds[1]:
+            self.R[k] = (self.b[k] * self.R[k] + p) / (self.b[k] + 1)
+            self.b[k] += 1
+        return np.log(p)
+
+
+class NaiveSCA(Naive):
+    def __init__(self, W, scale, bias=0.0, ridge=1.0, cover=0.5, trust=0.5, cache_scale=0.25, refresh=64):
+        super().__init__(W, scale, bias)
+        self.ridge, self.cover, self.trust = ridge, cover, trust
+        self.cache_scale, self.refresh = cache_scale * scale, refresh
+        self.samples, self.counted = [], []
+
+    def answer(self, f, z, p):
+        if len(self.samples) % self.refresh == 0:
+            self.counted = list(self.samples)
+        self.samples.append((f, self.label(p)))
+        G = self.ridge * np.eye(len(f)) + sum(np.outer(x, x) for x, _ in self.counted)
+        C = np.zeros(self.W.shape) + sum(np.outer(y, x) for x, y in self.counted)
+        ridge = self.cache_scale * C @ np.linalg.inv(G) @ f
+        a, b = softmax(-self.trust * np.array([entropy(p), entropy(softmax(ridge))]))
+        return a * z + b * ridge
+
+    def label(self, p):
+        top, *others = np.argsort(-p)
+        y = np.zeros(len(p))
+        y[top] = p[top]
+        for k in others:
+            if y.sum() - y[top] >= self.cover * p[others].sum():
+                break
+            y[k] = p[k]
+        return y / y.sum()
+
+
+class NaiveDMN(Naive):
+    def __init__(self, W, scale, bias=0.0, memory_capacity=50, beta=5.5, fusion=1.0):
+        super().__init__(W, scale, bias)
+        self.capacity, self.beta, self.fusion = memory_capacity, beta, fusion
+        self.queues = [[] for _ in self.W]
+
+    def answer(self, f, z, p):
+        update(self.queues[int(np.argmax(z))], (entropy(p), f), self.capacity)
+        cosines = []
+        for k, queue in enumerate(self.queues):
+            entries = [self.W[k], *(q for _, q in queue)]
+            cosines.append(f @ unit(sum(np.exp(-self.beta * (1 - f @ q)) * q for q in entries)))
+        return np.log(p + self.fusion * softmax(self.scale * np.array(cosines)))
+
+
+class NaiveFreeTTA(Naive):
+    def __init__(self, W, scale, bias=0.0, weight=0.2, decay=4.5, refresh=64):
+        super().__init__(W, scale, bias)
+        self.weight, self.decay, self.refresh = weight, decay, refresh
+        self.samples, self.counted = [], []
+
+    def answer(self, f, z, p):
+        if len(self.samples) % self.refresh == 0:
+            self.counted = list(self.samples)
+        answer = z + self.weight * self.discriminant(f)
+        w = np.exp(-self.decay * entropy(p) / np.log(len(p))) if len(p) > 1 else 1.0
+        self.samples.append((f, w * softmax(answer)))
+        return answer
+
+    def discriminant(self, f):
+        K, d = self.W.shape
+        n = 1 / K + np.zeros(K) + sum(y for _, y in self.counted)
+        mu = (self.W / K + sum(np.outer(y, x) for x, y in self.counted)) / n[:, None]
+        S = np.eye(d)
+        for x, y in self.counted:
+            for k in range(K):
+                S += y[k] * np.outer(x - mu[k], x - mu[k])
+        L = np.linalg.inv(S / n.sum())
+        return np.array([f @ L @ mu[k] - mu[k] @ L @ mu[k] / 2 + np.log(n[k] / n.sum()) for k in range(K)])
+
+
+class NaiveBoost(NaiveTDA):
+    """TDA on the first view, and a copy of its positive cache for every image."""
+
+    def __init__(self, W, scale, bias=0.0, extra=1, **settings):
+        super().__init__(W, scale, bias, **settings)
+        self.extra = extra
+
+    def step_views(self, features):
+        return np.array([self._boosted(unit(views)) for views in np.asarray(features, np.float64)])
+
+    def _boosted(self, views):
+        s, f = self.settings, views[0]
+        logits = self.scale * views @ self.W.T + self.bias
+        probs = [softmax(z) for z in logits]
+        confident = np.argsort([entropy(p) for p in probs], kind="stable")[: max(1, int(0.1 * len(views)))]
+        if s["self_match"]:
+            self._learn(f, logits[0], probs[0])
+        history = {y: list(queue) for y, queue in self.positive.items()}
+        for i in confident if s["positive"] else ():
+            y = int(np.argmax(logits[i]))
+            update(
+                self.positive.setdefault(y, []), (entropy(probs[i]), views[i], y), s["positive_capacity"] + self.extra
+            )
+        answer = logits[0] + self._read(f)
+        self.positive = history
+        if not s["self_match"]:
+            self._learn(f, logits[0], probs[0])
+        return answer
