@@ -102,13 +102,51 @@ def test_sums_follow_the_classes(stream):
     assert sums["pair"].tolist() == [1, 2]
 
 
+def test_only_what_was_added_waits(stream):
+    sums = Sums(stream.head, counts=(CLASSES,), totals=(CLASSES, DIM))
+    assert set(sums.dump()) == {"counts", "totals"}
+    sums.add(counts=np.ones(8, np.float32))
+    assert set(sums.dump()) == {"counts", "totals", "waiting.counts"}
+    assert sums.total("counts").sum() == 8
+    assert sums.total("totals").sum() == 0
+    sums.settle()
+    assert set(sums.dump()) == {"counts", "totals"}
+    assert sums["counts"].dtype == np.float64
+
+
+def test_a_dump_may_have_waiting_arrays_of_zeros(stream):
+    sums = Sums(stream.head, counts=(CLASSES,))
+    sums.restore({"counts": np.arange(8.0), "waiting.counts": np.zeros(8)})
+    sums.add(counts=np.ones(8))
+    sums.settle()
+    assert sums["counts"].tolist() == list(range(1, 9))
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=4))
+def test_sums_merge_whether_or_not_something_waits(parts):
+    head, dumps = Head(np.eye(2), logit_scale=1.0), []
+    for additions, settled in parts:
+        sums = Sums(head, counts=(CLASSES,), other=(3,))
+        for _ in range(additions):
+            sums.add(counts=np.ones(2))
+        if settled:
+            sums.settle()
+        dumps.append(sums.dump())
+    merged = Sums(head, counts=(CLASSES,), other=(3,))
+    merged.restore(merged.merged(dumps))
+    assert merged.total("counts").tolist() == [sum(additions for additions, _ in parts)] * 2
+    assert merged.total("other").tolist() == [0, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (lambda arrays: arrays.pop("counts"), "it must hold the arrays counts, waiting.counts"),
+        (lambda arrays: arrays.pop("counts"), "it must hold the arrays counts"),
         (lambda arrays: arrays.update(counts=np.zeros(7)), r"counts must be float64 \(8,\)"),
         (lambda arrays: arrays.update(counts=np.zeros(8, np.float32)), "counts must be float64"),
+        (lambda arrays: arrays.update(other=np.zeros(8)), "it must hold the arrays counts"),
         (lambda arrays: arrays.update({"waiting.counts": np.full(8, np.inf)}), "waiting.counts must be finite"),
+        (lambda arrays: arrays.update({"waiting.counts": np.zeros(7)}), r"waiting.counts must be float64 \(8,\)"),
     ],
 )
 def test_sums_that_break_a_rule_are_refused(stream, change, rule):

@@ -13,6 +13,7 @@ from acclimate.evidence import Head
 MergeRule = Literal["union", "sum"]
 Dump = dict[str, HostArray]
 CLASSES, DIM = "classes", "dim"  # axes of arrays: as long as there are classes, as long as a feature
+WAITING = "waiting."  # before the name of a sum: what was added to it and does not count yet
 
 
 class Entry(NamedTuple):
@@ -109,39 +110,45 @@ class Tensors(State):
 
     def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
         self.axes = axes
-        self._values: dict[str, Array] = {}
         super().__init__(head)
 
     def __getitem__(self, name: str) -> Array:
         """An array, to read or to change in place."""
         return self._values[name]
 
+    @property
+    def lasting(self) -> list[str]:
+        """Names of the arrays that are always there: all of them, in most kinds of state."""
+        return list(self.axes)
+
     def clear(self) -> None:
         """Set every array to zero."""
         xp, like = namespace(self.head.class_vectors), self.head.class_vectors
         dtype = getattr(xp, self.dtype) if self.dtype else like.dtype
-        self._values = {name: xp.zeros(self._shape(name), dtype=dtype, device=device(like)) for name in self.axes}
+        self._values = {name: xp.zeros(self._shape(name), dtype=dtype, device=device(like)) for name in self.lasting}
 
     def dump(self) -> Dump:
-        """Every array."""
-        return {name: to_host(values).copy() for name, values in self._values.items()}
+        """Every array that is there."""
+        return {name: to_host(self[name]).copy() for name in self.axes if name in self._values}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Take over dumped arrays."""
-        self.require(set(arrays) == set(self.axes), f"it must hold the arrays {', '.join(sorted(self.axes))}")
+        names = ", ".join(self.lasting)
+        self.require(set(self.lasting) <= set(arrays) <= set(self.axes), f"it must hold the arrays {names}")
         for name, values in arrays.items():
             shape, numbers = self._shape(name), self.dtype or "real numbers"
             fits = values.dtype.kind == "f" if self.dtype is None else values.dtype == self.dtype
             self.require(fits and values.shape == shape, f"{name} must be {numbers} {shape}")
             self.require(np.isfinite(values).all(), f"{name} must be finite")
         self.clear()
-        self._values = {name: move(arrays[name].copy(), zeros) for name, zeros in self._values.items()}
+        like = next(iter(self._values.values()))
+        self._values = {name: move(values.copy(), like) for name, values in arrays.items()}
 
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep what belongs to the classes that remain; new classes have zeros."""
         moved, kept = dict(arrays), position >= 0
-        for name, axes in self.axes.items():
-            for axis, length in enumerate(axes):
+        for name in arrays:
+            for axis, length in enumerate(self.axes[name]):
                 if length == CLASSES:
                     old = np.moveaxis(moved[name], axis, 0)
                     new = np.zeros((classes, *old.shape[1:]), old.dtype)
@@ -166,7 +173,7 @@ class Sums(Tensors):
 
     Args:
         head: see `State`.
-        **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is kept under "waiting.NAME".
+        **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is dumped as "waiting.NAME".
 
     Examples:
         >>> import numpy as np
@@ -184,25 +191,30 @@ class Sums(Tensors):
     dtype = "float64"
 
     def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
-        super().__init__(head, **axes, **{f"waiting.{name}": each for name, each in axes.items()})
+        super().__init__(head, **axes, **{f"{WAITING}{name}": each for name, each in axes.items()})
+
+    @property
+    def lasting(self) -> list[str]:
+        """Names of the sums; what waits is there only once something was added."""
+        return [name for name in self.axes if not name.startswith(WAITING)]
 
     def total(self, name: str) -> HostArray:
         """A sum with what was not settled yet, on the host."""
-        return to_host(self[name] + self[f"waiting.{name}"])
+        return to_host(self[name] + self._values.get(f"{WAITING}{name}", 0.0))
 
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
         for name, term in terms.items():
-            self._values[f"waiting.{name}"] = self[f"waiting.{name}"] + term
+            key, xp = f"{WAITING}{name}", namespace(term)
+            self._values[key] = self[key] + term if key in self._values else xp.astype(term, xp.float64)
 
     def settle(self) -> None:
         """Let everything that was added count from now on."""
-        for name in self.axes:
-            if not name.startswith("waiting."):
-                waiting = self[f"waiting.{name}"]
-                self._values[name] = self[name] + waiting
-                self._values[f"waiting.{name}"] = namespace(waiting).zeros_like(waiting)
+        for name in self.lasting:
+            if f"{WAITING}{name}" in self._values:
+                self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""
-        return {name: np.sum([dump[name] for dump in dumps], axis=0) for name in dumps[0]}
+        there = [name for name in self.axes if any(name in dump for dump in dumps)]
+        return {name: np.sum([dump[name] for dump in dumps if name in dump], axis=0) for name in there}
