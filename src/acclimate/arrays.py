@@ -91,6 +91,17 @@ def _refuse_directionless(peak: HostArray, what: str) -> None:
         )
 
 
+def first_equal_rows(x: HostArray) -> HostArray:
+    """For each of the unit rows (n, d), the first row (n,) that equals it up to rounding; often the row itself."""
+    direction = np.random.default_rng(0).standard_normal(x.shape[1])
+    order = np.argsort(x @ direction, kind="stable")  # equal rows are neighbours along any direction
+    apart = np.linalg.norm(np.diff(x[order], axis=0), axis=1) > ROUNDING * np.finfo(x.dtype).eps
+    groups = np.append(0, np.cumsum(apart))
+    first = np.empty_like(order)
+    first[order] = np.minimum.reduceat(order, np.searchsorted(groups, range(groups[-1] + 1)))[groups]
+    return first
+
+
 def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     """Softmax (n, K) and its entropy in nats (n,), accurate where one probability is nearly 1.
 

@@ -17,6 +17,7 @@ from acclimate.arrays import (
     as_floats,
     device,
     entropy_of,
+    first_equal_rows,
     index,
     move,
     namespace,
@@ -176,6 +177,7 @@ class Head:
         logits = (self.logit_scale * unit) @ self.class_vectors.T
         if self.logit_bias:
             logits += self.logit_bias
+        self._tie(logits)
         return Evidence(unit, logits, *softmax_and_entropy(logits))
 
     def _observe_views(self, unit: Array) -> Evidence:
@@ -189,8 +191,27 @@ class Head:
         def mean_of_kept(values: Array) -> Array:
             return xp.mean(xp.reshape(values[flat], (samples, kept.shape[1], -1)), axis=1)
 
-        probs = mean_of_kept(each.probs)
-        return Evidence(mean_of_kept(each.features), mean_of_kept(each.logits), probs, entropy_of(probs), unit)
+        logits, probs = mean_of_kept(each.logits), mean_of_kept(each.probs)
+        self._tie(logits)
+        self._tie(probs)
+        return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)
+
+    @cached_property
+    def _repeated(self) -> tuple[Array, Array] | None:
+        """Positions of the classes whose vector an earlier class has, and of the first that has it; None for none."""
+        first = first_equal_rows(to_host(self.class_vectors))
+        later = np.flatnonzero(first < np.arange(len(first)))
+        return (index(later, self.class_vectors), index(first[later], self.class_vectors)) if len(later) else None
+
+    def _tie(self, columns: Array) -> None:
+        """Make the columns (B, K) of equal classes equal to the bit.
+
+        A matrix product rounds its columns differently, and differently for every batch size: without this, rounding
+        would choose between two classes that cannot be told apart, and the first would not always win.
+        """
+        if self._repeated:
+            later, first = self._repeated
+            columns[:, later] = columns[:, first]
 
     def add(self, class_vectors: Array, class_names: Sequence[str]) -> "Head":
         """A head with N more classes: vectors (N, d) and names that the head does not have yet."""
