@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,22 +70,45 @@ class Result:
     versions: dict[str, str]
     hardware: str
     cost: dict[str, float | None]
+    passes: int = 1
     pretrained: str = ""
     task: str = "zeroshot_classification"
     language: str = "en"
 
+    @property
+    def title(self) -> str:
+        """The method, and the pass if it is the second."""
+        return pass_title(self.method, self.passes)
+
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Result":
-        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError."""
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
+        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError.
+
+        Keys that have a default may be missing: older files do not have them all.
+        """
+        needed = [field.name for field in fields(cls) if field.name in content or field.default is MISSING]
+        return cls(**{name: content[name] for name in needed})
+
+
+def pass_title(method: str, passes: int) -> str:
+    """How tables and figures name the answers of a method after one or two passes."""
+    return method if passes == 1 else f"{method}, second pass"
 
 
 def summarise(
-    dataset: str, stream: FeatureStream, outcome: Outcome, zero_shot: Outcome, prompts: str = OF_FILE
+    dataset: str,
+    stream: FeatureStream,
+    outcome: Outcome,
+    zero_shot: Outcome,
+    prompts: str = OF_FILE,
+    passes: int = 1,
 ) -> Result:
-    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names."""
+    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names.
+
+    With `passes` 2, the answers of the second pass are scored.
+    """
     adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
-    runs = list(outcome.runs.values())
+    runs = list((outcome.runs if passes == 1 else outcome.refined).values())
     baselines = list(zero_shot.runs.values())
     scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
     wall_s = sum(run.wall_s for run in runs)
@@ -126,6 +149,7 @@ def summarise(
             "encode_s": stream.encode_s,
             "peak_memory_mb": peak_memory_mb(outcome.device),
         },
+        passes=passes,
     )
     return Result(**_rounded(asdict(result)))
 
