@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from acclimate import create, list_methods, load_state, read_stream, refine
+from acclimate.bench.orders import stream_order
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
 
 
@@ -73,3 +75,23 @@ def test_two_passes(invoke, stream_file, tmp_path):
     assert "| tda, second pass |" in page
     assert "second pass" in (tmp_path / "curve.svg").read_text()
     assert "--passes" in invoke("run", stream_file, "--passes", "3", exit_code=2).stderr
+
+
+def test_orders_that_take_a_part_of_the_samples(invoke, stream_file, tmp_path):
+    invoke("run", stream_file, "--order", "few-classes:0", "--orders", "5", "--json", "out.json", "--passes", "2")
+    stream = read_stream(stream_file)
+    sizes = [len(stream_order(stream, f"few-classes:{seed}")) for seed in range(5)]
+    assert len(set(sizes)) > 1
+    for result in json.loads((tmp_path / "out.json").read_text()):
+        assert result["n"] == round(np.mean(sizes)) < 400
+        assert result["early"]["n"] == 1
+        assert result["cost"]["samples_per_s"] == pytest.approx(sum(sizes) / result["cost"]["wall_s"], rel=1e-2)
+
+
+def test_curves_of_runs_of_different_lengths(invoke, tmp_path):
+    """Few classes of a small stream can be fewer samples than a curve has parts."""
+    write_stream(shifted_stream(samples=60, classes=8, dim=16), tmp_path / "small.safetensors")
+    invoke("run", "small.safetensors", "--order", "few-classes:0", "--orders", "8", "--json", "out.json")
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert 0 < len(result["over_time"]["acc1"]) < 20
+    assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"])

@@ -11,6 +11,7 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.sources.base import parse_order
+from acclimate.stream import FeatureStream
 
 CONCENTRATION = 0.1  # of the Dirichlet distribution in `correlated`; the usual choice for strongly correlated streams
 SEGMENT = 100  # mean number of samples in a segment of a correlated stream
@@ -63,6 +64,11 @@ def take_order(
             )
         groups = np.unique(names, return_inverse=True)[1]
     return arrange(groups, np.random.default_rng(seed))
+
+
+def stream_order(stream: FeatureStream, order: str) -> HostArray:
+    """`take_order` of a stream."""
+    return take_order(order, len(stream), stream.labels, stream.domains, stream.order)
 
 
 def order_names(order: str, count: int) -> list[str]:

@@ -14,7 +14,7 @@ import numpy as np
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
-from acclimate.bench.orders import take_order
+from acclimate.bench.orders import stream_order
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, check_settings, create, find_method, require
@@ -111,7 +111,7 @@ def compare(
     refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
-        positions = take_order(order, len(stream), stream.labels, stream.domains, stream.order)
+        positions = stream_order(stream, order)
         adapters = [create(variant.method, head, origin=origin, **variant.settings) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run

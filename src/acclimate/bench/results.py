@@ -112,7 +112,9 @@ def summarise(
     baselines = list(zero_shot.runs.values())
     scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
     wall_s = sum(run.wall_s for run in runs)
-    per_s = len(stream) * len(runs) / wall_s
+    answered = sum(len(run.order) for run in runs)
+    samples = round(answered / len(runs))
+    per_s = answered / wall_s
     result = Result(
         dataset=dataset,
         model=stream.encoder or "unknown",
@@ -122,7 +124,7 @@ def summarise(
         prompts=prompts,
         views=stream.views,
         classes=len(stream.head),
-        n=len(stream),
+        n=samples,
         n_skipped=stream.skipped,
         metrics={name: scores.get(name) for name in METRICS},
         baseline=baseline or None,
@@ -130,7 +132,7 @@ def summarise(
         **_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, baselines, strict=True)]),
         ece=scores.get("ece"),
         brier=scores.get("brier"),
-        early={"n": early_phase(len(stream)), "acc1": scores.get("early")},
+        early={"n": early_phase(samples), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
         learnt=learnt(adapter, runs[-1].labels),
         order=names[0] if len(names) == 1 else "many",
@@ -248,5 +250,6 @@ def _spread(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _curve(runs: Sequence[Run]) -> Any:
-    """Accuracy over time, averaged over the orders."""
-    return np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()
+    """Accuracy over time, averaged over the orders, in as many parts as the shortest run has."""
+    parts = min(len(accuracy_over_time(run.correct)) for run in runs)
+    return np.mean([accuracy_over_time(run.correct, parts) for run in runs], axis=0).tolist()

@@ -22,7 +22,7 @@ def run(
         str,
         typer.Option(
             help="stored (as in the file), rows, seed:N (shuffled), class-sequential:N, correlated:N, domains:N, "
-            "mixed-domains:N or domain-shift:N."
+            "mixed-domains:N, domain-shift:N, few-classes:N, half-classes:N, long-tail:N or first-200:N."
         ),
     ] = "stored",
     orders: Orders = 0,
@@ -42,7 +42,7 @@ def run(
     ] = None,
 ) -> None:
     """Run methods on feature files and score them, with zero-shot for comparison."""
-    from acclimate.bench.orders import order_names
+    from acclimate.bench.orders import order_names, stream_order
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.prequential import Variant, compare
     from acclimate.bench.results import pass_title, summarise, write_results
@@ -72,7 +72,8 @@ def run(
 
     names, origin = order_names(order, orders), "" if save_state is None else save_state.stem
     again = sum(find_method(name).kind == "online" for name in adapting) if passes == 2 else 0
-    total = sum(map(len, streams.values())) * (1 + len(variants) + again) * len(names)
+    samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in names)
+    total = samples * (1 + len(variants) + again)
     results = []
     with progress_bar(total, "adapting", "samples") as advance:
         for path, stream in streams.items():
