@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -22,7 +23,7 @@ from acclimate.bench.orders import LEAST, SHAPES, SHORT, order_names, stream_ord
 from acclimate.bench.prequential import Outcome, Run, Variant, compare
 from acclimate.bench.results import pass_title
 from acclimate.bench.suite import read_labelled
-from acclimate.errors import InputError, nearest
+from acclimate.errors import InputError, RunError, nearest
 from acclimate.methods import find_method, list_methods
 from acclimate.sources.base import parse_order
 from acclimate.stream import FeatureStream, read_stream
@@ -268,6 +269,8 @@ def _mapping(jobs: int) -> Iterator[Mapper]:
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
         yield pool.map
+    except BrokenProcessPool as error:
+        raise RunError("a process was killed, probably for want of memory; try fewer --jobs.") from error
     finally:
         pool.shutdown(cancel_futures=True)
         for name, value in known.items():
