@@ -23,6 +23,13 @@ NEW_NAMES = ("kitten", "lorry", "violin player")  # none of them is a class name
 DOMAINS = ("photo", "art_painting", "cartoon", "sketch")
 
 
+def read_members(archive: Path, members: Sequence[str]) -> Iterator[bytes]:
+    """Read members of a tar file, one after another."""
+    with tarfile.open(archive) as tar:
+        for member in members:
+            yield tar.extractfile(member).read()
+
+
 class Pack:
     """The images of a pack and their features.
 
@@ -43,7 +50,7 @@ class Pack:
         columns = ("dataset", "domain", "class_name")
         self.datasets, self.domains, self.names = (np.array([row[key] for row in rows]) for key in columns)
         self.encoder = load_encoder()
-        images = _read(folder / "images.tar", [row["member"] for row in rows])
+        images = read_members(folder / "images.tar", [row["member"] for row in rows])
         batches = list(encode_ahead(images, Preparer(self.encoder)))
         assert not any(error for batch in batches for error in batch.errors)
         self.features = np.concatenate([batch.features for batch in batches])
@@ -130,12 +137,6 @@ def _demo_stream(pack: Pack) -> FeatureStream:
         domains=tuple(domains[order].tolist()),
         encoder="bundled",
     )
-
-
-def _read(archive: Path, members: Sequence[str]) -> Iterator[bytes]:
-    with tarfile.open(archive) as tar:
-        for member in members:
-            yield tar.extractfile(member).read()
 
 
 def _line(name: str, images: int, classes: int | str, zero_shot: float, tda: float) -> str:

@@ -32,14 +32,64 @@ def test_a_seed_shuffles_images_and_features_alike():
     assert [int(sample.name) for sample in order_samples(samples, "seed:3")] == take_order("seed:3", 40).tolist()
 
 
+PARTIAL = ("few-classes", "half-classes", "long-tail", "first-200")
+
+
 @given(st.sampled_from(sorted(SHAPES)), st.integers(0, 5), st.integers(10, 300))
-def test_every_shape_takes_each_sample_once_and_depends_on_its_seed(shape, seed, samples):
+def test_every_shape_takes_no_sample_twice_and_depends_on_its_seed(shape, seed, samples):
     labels = shifted_stream(samples=samples, classes=4, dim=8).labels
+    labels[:4] = range(4)
     names = [f"domain {i % 3}" for i in range(samples)]
     order = take_order(f"{shape}:{seed}", samples, labels, names)
-    assert sorted(order) == list(range(samples))
+    if shape in PARTIAL:
+        assert len(np.unique(order)) == len(order) > 0
+        assert 0 <= order.min() <= order.max() < samples
+    else:
+        assert sorted(order) == list(range(samples))
     assert np.array_equal(order, take_order(f"{shape}:{seed}", samples, labels, names))
-    assert not np.array_equal(order, take_order(f"{shape}:{seed + 1}", samples, labels, names))
+    others = [take_order(f"{shape}:{other}", samples, labels, names) for other in range(100, 105)]
+    assert not all(np.array_equal(order, other) for other in others)
+
+
+many_labels = st.lists(st.integers(0, 40), min_size=4, max_size=400).filter(lambda labels: len(set(labels)) >= 4)
+
+
+@given(many_labels, st.integers(0, 20))
+def test_few_and_half_of_the_classes(labels, seed):
+    labels = np.array(labels)
+    present = len(np.unique(labels))
+    few, half = (take_order(f"{shape}:{seed}", len(labels), labels) for shape in ("few-classes", "half-classes"))
+    for order in (few, half):  # every sample of the classes that are kept
+        assert sorted(order) == np.flatnonzero(np.isin(labels, labels[order])).tolist()
+    assert 2 <= len(np.unique(labels[few])) <= max(present // 5, min(3, present // 2))
+    assert len(np.unique(labels[half])) == present // 2
+
+
+@given(many_labels, st.integers(0, 20))
+def test_a_long_tail_keeps_every_class(labels, seed):
+    labels = np.array(labels)
+    sizes = np.bincount(labels, minlength=41)
+    kept = np.bincount(labels[take_order(f"long-tail:{seed}", len(labels), labels)], minlength=41)
+    assert np.array_equal(kept > 0, sizes > 0)
+    assert (kept == sizes).any()  # the most frequent class is complete
+    sizes = np.array([1000] * 11)
+    labels = np.repeat(np.arange(11), sizes)
+    kept = np.sort(np.bincount(labels[take_order(f"long-tail:{seed}", len(labels), labels)]))
+    assert (kept[0], kept[-1]) == (20, 1000)
+    assert kept[1:] / kept[:-1] == pytest.approx(50**0.1, rel=0.05)
+
+
+@given(st.integers(1, 500), st.integers(0, 20))
+def test_a_short_stream_is_the_start_of_the_shuffled_one(samples, seed):
+    assert np.array_equal(take_order(f"first-200:{seed}", samples), take_order(f"seed:{seed}", samples)[:200])
+
+
+def test_the_number_of_few_classes_varies():
+    labels = np.arange(100)
+    assert {len(take_order(f"few-classes:{seed}", 100, labels)) for seed in range(300)} == set(range(2, 21))
+    for classes, numbers in ((4, {2}), (7, {2, 3}), (10, {2, 3})):
+        labels = np.arange(classes)
+        assert {len(take_order(f"few-classes:{seed}", classes, labels)) for seed in range(30)} == numbers
 
 
 def changes(values):
@@ -71,6 +121,9 @@ def test_a_shape_says_what_is_missing():
     for shape in ("class-sequential:0", "correlated:0"):
         with pytest.raises(InputError, match=r"needs labels, and this stream has none; use seed:N"):
             take_order(shape, 400)
+    for shape in ("few-classes", "half-classes"):
+        with pytest.raises(InputError, match="at least 4, but the stream has samples of 3; use seed:N"):
+            take_order(f"{shape}:0", 400, np.arange(400) % 3)
     for domains in (None, ["a", "b"], ["a"] * 400):
         with pytest.raises(InputError, match="an order by domain needs at least two domains"):
             take_order("domains:0", 400, domains=domains)

@@ -10,7 +10,7 @@ from acclimate.bench.results import summarise
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import create
+from acclimate.methods import create, refine
 
 TDA = Variant("tda")
 
@@ -105,3 +105,40 @@ def test_tda_recovers_from_the_synthetic_shift():
     before, after = (outcome.runs["stored"].correct for outcome in outcomes)
     assert before[:1000].mean() > before[1000:].mean() + 0.2  # the shift is visible
     assert after[1000:].mean() > before[1000:].mean() + 0.1  # and adapting helps after it
+
+
+def test_the_second_pass_answers_from_everything_learnt(stream):
+    done, orders = [], ["seed:0", "class-sequential:0"]
+    zero_shot, tda, dota = compare(stream, [TDA, Variant("dota")], orders, progress=done.append, passes=2)
+    assert sum(done) == 2 * (3 + 2) * 400
+    assert zero_shot.refined == {}  # it learns nothing, so there is nothing to add
+    for outcome in (tda, dota):
+        assert list(outcome.refined) == orders
+        alone = compare(stream, [outcome.variant], orders)[1]
+        assert alone.refined == {}
+        for order, run in outcome.refined.items():
+            assert np.array_equal(outcome.runs[order].predictions, alone.runs[order].predictions)
+            features = stream.features[run.order]
+            adapter = create(outcome.variant.method, stream.head)
+            adapter.step(features)
+            assert np.array_equal(run.predictions, refine(adapter, features).argmax(axis=1))
+            assert run.wall_s > 0
+    result = summarise("shifted", stream, tda, zero_shot, passes=2)
+    assert (result.method, result.passes, result.title) == ("tda", 2, "tda, second pass")
+    assert result.metrics["acc1"] == pytest.approx(
+        np.mean([run.correct.mean() for run in tda.refined.values()]), abs=1e-6
+    )
+
+
+def test_the_second_pass_of_views_and_of_unlabelled_streams(views):
+    _, outcome = compare(replace(views, labels=None), [TDA], passes=2)
+    adapter = create("tda", views.head)
+    adapter.step(views.features)
+    expected = refine(adapter, views.features)
+    assert np.mean(outcome.refined["stored"].predictions == expected.argmax(axis=1)) > 0.99
+    assert outcome.refined["stored"].scores() == {}
+
+
+def test_there_are_one_or_two_passes(stream):
+    with pytest.raises(InputError, match="one or two passes, not 3"):
+        compare(stream, [TDA], passes=3)

@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate import create, list_methods, load_state, read_stream
+from acclimate import create, list_methods, load_state, read_stream, refine
+from acclimate.bench.orders import stream_order
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
 
 
@@ -54,3 +56,42 @@ def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
     assert "| dota, rate 0.05 |" in page
     invoke("run", stream_file, "--method", "prior", "--save-state", "prior.safetensors")
     assert load_state(tmp_path / "prior.safetensors").samples_seen == 400
+
+
+def test_two_passes(invoke, stream_file, tmp_path):
+    options = ["--method", "zero-shot", "--method", "tda", "--passes", "2"]
+    output = invoke("run", stream_file, *options, "--json", "out.json", "--plot", "curve.svg").stdout
+    names = [line[:30].split(None, 1)[1] for line in output.splitlines()[1:]]
+    assert [name.split("  ")[0] for name in names] == ["zero-shot", "tda", "tda, second pass"]
+    results = json.loads((tmp_path / "out.json").read_text())
+    assert [(each["method"], each["passes"]) for each in results] == [("zero-shot", 1), ("tda", 1), ("tda", 2)]
+    stream = read_stream(stream_file)
+    adapter = create("tda", stream.head)
+    adapter.step(stream.features)
+    again = refine(adapter, stream.features).argmax(axis=1)
+    assert results[2]["metrics"]["acc1"] == pytest.approx(np.mean(again == stream.labels), abs=1e-6)
+    page = invoke("tables", "out.json").stdout
+    assert "| tda |" in page
+    assert "| tda, second pass |" in page
+    assert "second pass" in (tmp_path / "curve.svg").read_text()
+    assert "--passes" in invoke("run", stream_file, "--passes", "3", exit_code=2).stderr
+
+
+def test_orders_that_take_a_part_of_the_samples(invoke, stream_file, tmp_path):
+    invoke("run", stream_file, "--order", "few-classes:0", "--orders", "5", "--json", "out.json", "--passes", "2")
+    stream = read_stream(stream_file)
+    sizes = [len(stream_order(stream, f"few-classes:{seed}")) for seed in range(5)]
+    assert len(set(sizes)) > 1
+    for result in json.loads((tmp_path / "out.json").read_text()):
+        assert result["n"] == round(np.mean(sizes)) < 400
+        assert result["early"]["n"] == 1
+        assert result["cost"]["samples_per_s"] == pytest.approx(sum(sizes) / result["cost"]["wall_s"], rel=1e-2)
+
+
+def test_curves_of_runs_of_different_lengths(invoke, tmp_path):
+    """Few classes of a small stream can be fewer samples than a curve has parts."""
+    write_stream(shifted_stream(samples=60, classes=8, dim=16), tmp_path / "small.safetensors")
+    invoke("run", "small.safetensors", "--order", "few-classes:0", "--orders", "8", "--json", "out.json")
+    result = json.loads((tmp_path / "out.json").read_text())
+    assert 0 < len(result["over_time"]["acc1"]) < 20
+    assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"])

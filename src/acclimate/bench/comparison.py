@@ -51,9 +51,10 @@ class Group:
         return list(dict.fromkeys(result.dataset for result in self.results))
 
     def find(self, dataset: str, variant: Variant) -> Result | None:
-        """The result of a variant on a dataset."""
-        key = (dataset, variant.method, variant.config)
-        return next((each for each in self.results if (each.dataset, each.method, each.config) == key), None)
+        """The result of a variant on a dataset after one pass."""
+        key = (dataset, variant.method, variant.config, 1)
+        matching = (each for each in self.results if (each.dataset, each.method, each.config, each.passes) == key)
+        return next(matching, None)
 
 
 def group_results(results: Iterable[Result]) -> list[Group]:
@@ -87,7 +88,7 @@ def every_table(group: Group) -> list[Table]:
             defaults = Variant(result.method).config
             settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
             rows["zero-shot"][result.dataset] = _zero_shot(result)
-            rows.setdefault(", ".join([result.method, *settings]), {})[result.dataset] = result
+            rows.setdefault(", ".join([result.title, *settings]), {})[result.dataset] = result
     columns = {name: (name,) for name in rows["zero-shot"]}
     if columns:
         tables.append(_table(group, "Other streams and settings: top-1 accuracy, %", "method", rows, columns, {}, ""))
@@ -145,7 +146,7 @@ def _zero_shot(result: Result) -> Result:
     metrics: dict[str, float | None] = {**(result.baseline or {})}
     cost = {**result.cost, "wall_s": result.cost["baseline_s"]}
     orders = {"names": result.orders["names"]}
-    return replace(result, method="zero-shot", metrics=metrics, config={}, orders=orders, cost=cost)
+    return replace(result, method="zero-shot", passes=1, metrics=metrics, config={}, orders=orders, cost=cost)
 
 
 def _score(result: Result, score: str = "accuracy") -> float:

@@ -1,4 +1,7 @@
-"""Orders in which a run takes the samples of a stream: shuffled, or correlated in the ways that real streams are."""
+"""Orders in which a run takes the samples of a stream: shuffled, or as unlike that as real streams are.
+
+Some shapes take a part of the samples only: few classes, a long tail, the first 200. The head keeps all its classes.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -8,9 +11,13 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.sources.base import parse_order
+from acclimate.stream import FeatureStream
 
 CONCENTRATION = 0.1  # of the Dirichlet distribution in `correlated`; the usual choice for strongly correlated streams
 SEGMENT = 100  # mean number of samples in a segment of a correlated stream
+TAIL = 50  # how many times more of its samples the most frequent class of a long tail keeps than the rarest
+SHORT = 200  # samples of a short stream
+LEAST = 4  # classes of a stream of which some can be left out
 
 
 def take_order(
@@ -20,10 +27,11 @@ def take_order(
     domains: Sequence[str] | None = None,
     stored: HostArray | None = None,
 ) -> HostArray:
-    """Positions (n,) in the order to take them: each sample once, and the same name always gives the same order.
+    """Positions (m,) in the order to take them: no sample twice, and the same name always gives the same order.
 
     An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as "seed:1"
-    (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples.
+    (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples. All
+    n samples are taken (m = n), except by few-classes, half-classes, long-tail and first-200.
     """
     if order == "stored" and stored is not None:
         return stored
@@ -41,6 +49,12 @@ def take_order(
         if labels is None:
             raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
         groups = labels
+        present = len(np.unique(labels))
+        if arrange in (_few, _half) and present < LEAST:
+            raise InputError(
+                f"the order {shape!r} leaves classes out and needs samples of at least {LEAST}, but the stream has "
+                f"samples of {present}; use seed:N."
+            )
     elif by == "domain":
         names = domains or ()
         if len(names) != count or len(set(names)) < 2:
@@ -50,6 +64,11 @@ def take_order(
             )
         groups = np.unique(names, return_inverse=True)[1]
     return arrange(groups, np.random.default_rng(seed))
+
+
+def stream_order(stream: FeatureStream, order: str) -> HostArray:
+    """`take_order` of a stream."""
+    return take_order(order, len(stream), stream.labels, stream.domains, stream.order)
 
 
 def order_names(order: str, count: int) -> list[str]:
@@ -94,7 +113,33 @@ def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
     return np.lexsort((rng.random(len(groups)), ~np.isin(groups, first)))
 
 
-Arrange = Callable[[HostArray, np.random.Generator], HostArray]  # group of each sample (n,) -> positions (n,)
+def _few(groups: HostArray, rng: np.random.Generator) -> HostArray:
+    """Samples of 2 to K/5 groups, up to 3 if K is small, shuffled; the number of groups is drawn as well."""
+    count = len(np.unique(groups))
+    return _some(groups, int(rng.integers(2, max(count // 5, min(3, count // 2)), endpoint=True)), rng)
+
+
+def _half(groups: HostArray, rng: np.random.Generator) -> HostArray:
+    """Samples of half the groups, shuffled."""
+    return _some(groups, len(np.unique(groups)) // 2, rng)
+
+
+def _some(groups: HostArray, count: int, rng: np.random.Generator) -> HostArray:
+    """Samples of `count` groups, drawn at random, shuffled."""
+    return rng.permutation(np.flatnonzero(np.isin(groups, rng.choice(np.unique(groups), count, replace=False))))
+
+
+def _tail(groups: HostArray, rng: np.random.Generator) -> HostArray:
+    """Groups in random order keep shares of their samples that fall from 1 to 1/TAIL, at least one sample; shuffled."""
+    present = rng.permutation(np.unique(groups))
+    kept = []
+    for group, share in zip(present, np.geomspace(1, 1 / TAIL, len(present)), strict=True):
+        members = rng.permutation(np.flatnonzero(groups == group))
+        kept.append(members[: max(1, round(share * len(members)))])
+    return rng.permutation(np.concatenate(kept))
+
+
+Arrange = Callable[[HostArray, np.random.Generator], HostArray]  # group of each sample (n,) -> positions, at most (n,)
 SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "seed": (None, lambda groups, rng: rng.permutation(len(groups))),
     "class-sequential": ("class", _sequential),
@@ -102,4 +147,8 @@ SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "domains": ("domain", _sequential),
     "mixed-domains": ("domain", _mixed),
     "domain-shift": ("domain", _shift),
+    "few-classes": ("class", _few),
+    "half-classes": ("class", _half),
+    "long-tail": ("class", _tail),
+    f"first-{SHORT}": (None, lambda groups, rng: rng.permutation(len(groups))[:SHORT]),
 }

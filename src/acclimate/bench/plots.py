@@ -13,6 +13,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench.comparison import Cell, Table
+from acclimate.bench.leaderboard import Standing, shape_title, size_text
 from acclimate.bench.metrics import running_accuracy
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.files import write_atomically, writing
@@ -24,6 +25,9 @@ BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
 REPORTED_LABEL = "reported,\non the paper's data"
 GAIN = "gain over zero-shot, points"
+LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
+FULL_COLOUR = 6.0  # points of gain or loss
+NOTABLE_LOSS = -1.0  # points; a worse run is shown in red
 
 
 def pyplot() -> Any:
@@ -122,14 +126,55 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
         _finish(figure, tables)
 
 
+def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
+    """A heat map of methods and shapes: mean gain and worst run; at the right, calibration and cost."""
+    zero_shot = next(standing for standing in board if standing.title == "zero-shot")
+    methods = [standing for standing in board if standing is not zero_shot]
+    shapes = list(zero_shot.shapes)
+    gains = 100 * np.array(  # (methods, 1 + shapes, 2) mean and worst, of all runs and of those of each shape
+        [[(each.mean("gain"), each.worst.gain), *map(each.gains, shapes)] for each in methods]
+    )
+    columns = [name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))]
+    columns += [f"ECE\n({100 * zero_shot.mean('ece'):.1f})", f"Brier\n({zero_shot.mean('brier'):.2f})"]
+    columns += ["µs per\nsample", "state"]
+    high, wide = len(methods), 1 + len(shapes)
+    with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
+        colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", LOSS_TO_GAIN)
+        axes.imshow(gains[..., 0], cmap=colours, vmin=-FULL_COLOUR, vmax=FULL_COLOUR, aspect="auto")
+        middle: dict[str, Any] = {"ha": "center", "va": "center"}
+        for y, standing in enumerate(methods):
+            for x, (mean, worst) in enumerate(gains[y]):
+                axes.text(x, y - 0.12, f"{mean:+.1f}", **middle, fontsize=11, weight="normal" if x else "bold")
+                colour = "#a3200d" if worst < NOTABLE_LOSS else "#444444"
+                axes.text(x, y + 0.26, f"worst {worst:+.1f}", **middle, fontsize=7, color=colour)
+            further = [f"{100 * standing.mean('ece'):.1f}", f"{standing.mean('brier'):.2f}"]
+            further += [f"{standing.mean('us_per_sample'):.0f}", size_text(standing.state_bytes)]
+            for x, text in enumerate(further, wide):
+                axes.text(x, y, text, **middle, fontsize=9)
+        axes.grid(visible=False)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
+        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set_xticks(range(len(columns)), columns, fontsize=9)
+        axes.set_yticks(range(high), [standing.title for standing in methods], fontsize=11)
+        axes.hlines(np.arange(high + 1) - 0.5, -0.5, wide - 0.5, color="white", linewidth=2)
+        axes.vlines(np.arange(wide + 1) - 0.5, -0.5, high - 0.5, color="white", linewidth=2)
+        axes.vlines(0.5, -0.5, high - 0.5, color="white", linewidth=8)
+        title = "Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself"
+        axes.set_title(title, loc="left", fontsize=11)
+
+
 FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
 
 
 @contextmanager
-def _figure(path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False) -> Iterator[tuple[Any, list[Any]]]:
+def _figure(
+    path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False, height: float = 4.2
+) -> Iterator[tuple[Any, list[Any]]]:
     """A figure with panels side by side (no box, a light grid), written at the end; the same figure, the same bytes."""
     plt = pyplot()
-    figure, (grid,) = plt.subplots(1, panels, figsize=(width, 4.2), layout="constrained", sharey=share_y, squeeze=False)
+    size = (width, height)
+    figure, (grid,) = plt.subplots(1, panels, figsize=size, layout="constrained", sharey=share_y, squeeze=False)
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)

@@ -1,6 +1,7 @@
-"""The protocol: each sample is answered once, in order, and may then be learnt from; there is no second pass.
+"""The protocol: each sample is answered once, in order, and may then be learnt from.
 
-Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them.
+Many adapters can share one pass: the zero-shot evidence of a batch is computed once and given to all of them. Where it
+is asked for, a second pass answers the stream again from everything learnt; its figures are kept apart.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ import numpy as np
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
-from acclimate.bench.orders import take_order
+from acclimate.bench.orders import stream_order
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, check_settings, create, find_method, require
@@ -47,7 +48,7 @@ class Run:
     top: HostArray  # (n, up to 5) classes by decreasing logit
     confidence: HostArray  # (n,) softmax probability of the first class
     errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
-    wall_s: float  # seconds taken by zero-shot and adapter together
+    wall_s: float  # seconds taken by zero-shot and adapter together; for a second pass, by that pass
 
     @property
     def predictions(self) -> HostArray:
@@ -81,6 +82,7 @@ class Outcome(NamedTuple):
     runs: dict[str, Run]
     batch_size: int
     device: str
+    refined: dict[str, Run]  # the second pass after each run; empty if there was none
 
 
 def compare(
@@ -91,24 +93,57 @@ def compare(
     device: str = "numpy",
     progress: Advance = lambda samples: None,
     origin: str = "",
+    passes: int = 1,
 ) -> list[Outcome]:
     """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
     `progress` is called with the number of samples done, for each adapter. `origin` names the stream in the states.
+    With two passes, methods that learn online answer each order once more from everything learnt.
     """
+    if passes not in (1, 2):
+        raise InputError(f"there are one or two passes, not {passes}.")
     head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
     for variant in every:
         require(find_method(variant.method), views=stream.views > 1)
     runs: list[dict[str, Run]] = [{} for _ in every]
+    refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
-        positions = take_order(order, len(stream), stream.labels, stream.domains, stream.order)
+        positions = stream_order(stream, order)
         adapters = [create(variant.method, head, origin=origin, **variant.settings) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
-    return [Outcome(*each, batch_size, device) for each in zip(every, adapters, runs, strict=True)]
+        if passes == 2:
+            features = stream.features[positions]
+            for known, adapter in zip(refined, adapters, strict=True):
+                if adapter.kind == "online":
+                    known[order] = _refine(adapter, features, _Record(stream, positions), progress)
+    return [
+        Outcome(variant, adapter, first, batch_size, device, second)
+        for variant, adapter, first, second in zip(every, adapters, runs, refined, strict=True)
+    ]
+
+
+class _Record:
+    """The answers of one adapter, gathered block by block."""
+
+    def __init__(self, stream: FeatureStream, order: HostArray) -> None:
+        self.order, self.labels = order, None if stream.labels is None else stream.labels[order]
+        self.wall_s, self.done = 0.0, 0
+        self._parts: list[tuple[HostArray, ...]] = []
+
+    def add(self, logits: HostArray) -> None:
+        block = slice(self.done, self.done + len(logits))
+        probs = softmax_and_entropy(logits)[0]
+        errors = np.empty(0) if self.labels is None else squared_errors(probs, self.labels[block])
+        self._parts.append((top_classes(logits, 5), probs.max(axis=1), errors))
+        self.done = block.stop
+
+    def run(self) -> Run:
+        top, confidence, errors = (np.concatenate(part) for part in zip(*self._parts, strict=True))
+        return Run(self.order, self.labels, top, confidence, errors, self.wall_s)
 
 
 def _run_pass(
@@ -116,27 +151,32 @@ def _run_pass(
 ) -> list[Run]:
     """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)
-    labels = None if stream.labels is None else stream.labels[order]
-    answers: list[list[tuple[HostArray, ...]]] = [[] for _ in adapters]
-    seconds = np.zeros(len(adapters))
+    records = [_Record(stream, order) for _ in adapters]
     for start in range(0, len(order), size):
-        batch = slice(start, start + size)
         began = perf_counter()
-        evidence = adapters[0].head.observe(stream.features[order[batch]])
-        seconds += perf_counter() - began
-        for i, adapter in enumerate(adapters):
+        evidence = adapters[0].head.observe(stream.features[order[start : start + size]])
+        shared = perf_counter() - began
+        for adapter, record in zip(adapters, records, strict=True):
             began = perf_counter()
             logits = to_host(adapter.adapt(evidence).logits)
-            seconds[i] += perf_counter() - began
-            probs = softmax_and_entropy(logits)[0]
-            errors = np.empty(0) if labels is None else squared_errors(probs, labels[batch])
-            answers[i].append((top_classes(logits, 5), probs.max(axis=1), errors))
+            record.wall_s += shared + perf_counter() - began
+            record.add(logits)
             progress(len(logits))
-    runs = []
-    for parts, wall_s in zip(answers, seconds.tolist(), strict=True):
-        top, confidence, errors = (np.concatenate(part) for part in zip(*parts, strict=True))
-        runs.append(Run(order, labels, top, confidence, errors, wall_s))
-    return runs
+    return [record.run() for record in records]
+
+
+def _refine(adapter: Adapter, features: HostArray, record: _Record, progress: Advance) -> Run:
+    """The second pass of an adapter over features in the order taken."""
+    blocks = adapter.refined(features)
+    while True:
+        began = perf_counter()
+        block = next(blocks, None)
+        logits = None if block is None else to_host(block)
+        record.wall_s += perf_counter() - began
+        if logits is None:
+            return record.run()
+        record.add(logits)
+        progress(len(logits))
 
 
 def _on_device(head: Head, device: str) -> Head:

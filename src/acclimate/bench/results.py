@@ -9,7 +9,7 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -70,26 +70,51 @@ class Result:
     versions: dict[str, str]
     hardware: str
     cost: dict[str, float | None]
+    passes: int = 1
     pretrained: str = ""
     task: str = "zeroshot_classification"
     language: str = "en"
 
+    @property
+    def title(self) -> str:
+        """The method, and the pass if it is the second."""
+        return pass_title(self.method, self.passes)
+
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Result":
-        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError."""
-        return cls(**{field.name: content[field.name] for field in fields(cls)})
+        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError.
+
+        Keys that have a default may be missing: older files do not have them all.
+        """
+        needed = [field.name for field in fields(cls) if field.name in content or field.default is MISSING]
+        return cls(**{name: content[name] for name in needed})
+
+
+def pass_title(method: str, passes: int) -> str:
+    """How tables and figures name the answers of a method after one or two passes."""
+    return method if passes == 1 else f"{method}, second pass"
 
 
 def summarise(
-    dataset: str, stream: FeatureStream, outcome: Outcome, zero_shot: Outcome, prompts: str = OF_FILE
+    dataset: str,
+    stream: FeatureStream,
+    outcome: Outcome,
+    zero_shot: Outcome,
+    prompts: str = OF_FILE,
+    passes: int = 1,
 ) -> Result:
-    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names."""
+    """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names.
+
+    With `passes` 2, the answers of the second pass are scored.
+    """
     adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
-    runs = list(outcome.runs.values())
+    runs = list((outcome.runs if passes == 1 else outcome.refined).values())
     baselines = list(zero_shot.runs.values())
     scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
     wall_s = sum(run.wall_s for run in runs)
-    per_s = len(stream) * len(runs) / wall_s
+    answered = sum(len(run.order) for run in runs)
+    samples = round(answered / len(runs))
+    per_s = answered / wall_s
     result = Result(
         dataset=dataset,
         model=stream.encoder or "unknown",
@@ -99,7 +124,7 @@ def summarise(
         prompts=prompts,
         views=stream.views,
         classes=len(stream.head),
-        n=len(stream),
+        n=samples,
         n_skipped=stream.skipped,
         metrics={name: scores.get(name) for name in METRICS},
         baseline=baseline or None,
@@ -107,7 +132,7 @@ def summarise(
         **_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, baselines, strict=True)]),
         ece=scores.get("ece"),
         brier=scores.get("brier"),
-        early={"n": early_phase(len(stream)), "acc1": scores.get("early")},
+        early={"n": early_phase(samples), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
         learnt=learnt(adapter, runs[-1].labels),
         order=names[0] if len(names) == 1 else "many",
@@ -126,6 +151,7 @@ def summarise(
             "encode_s": stream.encode_s,
             "peak_memory_mb": peak_memory_mb(outcome.device),
         },
+        passes=passes,
     )
     return Result(**_rounded(asdict(result)))
 
@@ -224,5 +250,6 @@ def _spread(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _curve(runs: Sequence[Run]) -> Any:
-    """Accuracy over time, averaged over the orders."""
-    return np.mean([accuracy_over_time(run.correct) for run in runs], axis=0).tolist()
+    """Accuracy over time, averaged over the orders, in as many parts as the shortest run has."""
+    parts = min(len(accuracy_over_time(run.correct)) for run in runs)
+    return np.mean([accuracy_over_time(run.correct, parts) for run in runs], axis=0).tolist()

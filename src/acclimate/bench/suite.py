@@ -9,7 +9,7 @@ from pathlib import Path
 
 from acclimate.bench import Progress, silent
 from acclimate.bench.datasets import DATASETS, Dataset, present_datasets, read_dataset
-from acclimate.bench.orders import take_order
+from acclimate.bench.orders import stream_order, take_order
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.recipes import Recipe, variant_for
 from acclimate.bench.results import OF_FILE, Result, read_results, summarise, write_results
@@ -76,14 +76,20 @@ def run_on_streams(
     for recipe in recipes:
         if recipe.kind != "settings":
             raise InputError(f"{recipe.name} compares the paper's datasets and cannot run on feature files.")
+    streams = read_labelled(paths)
+    runs = (_run_stream(name, each, _variants(recipes, name), orders, progress) for name, each in streams.items())
+    return _write_each(runs, folder)
+
+
+def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
+    """Read feature files with labels, by their names without the suffix."""
     streams = {path.stem: read_stream(path) for path in paths}
     if len(streams) < len(paths):
         raise InputError("two feature files have the same name, which results are stored under; rename one.")
     for name, stream in streams.items():
         if stream.labels is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the file.")
-    runs = (_run_stream(name, each, _variants(recipes, name), orders, progress) for name, each in streams.items())
-    return _write_each(runs, folder)
+    return streams
 
 
 def _variants(recipes: Sequence[Recipe], dataset: str) -> list[Variant]:
@@ -133,7 +139,7 @@ def _run_stream(
     device: str = "numpy",
 ) -> list[Result]:
     adapting = [variant for variant in variants if variant.method != "zero-shot"]
-    total = len(stream) * (1 + len(adapting)) * len(orders)
+    total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance)
     return [summarise(name, stream, outcome, outcomes[0], prompts) for outcome in outcomes]

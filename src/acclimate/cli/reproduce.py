@@ -68,7 +68,7 @@ def reproduce(
             results = run_on_datasets(chosen, setup, folder)
         else:
             paths = [path for path in (streams, *files) if path is not None]
-            where = f"--streams {_pattern(paths)}"
+            where = f"--streams {as_patterns(paths)}"
             results = run_on_streams(chosen, paths, taken, folder, progress_bar)
     except KeyboardInterrupt:
         typer.echo(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
@@ -89,9 +89,11 @@ def reproduce(
     typer.echo(f"tables and figures are in {report}.", err=True)
 
 
-def _pattern(paths: Sequence[Path]) -> str:
-    """The paths as on the command line: as a pattern if they are all the files that it matches."""
-    pattern = paths[0].parent / f"*{paths[0].suffix}"
-    if len(paths) > 1 and sorted(paths) == sorted(pattern.parent.glob(pattern.name)):
-        return str(pattern)
-    return " ".join(map(str, paths))
+def as_patterns(paths: Sequence[Path]) -> str:
+    """Paths as on the command line: those of a folder as a pattern if they are all the files that it matches."""
+    words: dict[str, None] = {}
+    for path in paths:
+        pattern = path.parent / f"*{path.suffix}"
+        matched = set(pattern.parent.glob(pattern.name))
+        words[str(pattern if len(matched) > 1 and matched <= set(paths) else path)] = None
+    return " ".join(words)

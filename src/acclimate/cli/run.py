@@ -22,11 +22,14 @@ def run(
         str,
         typer.Option(
             help="stored (as in the file), rows, seed:N (shuffled), class-sequential:N, correlated:N, domains:N, "
-            "mixed-domains:N or domain-shift:N."
+            "mixed-domains:N, domain-shift:N, few-classes:N, half-classes:N, long-tail:N or first-200:N."
         ),
     ] = "stored",
     orders: Orders = 0,
     batch_size: Annotated[int, typer.Option(help="Samples per step; the answers do not depend on it.", min=1)] = 256,
+    passes: Annotated[
+        int, typer.Option(help="2 to answer once more at the end, from everything seen.", min=1, max=2)
+    ] = 1,
     device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
     labels: Annotated[Path | None, typer.Option(help="True classes, .npy or .pt, if not in the file.")] = None,
     class_vectors: Annotated[Path | None, typer.Option(help="Class vectors, .npy or .pt, if not in the file.")] = None,
@@ -39,13 +42,14 @@ def run(
     ] = None,
 ) -> None:
     """Run methods on feature files and score them, with zero-shot for comparison."""
-    from acclimate.bench.orders import order_names
+    from acclimate.bench.orders import order_names, stream_order
     from acclimate.bench.plots import check_picture, plot_running_accuracy
     from acclimate.bench.prequential import Variant, compare
-    from acclimate.bench.results import summarise, write_results
+    from acclimate.bench.results import pass_title, summarise, write_results
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
     from acclimate.files import check_writable
+    from acclimate.methods import find_method
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
@@ -67,17 +71,28 @@ def run(
         raise InputError(f"{files[0]} has no labels, so there is no accuracy to draw; pass --labels.")
 
     names, origin = order_names(order, orders), "" if save_state is None else save_state.stem
+    again = sum(find_method(name).kind == "online" for name in adapting) if passes == 2 else 0
+    samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in names)
+    total = samples * (1 + len(variants) + again)
     results = []
-    total = sum(map(len, streams.values())) * (1 + len(variants)) * len(names)
     with progress_bar(total, "adapting", "samples") as advance:
         for path, stream in streams.items():
-            outcomes = compare(stream, variants, names, batch_size, device, advance, origin)
-            results += [summarise(path.stem, stream, outcome, outcomes[0]) for outcome in outcomes]
+            outcomes = compare(stream, variants, names, batch_size, device, advance, origin, passes)
+            results += [
+                summarise(path.stem, stream, outcome, outcomes[0], passes=number)
+                for outcome in outcomes
+                for number in ((1, 2) if outcome.refined else (1,))
+            ]
     print_results(results)
     if json:
         write_results([result for result in results if result.method in chosen], json)
     if plot:
-        correct = {outcome.variant.method: outcome.runs[order].correct for outcome in outcomes}
+        correct = {
+            pass_title(outcome.variant.method, number): runs[order].correct
+            for outcome in outcomes
+            for number, runs in enumerate((outcome.runs, outcome.refined), 1)
+            if runs
+        }
         plot_running_accuracy(correct, files[0].stem, plot)
     if save_state:
         write_state(outcomes[1].adapter, save_state)

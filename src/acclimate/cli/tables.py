@@ -60,7 +60,7 @@ def print_results(results: "Sequence[Result]") -> None:
     spread = {"sd": "sd", "worst 10%": "worst_tenth"} if many else {}
     rows = []
     for result in results:
-        row = [result.dataset, result.method, str(result.n), percent(result.metrics["acc1"])]
+        row = [result.dataset, result.title, str(result.n), percent(result.metrics["acc1"])]
         row += [percent(result.orders.get(name)) for name in spread.values()]
         row += ["" if result.method == "zero-shot" else percent(result.gain, "+.2f")]
         row += [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
