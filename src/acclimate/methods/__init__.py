@@ -16,6 +16,7 @@ from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.free_tta import FreeTTA
+from acclimate.methods.halves import Halves
 from acclimate.methods.mta import MTA
 from acclimate.methods.oga import OGA
 from acclimate.methods.onzeta import OnZeta
@@ -51,6 +52,7 @@ __all__ = [
     "BoostAdapter",
     "Entry",
     "FreeTTA",
+    "Halves",
     "OnZeta",
     "Prior",
     "State",

@@ -145,6 +145,11 @@ class Adapter(ABC):
         """
         return 0
 
+    def settles_at(self, seen: int) -> int:
+        """The position of the stream, after `seen` samples, where the state settles next; for periods that vary."""
+        period = self.period()
+        return (seen // period + 1) * period if period else 0
+
     def learnt(self) -> dict[str, HostArray]:
         """What was learnt of each class, as named columns (K,); entries per class for methods that keep entries."""
         classes = {name: [entry.class_index for entry in entries] for name, entries in self.entries().items()}
@@ -218,13 +223,13 @@ class Adapter(ABC):
             return self.respond(evidence, ids, False)
         if self.parts:
             evidence.require_finite()
-        period = self.period()
-        ends = [*range(period - first % period, count, period), count] if period else [count]
         steps, start = [], 0
-        for end in ends:
+        while start < count:
+            due = self.settles_at(first + start)
+            end = min(count, due - first) if due else count
             steps.append(self.respond(evidence[start:end], ids[start:end], True))
             self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
-            if period and self.samples_seen % period == 0:
+            if first + end == due:
                 self.settle()
             start = end
         return steps[0] if len(steps) == 1 else _joined(steps)
@@ -242,10 +247,18 @@ class Adapter(ABC):
         """
         final = deepcopy(self)
         final.settle()
+        yield from final.answers(features)
+
+    def answers(self, features: Array) -> Iterator[Array]:
+        """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
+        for start, evidence in self.observed(features):
+            yield self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+
+    def observed(self, features: Array) -> Iterator[tuple[int, Evidence]]:
+        """Evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""
         size = self._block_size(features)
         for start in range(0, features.shape[0], size):
-            evidence = final.head.observe(features[start : start + size])
-            yield final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            yield start, self.head.observe(features[start : start + size])
 
     def settle(self) -> None:
         """Let everything that was learnt count from now on."""

@@ -88,11 +88,12 @@ class State(ABC):
 class Tensors(State):
     """Arrays by name that depend on the order of the samples, and so have no merge rule.
 
-    They start at zero, as does what is learnt of a new class, and have the head's dtype. A method that can merge
-    computes them again from its other parts when the merged state is settled.
+    They start at zero, as does what is learnt of a new class. A method that can merge computes them again from its
+    other parts when the merged state is settled.
 
     Args:
         head: see `State`.
+        dtype: of all arrays; the head's if not given.
         **axes: name of each array and its axes: CLASSES, DIM or a number.
 
     Examples:
@@ -106,10 +107,9 @@ class Tensors(State):
     """
 
     rule: ClassVar[MergeRule | None] = None
-    dtype: ClassVar[str | None] = None  # None for the head's
 
-    def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
-        self.axes = axes
+    def __init__(self, head: Head, *, dtype: str | None = None, **axes: tuple[str | int, ...]) -> None:
+        self.dtype, self.axes = dtype, axes
         super().__init__(head)
 
     def __getitem__(self, name: str) -> Array:
@@ -168,11 +168,13 @@ class Tensors(State):
 class Sums(Tensors):
     """Running sums by name, which merge by addition.
 
-    What is added waits until `settle`, so that a method can use the same sums for a whole block of the stream. Sums are
-    kept in float64: a sum over a million samples needs more digits than its terms.
+    What is added waits until `settle`, so that a method can use the same sums for a whole block of the stream.
 
     Args:
         head: see `State`.
+        dtype: float64 if not given, as a sum over a million samples needs more digits than its terms; None for the
+            head's, to halve large sums.
+        keep: how much of what was settled remains when more is settled; below 1, older samples fade.
         **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is dumped as "waiting.NAME".
 
     Examples:
@@ -188,10 +190,13 @@ class Sums(Tensors):
     """
 
     rule = "sum"
-    dtype = "float64"
 
-    def __init__(self, head: Head, **axes: tuple[str | int, ...]) -> None:
-        super().__init__(head, **axes, **{f"{WAITING}{name}": each for name, each in axes.items()})
+    def __init__(
+        self, head: Head, *, dtype: str | None = "float64", keep: float = 1.0, **axes: tuple[str | int, ...]
+    ) -> None:
+        self.keep = keep
+        waiting = {f"{WAITING}{name}": each for name, each in axes.items()}
+        super().__init__(head, dtype=dtype, **axes, **waiting)
 
     @property
     def lasting(self) -> list[str]:
@@ -205,14 +210,16 @@ class Sums(Tensors):
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
         for name, term in terms.items():
-            key, xp = f"{WAITING}{name}", namespace(term)
-            self._values[key] = self[key] + term if key in self._values else xp.astype(term, xp.float64)
+            key = f"{WAITING}{name}"
+            if key in self._values:
+                self._values[key] += term
+            else:
+                self._values[key] = namespace(term).astype(term, self[name].dtype, copy=True)
 
     def settle(self) -> None:
         """Let everything that was added count from now on."""
         for name in self.lasting:
-            if f"{WAITING}{name}" in self._values:
-                self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
+            self._values[name] = self.keep * self[name] + self._values.pop(f"{WAITING}{name}", 0.0)
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""

@@ -1,0 +1,379 @@
+"""Halves: zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree."""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from math import ceil, exp, log
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, to_host
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence
+from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.state import CLASSES, DIM, Sums
+from acclimate.methods.tda import TDA
+
+RATIO = 1.8  # from one temperature of the head to the next
+TAUS = 0.002 * RATIO ** np.arange(13)
+BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
+HALVES = ("even", "odd")
+CHECKED = 4096  # samples of a finished stream on which agreement and confidence are measured
+
+
+class Scorer(NamedTuple):
+    """The Gaussian classifier of the whole stream, or of one half of it."""
+
+    weights: Array  # (K, d)
+    offsets: Array  # (K,)
+    scale: Array  # (K,), below 1 for means of few samples
+    known: Array  # (K,), from 0 for classes without samples to 1
+    complete: bool  # every class is known
+
+    def __call__(self, centred: Array, norms: Array, probs: Array) -> Array:
+        """Log-densities (B, K), at most 0, of features less their mean (B, d) with norms (B, 1)."""
+        xp = namespace(centred)
+        scores = centred @ self.weights.T
+        scores -= norms + self.offsets
+        scores *= self.scale
+        if not self.complete:  # a class that is not known gets what the others get on average
+            share = (probs + 1e-6) * self.known
+            scores -= (xp.vecdot(share, scores) / xp.sum(share, axis=-1))[:, None]
+            scores *= self.known
+        scores -= xp.max(scores, axis=-1, keepdims=True)
+        return scores
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class Halves(Adapter):
+    """Three experts: zero-shot, TDA's votes, and a Gaussian head that is learnt twice, on even and odd samples.
+
+    Where the two halves agree with each other more often than with zero-shot, what they say is a property of the data
+    and not noise, and the head is given weight. No labels are used, and one setting serves all data. Everything that
+    answers depend on changes only at fixed positions of the stream, each 1.25 times the one before, so that batches
+    never matter. The guide "Our own method" derives the formulas.
+
+    The logits are calibrated: their softmax is as confident, on average, as zero-shot is or deserves to be.
+
+    Args:
+        few_classes: say that only a few of the classes occur in the stream, which cannot be seen from the images where
+            zero-shot is poor. The answer is then zero-shot's, corrected for the classes' shares.
+        rounds: of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Halves, Head, refine
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.integers(0, 3, 600)
+        >>> features = np.eye(3)[true] + 0.6 * np.roll(np.eye(3), 1, axis=1)[true] + 0.3 * rng.standard_normal((600, 3))
+        >>> adapter = Halves(Head(np.eye(3), logit_scale=10.0))
+        >>> online = adapter.step(features)
+        >>> bool((refine(adapter, features).argmax(axis=1) == true).mean() > (features.argmax(axis=1) == true).mean())
+        True
+    """
+
+    name = "halves"
+    summary = "zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree"
+    merges = "sum"
+
+    few_classes: bool = False
+    rounds: int = 2
+
+    # One set for all data; docs/own_method.md has the reason for each, and what it costs to do without it.
+    ANCHOR: ClassVar[float] = 2.0  # samples that the text counts for in the mean of a class
+    SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance, of a long stream
+    KNOWN: ClassVar[float] = 0.6  # a class with this fraction of its fair share of the samples is known
+    WEIGHT: ClassVar[float] = 2.5  # of a head that errs as often as zero-shot
+    RATE: ClassVar[float] = 5.0  # how fast the weight grows with the errors that the head spares
+    LIMIT: ClassVar[float] = 6.0  # largest weight
+    SHARED: ClassVar[float] = 0.08  # errors that both halves make, which agreement cannot see
+    PRESENT: ClassVar[tuple[float, float]] = (
+        0.5,
+        0.7,
+    )  # fraction of classes shown: the head is closed below, open above
+    RUNS: ClassVar[tuple[float, float]] = (0.2, 0.5)  # excess of equal neighbours: the head is open below, closed above
+    SURE: ClassVar[tuple[float, float]] = (0.33, 0.4)  # entropy / log K: zero-shot is sure below, unsure above
+    EVEN: ClassVar[tuple[float, float]] = (
+        0.6,
+        0.9,
+    )  # effective classes / K: shares count fully below, not at all above
+    TRUST: ClassVar[tuple[float, float]] = (
+        0.5,
+        0.8,
+    )  # how often the halves side with zero-shot: its shares are trusted
+    SHARES: ClassVar[float] = 3.0  # weight of the class shares in the head
+    LABELS: ClassVar[float] = 0.5  # share of the adapted answer in a soft label; the rest is zero-shot's
+    KEEP: ClassVar[float] = 0.5  # how much of older measurements remains at each change
+    FEW, MANY = (64, 1, 1.25), (256, 8, 2.0)  # block, one sample in how many is measured, growth: to 256 classes, above
+
+    def setup(self) -> None:
+        """Declare TDA's caches, the sums behind the head, what the stream shows, and the measurements."""
+        if self.rounds < 0:
+            raise InputError(f"rounds must be at least 0, got {self.rounds}.")
+        self.tda = TDA(self.head)
+        for name, part in self.tda.parts.items():
+            self.declare(name, part)
+        counts = {f"{half}_counts": (CLASSES,) for half in HALVES}
+        features = {f"{half}_features": (CLASSES, DIM) for half in HALVES}
+        head, moments = self.head, {"features": (DIM,), "outer": (DIM, DIM)}
+        self.sums = self.declare("sums", Sums(head, dtype=None, **counts, **features, **moments))
+        shown = {"samples": (1,), "shares": (CLASSES,), "sharp": (CLASSES,), "entropy": (1,), "equal": (1,)}
+        self.shown = self.declare("shown", Sums(head, **shown, last=(CLASSES,)))
+        measured = {"samples": (1,), "halves": (1,), "zero_shot": (1,), "losses": (len(TAUS),)}
+        self.agreement = self.declare("agreement", Sums(head, keep=self.KEEP, **measured))
+        measured = {"samples": (1,), "zero_shot": (1,), "answer": (len(BETAS),)}
+        self.confidence = self.declare("confidence", Sums(head, keep=self.KEEP, **measured))
+
+    def settles_at(self, seen: int) -> int:
+        """Multiples of the block, each about `growth` times the one before; the first shows a quarter of the classes."""
+        block, _, growth = self._pace
+        position = block * ceil(max(1, len(self.head) / 4 / block))
+        while position <= seen:
+            position = max(position + block, block * ceil(growth * position / block))
+        return position
+
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Calibrated log-probabilities of the experts, up to a constant per sample."""
+        voted = self.tda.respond(evidence, ids, learn)
+        base = self._base(evidence, voted.logits)
+        seen = self._center(evidence) if self.scorers else None
+        scores = self.scorers[0](*seen) if seen else None
+        answer = self._answer(base, scores)
+        if learn:
+            first, (_, every, _) = self.samples_seen, self._pace
+            self._collect(evidence, self.beta * answer, first)
+            self._observe(evidence)
+            rows = slice(-first % every, None, every)
+            if seen and scores is not None:
+                even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
+                self._compare(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
+            self._weigh_confidence(answer[rows], evidence.probs[rows])
+        return Step(self.beta * answer, voted.changes)
+
+    # The answer
+
+    def _base(self, evidence: Evidence, voted: Array) -> Array:
+        """Log-probabilities (B, K) of zero-shot and TDA together."""
+        logits = evidence.logits
+        return log_softmax(self.shares + (voted if self.votes == 1.0 else logits + self.votes * (voted - logits)))
+
+    def _center(self, evidence: Evidence) -> tuple[Array, Array, Array]:
+        """What scorers take: features less their mean (B, d), half their Mahalanobis norms (B, 1), zero-shot's probs."""
+        centred = evidence.features - self.mean
+        norms = 0.5 * namespace(centred).vecdot(centred @ self.precision, centred)
+        return centred, norms[:, None], evidence.probs
+
+    def _answer(self, base: Array, scores: Array | None) -> Array:
+        """The experts pooled: the weighted mean of their log-probabilities (B, K)."""
+        if scores is None or not self.weight:
+            return base
+        pooled = log_softmax(self.tau * scores + self.prior)
+        pooled *= self.weight
+        pooled += base
+        pooled /= 1.0 + self.weight
+        return pooled
+
+    # Learning
+
+    def _collect(self, evidence: Evidence, answer: Array, first: int) -> None:
+        """Add samples with soft labels to the sums of their halves; `first` is the position of the first of them."""
+        xp, x = namespace(answer), evidence.features
+        labels = self.LABELS * xp.exp(log_softmax(answer)) + (1.0 - self.LABELS) * evidence.probs
+        for parity, half in enumerate(HALVES):
+            rows = slice((first + parity) % 2, None, 2)
+            counts, features = xp.sum(labels[rows], axis=0), labels[rows].T @ x[rows]
+            self.sums.add(**{f"{half}_counts": counts, f"{half}_features": features})
+        self.sums.add(features=xp.sum(x, axis=0), outer=x.T @ x)
+
+    def _observe(self, evidence: Evidence, neighbours: bool = True) -> None:
+        """Add what zero-shot says of samples: which classes are shown, how surely, and whether neighbours are alike."""
+        xp, p = namespace(evidence.probs), evidence.probs
+        sharp = p * p
+        sharp /= xp.sum(sharp, axis=-1, keepdims=True)
+        shown = {"shares": xp.sum(p, axis=0), "sharp": xp.sum(sharp, axis=0), "entropy": xp.sum(evidence.entropy)[None]}
+        self.shown.add(samples=xp.ones_like(p[:1, 0]) * len(evidence), **shown)
+        if neighbours:
+            top = xp.argmax(p, axis=-1)
+            last = move(self.shown.total("last"), self.shown["last"])
+            now = xp.astype(xp.arange(p.shape[1], device=device(p)) == top[-1], last.dtype)
+            equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[0]]
+            self.shown.add(equal=equal[None], last=now - last)
+
+    def _compare(self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array) -> None:
+        """Add how often the halves agree, how often those that are `blind` agree with zero-shot, and losses by tau."""
+        xp, top = namespace(scores), namespace(scores).argmax
+        own, halves = top(probs, axis=-1), top(even, axis=-1) == top(odd, axis=-1)
+        with_zero_shot = sum(xp.astype(top(each, axis=-1) == own, probs.dtype) for each in blind) / len(blind)
+        expected = xp.sum(xp.exp(base) * scores)
+        losses = [xp.sum(xp.log(xp.sum(xp.exp(tau * scores), axis=-1))) - tau * expected for tau in TAUS.tolist()]
+        self.agreement.add(
+            samples=xp.ones_like(probs[:1, 0]) * scores.shape[0],
+            halves=xp.sum(xp.astype(halves, probs.dtype))[None],
+            zero_shot=xp.sum(with_zero_shot)[None],
+            losses=xp.stack(losses),
+        )
+
+    def _weigh_confidence(self, answer: Array, probs: Array) -> None:
+        """Add the confidence of zero-shot, and that of the answer at each temperature."""
+        xp = namespace(answer)
+        if not answer.shape[0]:
+            return
+        answer = answer - xp.max(answer, axis=-1, keepdims=True)
+        sums = [xp.sum(1.0 / xp.sum(xp.exp(beta * answer), axis=-1)) for beta in BETAS.tolist()]
+        own = xp.sum(xp.max(probs, axis=-1))[None]
+        self.confidence.add(samples=xp.ones_like(own) * answer.shape[0], zero_shot=own, answer=xp.stack(sums))
+
+    # What follows from what was learnt
+
+    def derive(self) -> None:
+        """Compute the head, the weights of the experts and the temperatures."""
+        self.tda.head = self.head
+        self._pace = self.FEW if len(self.head) <= 256 else self.MANY
+        self.scorers: list[Scorer] = []
+        self.shares = self.prior = self.votes = self.weight = self.tau = 0.0
+        self.beta = 1.0
+        samples = float(self.shown["samples"][0])
+        if samples and len(self.head) > 1:
+            self._fit(samples)
+            self._weigh(samples)
+            self._calibrate()
+
+    def _fit(self, samples: float) -> None:
+        """Class means with a text anchor and one covariance; scorers of all, the even and the odd samples."""
+        sums, vectors, dim = self.sums, self.head.class_vectors, self.head.dim
+        xp = namespace(vectors)
+        text = vectors - xp.mean(vectors, axis=0)
+        self.mean = sums["features"] / samples
+        counts = [sums[f"{half}_counts"] for half in HALVES]
+        around = [
+            sums[f"{half}_features"] - count[:, None] * self.mean for half, count in zip(HALVES, counts, strict=True)
+        ]
+        counts, around = [counts[0] + counts[1], *counts], [around[0] + around[1], *around]
+
+        # How far class means follow the text, by least squares; so a gap between images and texts does no harm.
+        follow = xp.sum(around[0] * text) / (counts[0] @ xp.vecdot(text, text) + 1e-6)
+        between = around[0] / xp.sqrt(samples * xp.clip(counts[0], min=1e-6))[:, None]
+        within = sums["outer"] / samples - self.mean[:, None] * self.mean - between.T @ between
+        shrink = (self.SHRINK * samples + dim) / (samples + dim)
+        variance = xp.clip(xp.linalg.trace(within) / dim, min=1e-6)
+        identity = xp.eye(dim, dtype=within.dtype, device=device(within))
+        self.precision = xp.linalg.inv((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
+        for count, sum_around in zip(counts, around, strict=True):
+            means = (sum_around + self.ANCHOR * follow * text) / (count + self.ANCHOR)[:, None]
+            weights = means @ self.precision
+            enough = self.KNOWN * xp.sum(count) / len(self.head)
+            scale = 1.0 / (1.0 + 1.0 / (xp.maximum(count, enough) + self.ANCHOR))  # a mean of few is far from its own
+            known = xp.clip(count / (enough + 1e-9), max=1.0)
+            offsets = 0.5 * xp.vecdot(means, weights)
+            self.scorers.append(Scorer(weights, offsets, scale, known, bool(xp.all(known >= 1.0))))
+
+    def _weigh(self, samples: float) -> None:
+        """The weights of the votes and of the head, its temperature and its prior."""
+        classes, sharp = len(self.head), to_host(self.shown["sharp"])
+        possible = classes * (1.0 - exp(-samples / classes))  # as many classes as so few samples can show
+        present = ramp(effective(sharp) / possible, *self.PRESENT)
+        sure = 1.0 - ramp(float(self.shown["entropy"][0]) / samples / log(classes), *self.SURE)
+        self.votes = 1.0 - sure * (1.0 - present)
+        if self.few_classes:
+            self.votes, self.shares = 0.0, self._log_shares(sharp, samples)
+        measured = float(self.agreement["samples"][0])
+        if self.few_classes or not measured:
+            return
+        halves, zero_shot = (float(self.agreement[name][0]) / measured for name in ("halves", "zero_shot"))
+        spared = (
+            (halves - zero_shot - self.SHARED) / max(1.0 - zero_shot, 0.02) * measured / (measured + 64 / self._pace[1])
+        )
+        chance = float(((sharp / samples) ** 2).sum())
+        runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
+        self.weight = min(self.LIMIT, self.WEIGHT * exp(self.RATE * spared)) * (1.0 - runs) * present
+        self.tau = _lowest(to_host(self.agreement["losses"]))
+        shares = to_host(self.shown["shares"])
+        uneven = 1.0 - ramp(effective(shares) / classes, *self.EVEN)
+        self.prior = self.SHARES * uneven * ramp(zero_shot, *self.TRUST) * self._log_shares(shares, samples)
+
+    def _log_shares(self, sums: HostArray, samples: float) -> Array:
+        """Logarithm of the classes' shares of the stream, over equal shares; one more sample each."""
+        classes = len(self.head)
+        return move(np.log(classes * (sums + 1.0) / (samples + classes)), self.head.class_vectors)
+
+    def _calibrate(self) -> None:
+        """The temperature at which the answer is as confident as zero-shot is, or is right as the halves tell.
+
+        Were errors independent, halves would agree with each other in a^2 of the samples and with zero-shot in a z,
+        where a and z are how often they are right.
+        """
+        measured = float(self.confidence["samples"][0])
+        if not measured:
+            return
+        target = float(self.confidence["zero_shot"][0]) / measured
+        if halves := float(self.agreement["halves"][0]):
+            right = float(self.agreement["zero_shot"][0]) / (halves * float(self.agreement["samples"][0])) ** 0.5
+            target = max(target, right - self.SHARED)
+        reached = to_host(self.confidence["answer"]) / measured
+        self.beta = float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
+
+    def learnt(self) -> dict[str, HostArray]:
+        """Samples per class by their soft labels, and entries per class of TDA's caches."""
+        return {"samples": sum(self.sums.total(f"{half}_counts") for half in HALVES)} | super().learnt()
+
+    # The second pass
+
+    def refined(self, features: Array) -> Iterator[Array]:
+        """Learn the stream anew from its own answers, its order forgotten, and answer it; TDA's caches stay.
+
+        Agreement and temperature are measured with the half that has not learnt from the sample.
+        """
+        again = deepcopy(self)
+        again.settle()
+        if features.shape[0] >= 16 and len(self.head) > 1 and not self.few_classes:
+            again.shown["equal"][...] = 0.0  # neighbours mean nothing any more
+            again.derive()
+            for _ in range(self.rounds):
+                again._relearn(features)
+        yield from again.answers(features)
+
+    def _relearn(self, features: Array) -> None:
+        for part in (self.sums, self.shown, self.agreement, self.confidence):
+            part.clear()
+        for start, evidence in self.observed(features):
+            answer = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            self._collect(evidence, answer, start)
+            self._observe(evidence, neighbours=False)
+        self.settle()
+        samples = features.shape[0]
+        step = -(-samples // max(256, min(CHECKED, 2**22 // len(self.head)))) | 1  # odd, to meet both halves
+        positions = np.arange(0, samples, step)
+        evidence = self.head.observe(features[::step])
+        xp, base = namespace(evidence.logits), self._base(evidence, self.tda.respond(evidence, positions, False).logits)
+        seen = self._center(evidence)
+        scores, even, odd = (scorer(*seen) for scorer in self.scorers)
+        is_even = xp.asarray(positions % 2 == 0, device=device(base))
+        blind = xp.where(is_even[:, None], odd, even)
+        self._compare(even, odd, [blind], blind, evidence.probs, base)
+        self.agreement.settle()
+        self._weigh(samples)
+        self._weigh_confidence(self._answer(base, scores), evidence.probs)
+        self.confidence.settle()
+        self._calibrate()
+
+
+def ramp(value: float, low: float, high: float) -> float:
+    """0 up to `low`, 1 from `high`, and straight in between."""
+    return min(1.0, max(0.0, (value - low) / (high - low)))
+
+
+def effective(shares: HostArray) -> float:
+    """How many classes these shares (K,) amount to: exp of their entropy."""
+    shares = shares / shares.sum()
+    return float(np.exp(-(shares * np.log(shares + 1e-12)).sum()))
+
+
+def _lowest(losses: HostArray) -> float:
+    """The temperature of least loss: of a parabola through the three lowest, in the logarithm."""
+    i = int(losses.argmin())
+    if not 0 < i < len(TAUS) - 1:
+        return float(TAUS[i])
+    left, middle, right = losses[i - 1 : i + 2]
+    return float(TAUS[i] * RATIO ** (0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)))
