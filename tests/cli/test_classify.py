@@ -57,7 +57,7 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
     assert rows[0]["file"] == f"{photos}/blue/img2.png"
     changed = sum(row["changed"] == "true" for row in rows)
     again = sum(row["label"] != row["online_label"] for row in rows)
-    answers = f"{count(changed, 'answer')} changed by adapting (the second pass changed {again})"
+    answers = f"{count(changed, 'answer')} changed by adapting (the second pass changed {again} of the online ones)"
     assert result.stderr == f"40 images classified, {answers}.\n"
     assert (count(1, "answer"), count(1200, "image")) == ("1 answer", "1,200 images")
 

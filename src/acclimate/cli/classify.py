@@ -120,7 +120,7 @@ def classify(
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
     images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
-    again = f" (the second pass changed {summary.changed_again})" if summary.passes == 2 else ""
+    again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
     if not summary.answered:
