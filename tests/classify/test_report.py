@@ -155,14 +155,15 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
     report(tmp_path / "two.html", title="x", settings={}, summary=summary, adapter=adapter, samples=samples)
     two = Page((tmp_path / "two.html").read_text("utf-8")).text
-    assert "The answers below are those of the second pass" in two
-    assert f"online answers changed by the second pass{summary.changed_again} answers" in two
-    assert f"changed online{summary.changed_online} answers" in two
+    counts = (
+        f"changed {summary.changed_online} answers; the second pass changed {summary.changed_again} online answers."
+    )
+    assert f"Online, adapting {counts} Where nothing else is said, answers are those of the second pass." in two
     shown = [record for _, _, record in summary.most_changed]
     assert two.count("online: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
     report(tmp_path / "one.html", title="x", settings={}, summary=summarise(found), adapter=adapter, samples=samples)
     one = Page((tmp_path / "one.html").read_text("utf-8")).text
-    assert "Each answer is the one given when the image came" in one
+    assert "Each image was answered once, when it came." in one
     assert "second pass" not in one
 
 

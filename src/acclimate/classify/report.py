@@ -44,7 +44,6 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         share=_percent(summary.changed / max(1, summary.answered)),
         changed=count(summary.changed, "answer"),
         passes=_passes(summary),
-        pass_figures=_pass_figures(summary),
         unreadable_count=count(summary.unreadable, "image"),
         answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
@@ -60,25 +59,13 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
 
 
 def _passes(summary: Summary) -> str:
-    """Which answers are shown."""
+    """Which answers are shown, and how they came about."""
     if summary.passes == 1:
-        return "Each answer is the one given when the image came, from the images before it."
-    return (
-        "The images were answered twice: online, when each image came, and once more in a second pass at the end, from "
-        "everything seen. The answers below are those of the second pass where nothing else is said."
-    )
-
-
-def _pass_figures(summary: Summary) -> str:
-    if summary.passes == 1:
-        return ""
-    figures = {
-        "changed online": summary.changed_online,
-        "online answers changed by the second pass": summary.changed_again,
-    }
-    return "".join(
-        f"<div><dt>{name}</dt><dd>{count(number, 'answer')}</dd></div>\n" for name, number in figures.items()
-    )
+        return "Each image was answered once, when it came."
+    online, again = count(summary.changed_online, "answer"), count(summary.changed_again, "online answer")
+    text = "Each image was answered online, when it came, and once more in a second pass, from everything seen."
+    text += f" Online, adapting changed {online}; the second pass changed {again}."
+    return f"{text} Where nothing else is said, answers are those of the second pass."
 
 
 def _pictures(samples: Sequence[Sample]) -> Picture:

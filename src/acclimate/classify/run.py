@@ -76,9 +76,8 @@ class Classification:
     def _run(self, rows: ResultFile | None, features: FeatureFile | None, resume: bool) -> bool:
         if rows is not None:
             self._open(rows, features, resume)
-        if self.summary.passes == 2:
-            finished = True
-        else:
+        finished = self.summary.passes == 2  # if it was stopped after its second pass
+        if not finished:
             finished = self._first_pass(rows, features)
             if rows is not None and features is not None and (finished or self.output is None):
                 finished = self._second_pass(rows, features) and finished
