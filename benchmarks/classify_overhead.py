@@ -4,7 +4,7 @@ One encoder (a random ViT in ONNX, about the cost of a small CLIP), the same JPE
 
 - encoder only: prepared pixels, in memory, through the image tower and nothing else (the floor);
 - zero-shot: the whole run: reading, preparing, encoding, scoring and writing csv;
-- TDA: the same with adapting.
+- TDA: the same with adapting, in two passes.
 
     python benchmarks/classify_overhead.py
 """

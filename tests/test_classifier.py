@@ -1,11 +1,12 @@
 import pickle
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import TDA, Classifier
+from acclimate import TDA, Classifier, refine
 from acclimate.arrays import softmax_and_entropy
 from acclimate.encoders import load_encoder
 from acclimate.errors import ImageError, InputError, StateError
@@ -73,6 +74,46 @@ def test_unreadable_images_raise_or_are_skipped(classifier, paths, tmp_path):
     assert [bool(each.label) for each in predictions] == [True, False, False, True]
     assert (predictions[1].score, predictions[1].changed) == (0.0, False)
     assert classifier.adapter.samples_seen == 2
+
+
+def test_a_finite_collection_is_answered_from_everything_seen(classifier, encoder, paths, tmp_path):
+    other = Classifier(LABELS, encoder, cache=tmp_path / "cache")
+    online = list(other.stream(paths))
+    found = classifier.classify(iter(paths))
+    assert [each.online for each in found] == [each.online for each in online] == [each.top[0] for each in online]
+    features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
+    probs, _ = softmax_and_entropy(refine(other.adapter, features))
+    assert [each.label for each in found] == [LABELS[i] for i in probs.argmax(axis=1)]
+    np.testing.assert_allclose([each.score for each in found], probs.max(axis=1), atol=2e-3)  # half precision
+    for one, two in zip(found, online, strict=True):
+        assert replace(one, top=two.top) == two
+    backwards = Classifier(LABELS, encoder, cache=tmp_path / "cache").classify(paths[::-1])
+    assert np.mean([a.label == b.label for a, b in zip(backwards[::-1], found, strict=True)]) >= 0.95
+
+
+def test_collections_with_little_in_them(classifier, paths, tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    assert classifier.classify([]) == []
+    (only,) = classifier.classify(paths[:1], top_k=2)
+    assert (only.index, len(only.top)) == (0, 2)
+    bad, good, worse = classifier.classify([tmp_path / "empty.jpg", paths[0], tmp_path / "none.png"], on_error="skip")
+    assert (bad.error, worse.error) == ("the file is empty", "No such file or directory")
+    assert good.label in LABELS
+    with pytest.raises(ImageError, match="the file is empty"):
+        classifier.classify([tmp_path / "empty.jpg"])
+
+
+def test_without_learning_there_is_one_answer(classifier, encoder, paths, tmp_path):
+    for one in (classifier, Classifier(LABELS, encoder, method="zero-shot", cache=tmp_path / "cache")):
+        one.freeze()
+        assert not one.learns
+        assert one.classify(paths) == list(one.stream(paths))
+
+
+def test_a_collection_of_views(encoder, paths, tmp_path):
+    classifier = Classifier(LABELS, encoder, views=4, cache=tmp_path / "cache")
+    found = classifier.classify(paths[:6])
+    assert [each.index for each in found] == list(range(6))
 
 
 def test_leaving_a_stream_early_leaves_no_threads(classifier, paths):

@@ -44,12 +44,45 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
-        _sync_folder(path.parent)
+        replace_file(temporary, path)
     except BaseException:
         with suppress(OSError):
             temporary.unlink()
         raise
+
+
+def replace_file(path: Path, target: Path) -> None:
+    """Put a file in the place of another one in its folder, for good."""
+    os.replace(path, target)
+    _sync_folder(target.parent)
+
+
+def append(path: Path, content: bytes) -> None:
+    """Append to a file that exists, all or nothing."""
+    rest = memoryview(content)
+    with open(path, "r+b", buffering=0) as file:
+        end = file.seek(0, os.SEEK_END)
+        try:
+            while rest:
+                rest = rest[file.write(rest) or 0 :]
+        except OSError:
+            with suppress(OSError):
+                file.truncate(end)
+            raise
+
+
+def sync(path: Path) -> int:
+    """Make the content of a file durable; returns its size."""
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+        return file.seek(0, os.SEEK_END)
+
+
+def cut_back(path: Path, size: int) -> None:
+    """Cut a file back to the size that a checkpoint says."""
+    if not path.is_file() or path.stat().st_size < size:
+        raise StateError(f"{path} is shorter than its checkpoint says; remove both and start again.")
+    os.truncate(path, size)
 
 
 @contextmanager

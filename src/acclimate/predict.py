@@ -4,15 +4,15 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
 
-from acclimate.arrays import HostArray, move, softmax_and_entropy, to_host
+from acclimate.arrays import Array, HostArray, move, softmax_and_entropy, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, reason
 from acclimate.evidence import Evidence, Head
@@ -41,6 +41,7 @@ class Prediction:
     Attributes:
         index: position in the stream.
         top: the best labels after adapting, best first; empty if the image could not be read.
+        online: the adapted answer when the image came; the first of `top` unless a second pass followed.
         zero_shot: the model's own answer.
         entropy: of the model's own answer, in nats.
         name: of the image; "" if it has none.
@@ -65,6 +66,7 @@ class Prediction:
     id: int | None = None
     admitted: tuple[str, ...] = ()
     refused: str | None = None
+    online: Answer = Answer("", 0.0)
 
     @property
     def label(self) -> str:
@@ -238,16 +240,16 @@ def predictions(
 ) -> list[Prediction]:
     """The `top_k` best labels of B samples, given their positions in the stream, and their names if they have any."""
     evidence, step, ids = adapted
-    scores = softmax_and_entropy(to_host(step.logits))[0]
     probs, entropy = to_host(evidence.probs), evidence.host_entropy
-    best, labels = top_classes(scores, top_k), head.class_names
+    answers, labels = top_answers(head, step.logits, top_k), head.class_names
     entered = {name: set(change.admitted) for name, change in step.changes.items()}
     found = []
     for row, (index, own) in enumerate(zip(indices, probs.argmax(axis=1).tolist(), strict=True)):
         found.append(
             Prediction(
                 index=index,
-                top=tuple(Answer(labels[c], float(scores[row, c])) for c in best[row]),
+                top=answers[row],
+                online=answers[row][0],
                 zero_shot=Answer(labels[own], float(probs[row, own])),
                 entropy=float(entropy[row]),
                 name=names[row] if names else "",
@@ -256,6 +258,27 @@ def predictions(
             )
         )
     return found
+
+
+def answer_again(
+    adapter: Adapter, features: HostArray, online: Iterable[Prediction], top_k: int
+) -> Iterator[Prediction]:
+    """The second pass: online predictions answered once more, from everything that the adapter has learnt.
+
+    The features (r, d) or (r, V, d) are those of the r images that could be read; the others stay as they are.
+    """
+    blocks = (top_answers(adapter.head, logits, top_k) for logits in adapter.refined(features))
+    answers = chain.from_iterable(blocks)
+    for each in online:
+        yield each if each.error is not None else replace(each, top=next(answers))
+
+
+def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...]]:
+    """The `count` best labels for each row of logits (B, K), with their probabilities."""
+    scores = softmax_and_entropy(to_host(logits))[0]
+    best = top_classes(scores, count)
+    rows = zip(best.tolist(), np.take_along_axis(scores, best, axis=1).tolist(), strict=True)
+    return [tuple(Answer(head.class_names[c], score) for c, score in zip(*row, strict=True)) for row in rows]
 
 
 def top_classes(scores: HostArray, count: int) -> HostArray:

@@ -22,7 +22,7 @@ from acclimate.classify.report import write_report
 from acclimate.classify.summary import Summary
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.predict import Answer, Batch, Prediction, adapt_batch, predictions
+from acclimate.predict import Answer, Batch, Prediction, adapt_batch, answer_again, predictions
 from acclimate.sources.base import Sample
 
 Image = pytest.importorskip("PIL.Image")
@@ -46,10 +46,10 @@ def make_run(stream, method="tda", labels=(), unreadable=(), **settings):
     return sorted([*found, *failed], key=lambda each: each.index), adapter
 
 
-def answered(index, label, score, zero_shot_label, zero_shot_score):
-    return Prediction(
-        index, (Answer(label, score),), Answer(zero_shot_label, zero_shot_score), 0.1, name=f"{index}.jpg"
-    )
+def answered(index, label, score, zero_shot_label, zero_shot_score, online_label=None):
+    online = Answer(online_label or label, score)
+    zero_shot = Answer(zero_shot_label, zero_shot_score)
+    return Prediction(index, (Answer(label, score),), zero_shot, 0.1, name=f"{index}.jpg", online=online)
 
 
 def unreadable(index):
@@ -145,6 +145,28 @@ def test_report_says_what_happened(run, tmp_path):
     assert (tmp_path / "again.html").read_bytes() == (tmp_path / "report.html").read_bytes()
 
 
+def test_report_says_which_answer_is_which(stream, tmp_path):
+    found, adapter = make_run(stream)
+    final = list(answer_again(adapter, stream.features, found, 2))
+    summary = Summary(passes=2)
+    for prediction in final:
+        summary.add(prediction)
+    assert summary.changed_again > 0
+    samples = make_samples(len(stream), painter(stream.labels.tolist()))
+    report(tmp_path / "two.html", title="x", settings={}, summary=summary, adapter=adapter, samples=samples)
+    two = Page((tmp_path / "two.html").read_text("utf-8")).text
+    counts = (
+        f"changed {summary.changed_online} answers; the second pass changed {summary.changed_again} online answers."
+    )
+    assert f"Online, adapting {counts} Where nothing else is said, answers are those of the second pass." in two
+    shown = [record for _, _, record in summary.most_changed]
+    assert two.count("online: ") == sum(record["online_label"] != record["label"] for record in shown) > 0
+    report(tmp_path / "one.html", title="x", settings={}, summary=summarise(found), adapter=adapter, samples=samples)
+    one = Page((tmp_path / "one.html").read_text("utf-8")).text
+    assert "Each image was answered once, when it came." in one
+    assert "second pass" not in one
+
+
 def test_images_of_earlier_runs_are_named_as_such(run, tmp_path):
     report(tmp_path / "report.html", title="x", settings={}, first_id=10_000, **run)
     page = Page((tmp_path / "report.html").read_text("utf-8"))
@@ -215,7 +237,8 @@ def test_an_unwritable_place_is_named(run, tmp_path):
 
 LABELS = ("a", "b", "c", "d")
 probabilities = st.floats(0, 1, width=32)
-answers = st.tuples(st.sampled_from(LABELS), probabilities, st.sampled_from(LABELS), probabilities)
+labels = st.sampled_from(LABELS)
+answers = st.tuples(labels, probabilities, labels, probabilities, labels)
 
 
 @given(st.lists(st.none() | answers, max_size=700))
@@ -225,6 +248,8 @@ def test_summary_counts_as_a_naive_count_does(drawn):
     good = [each for each in found if each.error is None]
     changed = [each for each in good if each.changed]
     assert (summary.images, summary.answered, summary.changed) == (len(found), len(good), len(changed))
+    assert summary.changed_online == sum(each.online.label != each.zero_shot.label for each in good)
+    assert summary.changed_again == sum(each.online.label != each.label for each in good)
     assert summary.reasons == [[each.name, "bad"] for each in found if each.error][:20]
     assert summary.before == Counter(each.zero_shot.label for each in good)
     assert summary.after == Counter(each.label for each in good)
@@ -237,6 +262,8 @@ def test_summary_counts_as_a_naive_count_does(drawn):
     assert shown == [each.index for each in ranked]
     bins = [good[start : start + summary.bin_width] for start in range(0, len(good), summary.bin_width)]
     assert summary.stream == [sum(each.changed for each in part) for part in bins]
+    online = [sum(each.online.label != each.zero_shot.label for each in part) for part in bins]
+    assert summary.stream_online == online
     assert vars(Summary.from_json(json.loads(json.dumps(summary.to_json())))) == vars(summary)
 
 

@@ -5,12 +5,17 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Classifier, load_state
+from acclimate import Classifier, load_state, refine
+from acclimate.classify import features as features_module
+from acclimate.classify import outputs
+from acclimate.classify import run as run_module
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
@@ -65,22 +70,77 @@ def test_a_finished_job_leaves_its_results_and_nothing_else(make, tmp_path, suff
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, suffix):
-    whole = make(f"whole{suffix}")
+@pytest.mark.parametrize(("passes", "calls_of_stop"), [(1, 5), (2, 5 + 3)])  # after each batch, before each block
+def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, monkeypatch, suffix, passes, calls_of_stop):
+    monkeypatch.setattr(run_module, "BLOCK", 16)
+    whole = make(f"whole{suffix}", passes=passes)
     whole.run()
-    for stops in range(1, 6):
+    assert whole.summary.passes == passes
+    for stops in range(1, calls_of_stop + 2):
         name = f"parts{stops}{suffix}"
         calls = iter(range(1000))
-        run = make(name, stop=lambda: next(calls) >= stops - 1)  # noqa: B023 (called before the loop goes on)
-        assert run.run() is (stops == 5)
-        if stops < 5:
-            assert run.summary.images == 8 * stops
-            again = make(name)
+        run = make(name, passes=passes, stop=lambda: next(calls) >= stops - 1)  # noqa: B023 (called in this round)
+        finished = run.run()
+        assert finished is (stops > calls_of_stop - (passes == 1))
+        if not finished:
+            assert run.summary.images == min(8 * stops, 40)
+            again = make(name, passes=passes)
             assert again.output.checkpoint.is_file()
             assert again.run(resume=True)
             assert vars(again.summary) == vars(whole.summary)
         for one, other in ((f"whole{suffix}", name), (f"whole{suffix}.state", f"{name}.state")):
             assert (tmp_path / "work" / one).read_bytes() == (tmp_path / "work" / other).read_bytes()
+
+
+class Crash(BaseException):
+    """The end of the process, for the sake of the test."""
+
+
+@pytest.fixture
+def crash_at(monkeypatch):
+    """Sets the number of changes to files, counted from 1, after or before which the process ends; counts them."""
+    state = SimpleNamespace(calls=0, at=0, after=False)
+
+    def wrapped(change):
+        def changed(*arguments, **options):
+            state.calls += 1
+            if state.calls == state.at and not state.after:
+                raise Crash
+            result = change(*arguments, **options)
+            if state.calls == state.at:
+                raise Crash
+            return result
+
+        return changed
+
+    names = {outputs: ["append", "sync", "replace_file", "write_atomically"], features_module: ["append", "sync"]}
+    names |= {run_module: ["save_state"], Path: ["unlink", "write_bytes"]}
+    for module, functions in names.items():
+        for name in functions:
+            monkeypatch.setattr(module, name, wrapped(getattr(module, name)))
+    return state
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, photos, tmp_path, monkeypatch, crash_at, suffix):
+    monkeypatch.setattr(run_module, "BLOCK", 12)
+    samples = open_source(str(photos))[:16]
+    samples[5] = replace(samples[5], read=lambda: b"")
+    make(f"whole{suffix}", samples=samples).run()
+    assert crash_at.calls > 15
+    for number in range(1, crash_at.calls + 1):
+        for after in (False, True):
+            crash_at.calls, crash_at.at, crash_at.after = 0, number, after
+            name = f"{number}-{after}{suffix}"
+            with pytest.raises(Crash):
+                make(name, samples=samples).run()
+            run = make(name, samples=samples)
+            if run.output.checkpoint.is_file() or not run.output.path.exists():  # as the command line decides
+                assert run.run(resume=True)
+            left = sorted(path.name for path in (tmp_path / "work").glob(f"{number}-{after}*"))
+            assert left in ([name, f"{name}.state"], [name, f"{name}.partial.jsonl", f"{name}.state"])
+            assert (tmp_path / "work" / name).read_bytes() == (tmp_path / "work" / f"whole{suffix}").read_bytes()
 
 
 def test_rows_after_the_last_checkpoint_are_done_again(make, tmp_path):
@@ -93,10 +153,111 @@ def test_rows_after_the_last_checkpoint_are_done_again(make, tmp_path):
     assert path.read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
+def test_features_after_the_last_checkpoint_are_encoded_again(make, tmp_path):
+    make("whole.csv").run()
+    calls = iter(range(1000))
+    make("cut.csv", stop=lambda: next(calls) >= 2).run()
+    kept = tmp_path / "work" / "cut.csv.features"
+    kept.write_bytes(kept.read_bytes() + b"torn")
+    make("cut.csv").run(resume=True)
+    assert (tmp_path / "work" / "cut.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
+    make("lost.csv", stop=lambda: True).run()
+    (tmp_path / "work" / "lost.csv.features").write_bytes(b"")
+    with pytest.raises(StateError, match=r"lost.csv.features is shorter than its checkpoint says"):
+        make("lost.csv").run(resume=True)
+
+
+def test_what_an_overwritten_run_has_left_is_removed(make, tmp_path, monkeypatch):
+    make("plain.csv", passes=1).run()
+    monkeypatch.setattr(run_module, "BLOCK", 16)
+    calls = iter(range(1000))
+    make("x.csv", stop=lambda: next(calls) >= 6).run()  # in the second pass
+    names = {path.name for path in (tmp_path / "work").glob("x.csv*")}
+    assert names == {"x.csv", "x.csv.checkpoint", "x.csv.features", "x.csv.second"}
+    make("x.csv", passes=1).run()
+    assert {path.name for path in (tmp_path / "work").glob("x.csv*")} == {"x.csv", "x.csv.state"}
+    assert (tmp_path / "work" / "x.csv").read_bytes() == (tmp_path / "work" / "plain.csv").read_bytes()
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("views", [1, 4])
+def test_the_second_pass_answers_from_everything_seen(make, encoder, photos, tmp_path, suffix, views):
+    samples = list(open_source(str(photos)))
+    samples[10] = replace(samples[10], name="broken.jpg", read=lambda: b"")
+    kept = []
+
+    def classifier():
+        return Classifier(LABELS, encoder, views=views, batch_size=8, cache=tmp_path / "cache")
+
+    online = classifier()
+    before = [each for batch in online.batches(samples, 2, "skip", keep=kept.append) for each in batch]
+    features = np.concatenate(kept)
+    assert (features.dtype, features.shape) == (np.float16, (39, encoder.dim) if views == 1 else (39, 4, encoder.dim))
+    logits = refine(online.adapter, features.astype(np.float32))
+    expected = [LABELS[c] for c in logits.argmax(axis=1)]
+    emitted = []
+    run = make(
+        f"out{suffix}", classifier=classifier(), samples=samples, emit=lambda rows, final: emitted.append((rows, final))
+    )
+    assert run.run()
+    rows = read_rows(tmp_path / "work" / f"out{suffix}")
+    assert rows[10]["error"] == "the file is empty"
+    assert not any(rows[10][name] for name in ("label", "online_label", "score", "online_score"))
+    answered = rows[:10] + rows[11:]
+    assert [row["label"] for row in answered] == expected
+    assert [row["online_label"] for row in rows if not row["error"]] == [
+        each.label for each in before if not each.error
+    ]
+    for row, each in zip(answered, (each for each in before if not each.error), strict=True):
+        assert float(row["online_score"]) == pytest.approx(each.score, abs=1e-6)
+        assert row["changed"] in ((True, "true") if row["label"] != row["zero_shot_label"] else (False, "false"))
+    assert run.summary.changed_online == sum(row["online_label"] != row["zero_shot_label"] for row in answered)
+    assert run.summary.changed_again == sum(row["online_label"] != row["label"] for row in answered)
+    first, second = ([each for rows, final in emitted if final is which for each in rows] for which in (False, True))
+    assert [each.index for each in first] == [each.index for each in second] == list(range(40))
+    assert [each.label for each in first] == [each.label for each in before]
+    assert [each.label for each in second] == [row["label"] or "" for row in rows]
+
+
+@pytest.mark.parametrize("change", ["passes", "freeze", "method"])
+def test_one_pass_where_there_is_nothing_to_add(make, encoder, tmp_path, change):
+    method = "zero-shot" if change == "method" else "tda"
+    classifier = Classifier(LABELS, encoder, method=method, batch_size=8, cache=tmp_path / "cache")
+    if change == "freeze":
+        classifier.freeze()
+    finals = []
+    run = make(
+        "out.csv",
+        classifier=classifier,
+        passes=1 if change == "passes" else 2,
+        emit=lambda rows, final: finals.append(final),
+    )
+    assert run.passes == 1
+    assert run.run()
+    assert finals == [True] * 5
+    rows = read_rows(tmp_path / "work" / "out.csv")
+    assert [row["label"] for row in rows] == [row["online_label"] for row in rows]
+    assert [row["score"] for row in rows] == [row["online_score"] for row in rows]
+
+
+def test_there_are_one_or_two_passes(make):
+    with pytest.raises(InputError, match="one or two passes, not 3"):
+        make("x.csv", passes=3)
+
+
+@pytest.mark.parametrize("readable", [0, 1])
+def test_the_smallest_folders(make, photos, tmp_path, readable):
+    samples = [replace(open_source(str(photos))[0], name="broken.jpg", read=lambda: b""), open_source(str(photos))[0]]
+    run = make("x.csv", samples=samples[: 1 + readable])
+    assert run.run()
+    assert (run.summary.answered, run.summary.unreadable, run.summary.passes) == (readable, 1, 2)
+    assert len(read_rows(tmp_path / "work" / "x.csv")) == 1 + readable
+
+
 def test_a_kill_before_the_first_row_is_no_finished_job(make, tmp_path, monkeypatch):
     make("whole.csv").run()
     run = make("early.csv")
-    monkeypatch.setattr(run.output, "open", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    monkeypatch.setattr(run.output, "open", lambda offset: (_ for _ in ()).throw(KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         run.run()
     for leftover in (None, "", "file,la"):  # no output yet, an empty one, a torn header
@@ -113,6 +274,8 @@ def test_another_job_is_not_continued(make, photos, tmp_path):
         make("x.csv", samples=open_source(str(photos))[:-1]).run(resume=True)
     with pytest.raises(InputError, match="its number of labels per row was different"):
         make("x.csv", top_k=1).run(resume=True)
+    with pytest.raises(InputError, match="its number of passes was different"):
+        make("x.csv", passes=1).run(resume=True)
     other = make("x.csv")
     other.classifier.remove_labels([LABELS[0]])
     with pytest.raises(StateError, match="3 classes against 2"):
@@ -135,7 +298,7 @@ def test_a_full_disk_loses_nothing(make, tmp_path, limit_file_size):
     make("whole.csv").run()
     path = tmp_path / "work" / "full.csv"
 
-    def fill(rows):
+    def fill(rows, final):
         if rows[-1].index == 15:
             run.checkpoint_every = 1e9  # the checkpoint of the first batch is the last one
             limit_file_size(path.stat().st_size + 300)  # a part of the third batch can be written
@@ -147,6 +310,42 @@ def test_a_full_disk_loses_nothing(make, tmp_path, limit_file_size):
     assert len(read_rows(path)) == 16
     make("full.csv").run(resume=True)
     assert path.read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
+
+
+def test_a_disk_that_is_too_small_for_the_features_loses_nothing(make, encoder, tmp_path, limit_file_size):
+    def options():
+        classifier = Classifier(LABELS, encoder, views=8, batch_size=64, cache=tmp_path / "cache")
+        return {"classifier": classifier, "checkpoint_every": 1e9}
+
+    make("whole.csv", **options()).run()
+
+    def fill(rows, final):
+        if rows[-1].index == 15:
+            limit_file_size((tmp_path / "work" / "full.csv.features").stat().st_size + 100)
+
+    with pytest.raises(
+        RunError, match=r"full.csv.features: File too large\. It keeps the features for the second pass"
+    ):
+        make("full.csv", emit=fill, **options()).run()
+    limit_file_size(-1)
+    make("full.csv", **options()).run(resume=True)
+    assert (tmp_path / "work" / "full.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
+
+
+def test_a_disk_that_is_full_in_the_second_pass_loses_nothing(make, tmp_path, limit_file_size, monkeypatch):
+    monkeypatch.setattr(run_module, "BLOCK", 16)
+    make("whole.csv").run()
+
+    def fill(rows, final):
+        if final:
+            limit_file_size((tmp_path / "work" / "full.csv.second").stat().st_size + 100)
+
+    with pytest.raises(RunError, match=r"full.csv: File too large\. The rows written so far are complete"):
+        make("full.csv", emit=fill).run()
+    limit_file_size(-1)
+    assert len(read_rows(tmp_path / "work" / "full.csv")) == 40  # the online answers
+    make("full.csv").run(resume=True)
+    assert (tmp_path / "work" / "full.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
@@ -192,11 +391,16 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
     predictions = []
     for i, (name, label, score, broken) in enumerate(drawn):
         top = (Answer(label, score), Answer("b", 0.25))
-        answered = Prediction(i, top, Answer("b", 0.5), 1.25, name=name)
+        answered = Prediction(i, top, Answer("b", 0.5), 1.25, name=name, online=Answer("c", 0.75))
         predictions.append(Prediction(i, name=name, error=label) if broken else answered)
     output = ResultFile(path, top_k=2)
     output.open()
     output.write(predictions)
+    rounded = [
+        replace(each, top=tuple(Answer(answer.label, round(answer.score, 6)) for answer in each.top))
+        for each in predictions
+    ]
+    assert list(output.read()) == rounded
     output.finish()
     assert list(path.parent.iterdir()) == [path]
     for row, prediction in zip(read_rows(path), predictions, strict=True):
@@ -210,6 +414,7 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
         second = row["predictions"][1] if "predictions" in row else {"label": row["label_2"], "score": row["score_2"]}
         assert (second["label"], float(second["score"])) == ("b", 0.25)
         assert (row["zero_shot_label"], float(row["zero_shot_score"]), float(row["entropy"])) == ("b", 0.5, 1.25)
+        assert (row["online_label"], float(row["online_score"])) == ("c", 0.75)
         assert row["changed"] in ((True, "true") if prediction.changed else (False, "false"))
 
 
@@ -233,9 +438,19 @@ def test_other_views_are_not_continued(make, encoder, tmp_path):
     assert (tmp_path / "work" / "x.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
-def test_stopped_without_an_output_the_state_is_kept(make, tmp_path):
-    run = make("x.csv", output=None, stop=lambda: True)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_stopped_without_an_output_the_state_is_kept(make, tmp_path, passes):
+    final = []
+    run = make(
+        "x.csv",
+        output=None,
+        passes=passes,
+        stop=lambda: True,
+        emit=lambda rows, last: final.extend(rows if last else []),
+    )
     assert run.run() is False
+    assert [each.index for each in final] == list(range(8))  # what was seen has its final answer
+    assert run.summary.passes == passes
     assert load_state(tmp_path / "work" / "x.csv.state").samples_seen == 8
     assert sorted(path.name for path in (tmp_path / "work").iterdir()) == ["x.csv.state"]
 

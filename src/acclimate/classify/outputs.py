@@ -1,23 +1,25 @@
 """Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times."""
 
+import csv
 import io
 import json
-import os
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import InputError, MissingExtraError, StateError
-from acclimate.files import write_atomically, writing
-from acclimate.predict import Prediction
+from acclimate.errors import InputError, MissingExtraError
+from acclimate.files import append, cut_back, replace_file, sync, write_atomically, writing
+from acclimate.predict import Answer, Prediction
 
 # What every format holds. The best labels are added: in csv as label_2, score_2, ..., elsewhere as `predictions`.
 COLUMNS: dict[str, type] = {
     "file": str,
     "label": str,
     "score": float,
+    "online_label": str,
+    "online_score": float,
     "zero_shot_label": str,
     "zero_shot_score": float,
     "changed": bool,
@@ -39,6 +41,8 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
     if prediction.error is None:
         record |= {
             **answers[0],
+            "online_label": prediction.online.label,
+            "online_score": round(prediction.online.score, 6),
             "zero_shot_label": prediction.zero_shot.label,
             "zero_shot_score": round(prediction.zero_shot.score, 6),
             "changed": prediction.changed,
@@ -47,10 +51,30 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
     return record | {"predictions": answers}
 
 
+def from_record(record: Mapping[str, Any]) -> Prediction:
+    """The prediction that `to_record` was called on, as far as it is written; numbers may be given as text."""
+    index, name = int(record["index"]), record["file"]
+    if record["error"]:
+        return Prediction(index, name=name, error=record["error"])
+    top = tuple(Answer(each["label"], float(each["score"])) for each in record["predictions"])
+    online, zero_shot = (
+        Answer(record[f"{kind}_label"], float(record[f"{kind}_score"])) for kind in ("online", "zero_shot")
+    )
+    return Prediction(index, top, zero_shot, float(record["entropy"]), name=name, online=online)
+
+
 def csv_columns(top_k: int) -> list[str]:
     """The columns of csv results: the label and score of each rank follow the file."""
     more = [f"{column}_{rank}" for rank in range(2, top_k + 1) for column in ("label", "score")]
     return ["file", "label", "score", *more, *(name for name in COLUMNS if name not in ("file", "label", "score"))]
+
+
+def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+    """The records of csv results, numbers as text."""
+    for row in csv.DictReader(lines):
+        ranks = [name.removeprefix("label") for name in row if name == "label" or name.startswith("label_")]
+        answers = [{"label": row[f"label{rank}"], "score": row[f"score{rank}"]} for rank in ranks]
+        yield row | {"predictions": [answer for answer in answers if answer["label"]]}
 
 
 def csv_lines(predictions: Iterable[Prediction], columns: Sequence[str]) -> str:
@@ -71,7 +95,8 @@ def json_lines(predictions: Iterable[Prediction]) -> str:
 class ResultFile:
     """A csv, jsonl or parquet file with `top_k` labels per row; parquet is made at the end, from a file of JSON lines.
 
-    The file is open only while it is written to.
+    The file is open only while it is written to. All lines can be written a second time, to `again`; `finish` puts them
+    in the place of the first ones.
     """
 
     def __init__(self, path: Path, top_k: int) -> None:
@@ -83,40 +108,47 @@ class ResultFile:
         self.path = path
         self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix == ".parquet" else path
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
+        self.features = path.with_name(f"{path.name}.features")  # exists until a second pass is complete
         self._columns = csv_columns(top_k) if suffix == ".csv" else []
 
+    @property
+    def again(self) -> "ResultFile":
+        """Where the lines are written the second time."""
+        other = copy(self)
+        other.lines = self.path.with_name(f"{self.path.name}.second")
+        return other
+
     def open(self, offset: int = 0) -> None:
-        """Begin a new file, or cut the file back to `offset` bytes."""
-        if offset and (not self.lines.is_file() or self.lines.stat().st_size < offset):
-            raise StateError(f"{self.lines} is shorter than its checkpoint says; remove both and start again.")
+        """Begin a new file, without what another run may have left, or cut the file back to `offset` bytes."""
         with writing(self.path, hint=HINT):
             if offset:
-                os.truncate(self.lines, offset)
+                cut_back(self.lines, offset)
             else:
+                self.again.lines.unlink(missing_ok=True)
                 self.lines.write_bytes(f"{','.join(self._columns)}\n".encode() if self._columns else b"")
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
         text = csv_lines(predictions, self._columns) if self._columns else json_lines(predictions)
-        content = memoryview(text.encode())
-        with writing(self.path, hint=HINT), open(self.lines, "r+b", buffering=0) as file:
-            end = file.seek(0, os.SEEK_END)
-            try:
-                while content:
-                    content = content[file.write(content) or 0 :]
-            except OSError:
-                with suppress(OSError):
-                    file.truncate(end)  # no part of a line stays
-                raise
+        with writing(self.path, hint=HINT):
+            append(self.lines, text.encode())
+
+    def read(self) -> Iterator[Prediction]:
+        """The predictions that were written, as far as the columns hold them, one by one."""
+        with open(self.lines, encoding="utf-8", newline="") as file:
+            yield from map(from_record, csv_records(file) if self._columns else map(json.loads, file))
 
     def sync(self) -> int:
         """Make the lines durable; returns the size of the file."""
-        with writing(self.path, hint=HINT), open(self.lines, "r+b") as file:
-            os.fsync(file.fileno())
-            return file.seek(0, os.SEEK_END)
+        with writing(self.path, hint=HINT):
+            return sync(self.lines)
 
     def finish(self) -> None:
         """Complete the file, and remove the checkpoint."""
+        if self.again.lines.exists():
+            with writing(self.path, hint=HINT):
+                replace_file(self.again.lines, self.lines)
+        self.features.unlink(missing_ok=True)
         self.sync()
         if self.lines != self.path:
             with writing(self.path, hint=HINT):

@@ -43,6 +43,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         labels=count(len(order), "label"),
         share=_percent(summary.changed / max(1, summary.answered)),
         changed=count(summary.changed, "answer"),
+        passes=_passes(summary),
         unreadable_count=count(summary.unreadable, "image"),
         answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
@@ -55,6 +56,16 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
+
+
+def _passes(summary: Summary) -> str:
+    """Which answers are shown, and how they came about."""
+    if summary.passes == 1:
+        return "Each image was answered once, when it came."
+    online, again = count(summary.changed_online, "answer"), count(summary.changed_again, "online answer")
+    text = "Each image was answered online, when it came, and once more in a second pass, from everything seen."
+    text += f" Online, adapting changed {online}; the second pass changed {again}."
+    return f"{text} Where nothing else is said, answers are those of the second pass."
 
 
 def _pictures(samples: Sequence[Sample]) -> Picture:
@@ -93,12 +104,16 @@ def _most_changed(summary: Summary, picture: Picture) -> str:
         file = f'<div class="file name">{_text(record["file"])}</div>'
         old = answer.format("old", _text(record["zero_shot_label"]), record["zero_shot_score"])
         new = answer.format("new", _text(record["label"]), record["score"])
+        if record["online_label"] != record["label"]:
+            old += answer.format("old", f"online: {_text(record['online_label'])}", record["online_score"])
         cards.append(f'<li class="change">{picture(record["index"])}<div>{file}{old}{new}</div></li>')
     if not cards:
         return "<p>No answer changed.</p>"
     many = "All" if len(cards) == summary.changed else f"{len(cards)} of the {summary.changed:,}"
     text = f"{many} changed answers; those with the most confident answers before and after come first. The "
     text += "zero-shot answer is grey, the adapted one bold, each with its probability."
+    if summary.passes == 2:
+        text += " Where the second pass changed the online answer, that is shown between them."
     return f'<p>{text}</p><ul class="cards">{"".join(cards)}</ul>'
 
 
@@ -134,9 +149,14 @@ def _confidence(summary: Summary) -> str:
 
 def _stream(summary: Summary) -> str:
     sizes = [summary.bin_width] * (summary.answered // summary.bin_width) or [summary.answered]  # full bins, or one
-    shares = [changed / size for changed, size in zip(summary.stream, sizes, strict=False)]
+    bins = {"after": summary.stream}
+    legend = ""
+    if summary.passes == 2:
+        bins = {"before": summary.stream_online, "after": summary.stream}
+        legend = '<p class="legend"><span>online</span><span class="new">second pass</span></p>'
+    shares = {kind: [number / size for number, size in zip(each, sizes, strict=False)] for kind, each in bins.items()}
     caption = f"images classified, {sizes[0]:,} per bar; height: share of changed answers"
-    return _chart({"after": shares}, ("0", f"{sum(sizes):,}"), caption)
+    return legend + _chart(shares, ("0", f"{sum(sizes):,}"), caption)
 
 
 def _chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: str) -> str:

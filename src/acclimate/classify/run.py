@@ -1,23 +1,33 @@
 """The run: classify images in order, write predictions as they come, save checkpoints, stop and resume.
 
-A checkpoint is the state of the adapter and the length of the results at one moment. To resume, the results are cut
+Where a second pass follows, the features of the images are kept in a file. When all images have been seen, each is
+answered again from everything learnt, the results are written a second time, and the new ones replace the old.
+
+A checkpoint is the state of the adapter and the length of results and features at one moment. To resume, both are cut
 back to that length and the run continues from there. Batches begin at the same images, so the results end with the
-same bytes as those of a run that was never stopped.
+same bytes as those of a run that was never stopped. A checkpoint whose summary counts two passes says that all results
+of the second pass are there, whether or not they have replaced the first ones.
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import monotonic
 
 from acclimate.classifier import Classifier, OnError
+from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.methods import load_with_notes, save_state
-from acclimate.predict import Prediction
+from acclimate.predict import Prediction, answer_again
 from acclimate.sources.base import Sample, source_fingerprint
+
+BLOCK = 1024  # results of the second pass written at a time
+Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
 
 
 @dataclass(kw_only=True)
@@ -27,14 +37,18 @@ class Classification:
     classifier: Classifier  # answers, and learns unless it is frozen
     samples: Sequence[Sample]  # the images, in order
     output: ResultFile | None = None  # where predictions are written; a run without it cannot be resumed
-    emit: Callable[[Sequence[Prediction]], None] = lambda predictions: None  # called with every batch
+    emit: Emit = lambda predictions, final: None  # called with every batch, and again with those of the second pass
     top_k: int = 3  # labels per prediction
+    passes: int = 2  # 2 to answer all images again at the end; a classifier that does not learn needs only one
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
     state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
     checkpoint_every: float = 10.0  # seconds between two checkpoints
     stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
 
     def __post_init__(self) -> None:
+        if self.passes not in (1, 2):
+            raise InputError(f"there are one or two passes, not {self.passes}.")
+        self.passes = self.passes if self.classifier.learns else 1
         self.summary = Summary()
         self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
         # What must be the same to resume; the method, its settings and the labels are checked with the state.
@@ -43,57 +57,102 @@ class Classification:
             "batch size": self.classifier.batch_size,
             "number of views": self.classifier.views,
             "number of labels per row": self.top_k,
+            "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,
         }
 
     def run(self, resume: bool = False) -> bool:
-        """Classify all images, or those that a stopped run has left; returns False if this run was stopped."""
-        if self.output is not None:
-            self._open(self.output, resume)
-        saved, start = monotonic(), self.summary.images
-        batches = self.classifier.batches(
-            self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id
-        )
-        try:
-            with closing(batches):
-                for batch in batches:
-                    if self.output is not None:
-                        self.output.write(batch)
-                    for prediction in batch:
-                        self.summary.add(prediction)
-                    self.emit(batch)
-                    if self.stop():
-                        break
-                    if monotonic() - saved >= self.checkpoint_every:
-                        self._save_checkpoint()
-                        saved = monotonic()
-        except ImageError as error:
-            self._save_checkpoint()
-            raise RunError(f"{error}.") from error
-        finished = self.summary.images == len(self.samples)
+        """Classify all images, or those that a stopped run has left; returns False if this run was stopped.
+
+        A run that is stopped and has no output to continue with answers once more what it has seen.
+        """
+        if self.passes == 1:
+            return self._run(self.output, None, resume)
+        with TemporaryDirectory(prefix="acclimate-") if self.output is None else nullcontext("") as folder:
+            rows = self.output or ResultFile(Path(folder, "rows.jsonl"), self.top_k)
+            views = (self.classifier.views,) if self.classifier.views > 1 else ()
+            return self._run(rows, FeatureFile(rows.features, (*views, self.classifier.head.dim)), resume)
+
+    def _run(self, rows: ResultFile | None, features: FeatureFile | None, resume: bool) -> bool:
+        if rows is not None:
+            self._open(rows, features, resume)
+        finished = self.summary.passes == 2  # if it was stopped after its second pass
         if not finished:
-            self._save_checkpoint()
+            finished = self._first_pass(rows, features)
+            if rows is not None and features is not None and (finished or self.output is None):
+                finished = self._second_pass(rows, features) and finished
         if self.state is not None and (finished or self.output is None):  # otherwise the checkpoint holds the state
             save_state(self.classifier.adapter, self.state)
         if finished and self.output is not None:
             self.output.finish()
         return finished
 
-    def _save_checkpoint(self, first: bool = False) -> None:
-        if self.output is not None:
-            notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
-            notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
-            save_state(self.classifier.adapter, self.output.checkpoint, notes)
+    def _first_pass(self, rows: ResultFile | None, features: FeatureFile | None) -> bool:
+        """Answer the images as they come; returns False if it was stopped before the last one."""
+        saved, start = monotonic(), self.summary.images
+        keep = None if features is None else features.write
+        batches = self.classifier.batches(
+            self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id, keep=keep
+        )
+        try:
+            with closing(batches):
+                for batch in batches:
+                    if rows is not None:
+                        rows.write(batch)
+                    for prediction in batch:
+                        self.summary.add(prediction)
+                    self.emit(batch, features is None)
+                    if self.stop():
+                        break
+                    if monotonic() - saved >= self.checkpoint_every:
+                        self._save_checkpoint(features)
+                        saved = monotonic()
+        except ImageError as error:
+            self._save_checkpoint(features)
+            raise RunError(f"{error}.") from error
+        finished = self.summary.images == len(self.samples)
+        if not finished or features is not None:
+            self._save_checkpoint(features)
+        return finished
 
-    def _open(self, output: ResultFile, resume: bool) -> None:
-        if not (resume and output.checkpoint.is_file()):
-            self._save_checkpoint(first=True)  # before the file, so that results without a checkpoint are complete
-            output.open()
+    def _second_pass(self, rows: ResultFile, features: FeatureFile) -> bool:
+        """Answer all images again and write the rows anew; returns False if it was stopped, which needs an output."""
+        again, summary = rows.again, Summary(passes=2)
+        again.open()
+        refined = answer_again(self.classifier.adapter, features.read(), rows.read(), self.top_k)
+        while block := list(islice(refined, BLOCK)):
+            if self.output is not None and self.stop():
+                return False
+            again.write(block)
+            for prediction in block:
+                summary.add(prediction)
+            self.emit(block, True)
+        again.sync()
+        self.summary = summary
+        self._save_checkpoint(features)
+        return True
+
+    def _save_checkpoint(self, features: FeatureFile | None, first: bool = False) -> None:
+        if self.output is None:
             return
-        adapter, notes = load_with_notes(output.checkpoint, like=self.classifier.adapter)
-        for name, value in self._identity.items():
-            if notes["identity"].get(name) != value:
-                raise InputError(f"cannot resume {output.path}: its {name} was different; start again.")
-        self.classifier.adapter, self.first_id = adapter, notes["first_id"]
-        self.summary = Summary.from_json(notes["summary"])
-        output.open(notes["offset"])
+        if features is not None and not first:
+            features.sync()
+        notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
+        notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
+        save_state(self.classifier.adapter, self.output.checkpoint, notes)
+
+    def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> None:
+        offset = 0
+        if resume and rows.checkpoint.is_file():
+            adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
+            for name, value in self._identity.items():
+                if notes["identity"].get(name) != value:
+                    raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
+            self.classifier.adapter, self.first_id, offset = adapter, notes["first_id"], notes["offset"]
+            self.summary = Summary.from_json(notes["summary"])
+        else:
+            self._save_checkpoint(features, first=True)  # before the rows: without a checkpoint, they are complete
+        if self.summary.passes == 1:  # otherwise all is written
+            rows.open(offset)
+            if features is not None:
+                features.open(self.summary.answered)

@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,14 +21,18 @@ class Summary:
     """Counts over the predictions of a run; the same predictions in the same order give the same summary."""
 
     images: int = 0
+    passes: int = 1  # after which the answers are final
     reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
-    changed: int = 0  # answers that adapting changed
+    changed: int = 0  # final answers that differ from zero-shot
+    changed_online: int = 0  # answers that differed from zero-shot when the image came
+    changed_again: int = 0  # final answers that differ from those given when the image came
     before: Counter[str] = field(default_factory=Counter)  # zero-shot answers by label
     after: Counter[str] = field(default_factory=Counter)  # adapted answers by label
     before_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # zero-shot scores in equal bins from 0 to 1
     after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
     bin_width: int = 50  # answers in a bin of the stream; in fewer, the share of changes would be chance
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
+    stream_online: list[int] = field(default_factory=list)  # the same for the answers given when the image came
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see PAIRS
     most_changed: list[list[Any]] = field(default_factory=list)  # heap of [rise of the score, minus position, record]
 
@@ -49,7 +53,10 @@ class Summary:
             self.reasons += [[prediction.name, prediction.error]] if len(self.reasons) < REASONS else []
             return
         zero_shot = prediction.zero_shot
-        self._extend_stream(prediction.changed)
+        changed_online = prediction.online.label != zero_shot.label
+        self.changed_online += changed_online
+        self.changed_again += prediction.online.label != prediction.label
+        self._extend_stream(prediction.changed, changed_online)
         before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
         for labels, bins, answer in (before, after):
             labels[answer.label] += 1
@@ -77,10 +84,17 @@ class Summary:
         counts = {name: Counter(content[name]) for name in ("before", "after")}
         return cls(**{**content, **counts, "pairs": pairs})
 
-    def _extend_stream(self, changed: bool) -> None:
+    def _extend_stream(self, changed: bool, changed_online: bool) -> None:
         if self.answered == len(self.stream) * self.bin_width:
             if len(self.stream) == POINTS:
-                self.stream = [a + b for a, b in zip(self.stream[::2], self.stream[1::2], strict=True)]
+                self.stream, self.stream_online = map(_halved, (self.stream, self.stream_online))
                 self.bin_width *= 2
             self.stream.append(0)
+            self.stream_online.append(0)
         self.stream[-1] += changed
+        self.stream_online[-1] += changed_online
+
+
+def _halved(bins: Sequence[int]) -> list[int]:
+    """Two bins become one."""
+    return [a + b for a, b in zip(bins[::2], bins[1::2], strict=True)]

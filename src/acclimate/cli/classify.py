@@ -14,6 +14,7 @@ from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, RunError
 
 if TYPE_CHECKING:
+    from acclimate.classify.run import Emit
     from acclimate.predict import Prediction
 
 
@@ -28,6 +29,10 @@ def classify(
     views: options.Views = 1,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
     order: options.Order = "path",
+    passes: Annotated[
+        int,
+        typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
+    ] = 2,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
@@ -44,7 +49,8 @@ def classify(
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
 
-    Prints a table on a terminal and csv in a pipe; rows are written as they come.
+    Every image is answered as it comes, and once more at the end from everything seen. Prints a table on a terminal and
+    csv in a pipe, where rows follow when their answers are final.
     """
     import platform
 
@@ -91,6 +97,7 @@ def classify(
             output=output,
             emit=show,
             top_k=top_k,
+            passes=passes,
             on_error="raise" if on_error == "fail" else "skip",
             state=None if freeze else state,
             checkpoint_every=checkpoint_every,
@@ -100,25 +107,33 @@ def classify(
     summary = run.summary
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
-        typer.echo(f"stopped after {summary.images} of {len(samples)} images{how}.", err=True)
+        where = f"after {summary.images} of {len(samples)} images"
+        where = "in the second pass" if summary.images == len(samples) else where
+        typer.echo(f"stopped {where}{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
-        shown = {"source": source, "order": order, "model": model, "views per image": views, "method": method}
+        shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown |= {"passes": run.passes, "method": method}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, source, shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
     images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
-    counts = f"{images} classified{unreadable}, {answers} changed by adapting"
+    again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
+    counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
     if not summary.answered:
         raise RunError(f"none of the {len(samples)} images could be read.")
 
 
 @contextmanager
-def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Callable[[Sequence[Prediction]], None]]":
-    """Print predictions as they come, in a pipe as csv, unless `columns` is None; and show progress on stderr."""
+def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
+    """Print predictions unless `columns` is None, and show progress on stderr.
+
+    In a pipe they are csv, and printed when they are final. People see every answer as it comes, and those that the
+    second pass changes once more.
+    """
     from acclimate.classify.outputs import csv_lines
 
     for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
@@ -126,11 +141,17 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Callable[[S
         typer.echo(",".join(columns))
     with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
 
-        def show(predictions: "Sequence[Prediction]") -> None:
+        def show(predictions: "Sequence[Prediction]", final: bool) -> None:
             nonlocal done, changed
-            if columns is not None:
-                rows = "".join(map(_line, predictions)) if for_people else csv_lines(predictions, columns)
-                typer.echo(rows, nl=False)
+            again = predictions[0].index < done
+            if for_people:
+                shown = [each for each in predictions if not again or each.label != each.online.label]
+                typer.echo("".join(map(_line, shown)), nl=False)
+            elif columns is not None and final:
+                typer.echo(csv_lines(predictions, columns), nl=False)
+            if again:
+                advance(0, "second pass")
+                return
             changed += sum(each.changed for each in predictions)
             advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
             done = predictions[-1].index + 1
@@ -141,9 +162,12 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Callable[[S
 def _line(prediction: "Prediction") -> str:
     if prediction.error is not None:
         return f"{prediction.name}  could not be read: {prediction.error}\n"
-    old = prediction.zero_shot
-    was = f"  (zero-shot: {old.label} {100 * old.score:.1f} %)" if prediction.changed else ""
-    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{was}\n"
+    other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
+    were = [
+        f"{who}: {was.label} {100 * was.score:.1f} %" for who, was in other.items() if was.label != prediction.label
+    ]
+    note = f"  ({', '.join(were)})" if were else ""
+    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{note}\n"
 
 
 @contextmanager
