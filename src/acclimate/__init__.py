@@ -22,6 +22,7 @@ _MODULES = {
         "TDA",
         "BoostAdapter",
         "FreeTTA",
+        "Halves",
         "OnZeta",
         "Prior",
         "Zero",

@@ -143,14 +143,14 @@ def memory_is_bounded(trial: Trial) -> None:
 
 
 def union_merge_is_exact(trial: Trial) -> None:
-    """Merging is commutative, associative and idempotent to the bit, and shards merge to the state of the stream."""
+    """Merging is commutative, associative and idempotent to the bit."""
     a, b = _check_merge(trial, _assert_same_learning)
     _assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
     _assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
 
 
 def sum_merge_counts_once(trial: Trial) -> None:
-    """Merging is a sum up to rounding, shards merge to the state of the stream, and an origin cannot count twice."""
+    """Merging is a sum up to rounding, and an origin cannot count twice."""
     a, b = _check_merge(trial, _assert_similar_state)
     for twice in ([a, a], [merge_states([a, b]), b]):
         try:
@@ -158,6 +158,13 @@ def sum_merge_counts_once(trial: Trial) -> None:
         except InputError:
             continue
         raise AssertionError("an origin that was merged twice counted twice")
+
+
+def shards_merge_to_the_stream(trial: Trial) -> None:
+    """The states of the parts of a stream merge to the state of the stream."""
+    whole = trial.adapter()
+    whole.step(trial.features, ids=np.arange(180))
+    _assert_similar_state(merge_states(_shards(trial)), merge_states([whole]), "merging shards")
 
 
 def first_sample_works(trial: Trial) -> None:
@@ -232,6 +239,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     memory_is_bounded,
     union_merge_is_exact,
     sum_merge_counts_once,
+    shards_merge_to_the_stream,
     first_sample_works,
     one_class_works,
     frozen_never_changes,
@@ -248,6 +256,10 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter]) -> str | None:
         return f"its merge rule is {method.merges}"
     if law is sum_merge_counts_once and method.merges != "sum":
         return f"its merge rule is {method.merges}"
+    if law is shards_merge_to_the_stream and method.merges is None:
+        return "it cannot merge"
+    if law is shards_merge_to_the_stream and method.self_taught:
+        return "it learns from its own answers, which are those of a shard"
     if law is episodic_answers_stand_alone and method.kind != "episodic":
         return f"it is {method.kind}"
     found = getattr(sys.modules.get(method.__module__), method.__name__, None)
@@ -293,18 +305,22 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
 
 def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) -> tuple[Adapter, Adapter]:
     """What both merge rules promise of three shards of a stream; two of the shards."""
-    merge, whole = merge_states, trial.adapter()
-    whole.step(trial.features, ids=np.arange(180))
+    merge, (a, b, c) = merge_states, _shards(trial)
+    same(merge([a, b]), merge([b, a]), "merging is not commutative")
+    same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
+    merged = merge([a, b, c])
+    assert merged.samples_seen == len(trial.features), "the samples of the shards do not add up"
+    _assert_finite(merged.step(trial.features), (180, 6))
+    return a, b
+
+
+def _shards(trial: Trial) -> list[Adapter]:
+    """Adapters of three parts of the stream."""
     shards = []
     for name, part in (("a", slice(0, 50)), ("b", slice(50, 110)), ("c", slice(110, 180))):
         shards.append(trial.adapter(origin=name))
         shards[-1].step(trial.features[part], ids=np.arange(180)[part])
-    a, b, c = shards
-    same(merge([a, b]), merge([b, a]), "merging is not commutative")
-    same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
-    assert merge(shards).samples_seen == whole.samples_seen, "the samples of the shards do not add up"
-    _assert_similar_state(merge(shards), merge([whole]), "merging shards")
-    return a, b
+    return shards
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:

@@ -12,7 +12,7 @@ import typer
 from acclimate.errors import InputError, reason
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
-DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "tda"
+DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable."
 

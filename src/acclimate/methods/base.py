@@ -22,7 +22,7 @@ from acclimate.methods.state import Dump, Entry, MergeRule, State
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-DEFAULT_METHOD = "tda"
+DEFAULT_METHOD = "halves"
 Ids = Sequence[int] | HostArray
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -73,6 +73,7 @@ class Adapter(ABC):
         kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
             to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
+        self_taught: whether it learns from its own answers, so that what it learns depends on the order of samples.
         needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
@@ -99,6 +100,7 @@ class Adapter(ABC):
     summary: ClassVar[str]
     kind: ClassVar[Literal["online", "episodic", "few-shot"]] = "online"
     merges: ClassVar[MergeRule | None] = None
+    self_taught: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
 
     head: Head
@@ -246,10 +248,10 @@ class Adapter(ABC):
             (b, K) logits of b samples at a time, in order, where the head lives.
         """
         final = deepcopy(self)
-        final.settle()
-        yield from final.answers(features)
+        final.settle(fade=False)
+        yield from final.answer_all(features)
 
-    def answers(self, features: Array) -> Iterator[Array]:
+    def answer_all(self, features: Array) -> Iterator[Array]:
         """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
         for start, evidence in self.observed(features):
             yield self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
@@ -260,10 +262,10 @@ class Adapter(ABC):
         for start in range(0, features.shape[0], size):
             yield start, self.head.observe(features[start : start + size])
 
-    def settle(self) -> None:
-        """Let everything that was learnt count from now on."""
+    def settle(self, fade: bool = True) -> None:
+        """Let everything that was learnt count from now on; without `fade`, what is older keeps its weight."""
         for part in self.parts.values():
-            part.settle()
+            part.settle(fade)
         self.derive()
 
     def freeze(self) -> None:

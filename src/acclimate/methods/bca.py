@@ -57,8 +57,9 @@ class BCA(Adapter):
         """Declare the displacements of prototypes and priors from their start, and the numbers of updates."""
         if self.prototype_weight <= 0 or self.prior_weight <= 0:
             raise InputError("prototype_weight and prior_weight must be above 0.")
-        axes = {"moved": (CLASSES, DIM), "moves": (CLASSES,), "priors": (CLASSES, CLASSES), "updates": (CLASSES,)}
-        self.tensors = self.declare("tensors", Tensors(self.head, **axes))
+        by_class = (CLASSES,)
+        tensors = Tensors(self.head, moved=(CLASSES, DIM), moves=by_class, priors=(CLASSES, CLASSES), updates=by_class)
+        self.tensors = self.declare("tensors", tensors)
 
     def derive(self) -> None:
         """Compute the prototypes (K, d)."""

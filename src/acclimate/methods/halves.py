@@ -22,6 +22,17 @@ HALVES = ("even", "odd")
 CHECKED = 4096  # samples of a finished stream on which agreement and confidence are measured
 
 
+Range = tuple[float, float]
+
+
+class Pace(NamedTuple):
+    """When parameters change."""
+
+    block: int  # positions of changes are multiples of it
+    every: int  # one sample in so many is measured
+    growth: float  # from one change to the next
+
+
 class Scorer(NamedTuple):
     """The Gaussian classifier of the whole stream, or of one half of it."""
 
@@ -77,36 +88,30 @@ class Halves(Adapter):
     name = "halves"
     summary = "zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree"
     merges = "sum"
+    self_taught = True
 
     few_classes: bool = False
     rounds: int = 2
 
-    # One set for all data; docs/own_method.md has the reason for each, and what it costs to do without it.
+    # One set for all data. docs/own_method.md has the reason for each, and what it costs to do without it.
     ANCHOR: ClassVar[float] = 2.0  # samples that the text counts for in the mean of a class
-    SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance, of a long stream
-    KNOWN: ClassVar[float] = 0.6  # a class with this fraction of its fair share of the samples is known
-    WEIGHT: ClassVar[float] = 2.5  # of a head that errs as often as zero-shot
+    SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance of a long stream
+    KNOWN: ClassVar[float] = 0.6  # a class with this fraction of a fair share of the samples is known
+    WEIGHT: ClassVar[float] = 6.0  # of a head that errs as often as zero-shot
     RATE: ClassVar[float] = 5.0  # how fast the weight grows with the errors that the head spares
-    LIMIT: ClassVar[float] = 6.0  # largest weight
-    SHARED: ClassVar[float] = 0.08  # errors that both halves make, which agreement cannot see
-    PRESENT: ClassVar[tuple[float, float]] = (
-        0.5,
-        0.7,
-    )  # fraction of classes shown: the head is closed below, open above
-    RUNS: ClassVar[tuple[float, float]] = (0.2, 0.5)  # excess of equal neighbours: the head is open below, closed above
-    SURE: ClassVar[tuple[float, float]] = (0.33, 0.4)  # entropy / log K: zero-shot is sure below, unsure above
-    EVEN: ClassVar[tuple[float, float]] = (
-        0.6,
-        0.9,
-    )  # effective classes / K: shares count fully below, not at all above
-    TRUST: ClassVar[tuple[float, float]] = (
-        0.5,
-        0.8,
-    )  # how often the halves side with zero-shot: its shares are trusted
-    SHARES: ClassVar[float] = 3.0  # weight of the class shares in the head
+    LIMIT: ClassVar[float] = 8.0  # largest weight
+    SHARED: ClassVar[float] = 0.09  # errors that both halves make, which agreement cannot see
+    DOUBT: ClassVar[float] = 1.0  # standard errors of the agreement that may be luck
+    PRESENT: ClassVar[Range] = (0.5, 0.7)  # fraction of the classes shown: below, the head is silent
+    RUNS: ClassVar[Range] = (0.2, 0.5)  # excess of neighbours of one class: above, the head is silent
+    SURE: ClassVar[Range] = (0.33, 0.4)  # zero-shot's entropy / log K: below, few classes shown are few classes present
+    EVEN: ClassVar[Range] = (0.6, 0.9)  # effective classes / K: above, shares are even and count for nothing
+    TRUST: ClassVar[Range] = (0.5, 0.8)  # how often the halves side with zero-shot: below, its shares are not believed
+    SHARES: ClassVar[float] = 3.0  # weight of the classes' shares in the head
     LABELS: ClassVar[float] = 0.5  # share of the adapted answer in a soft label; the rest is zero-shot's
     KEEP: ClassVar[float] = 0.5  # how much of older measurements remains at each change
-    FEW, MANY = (64, 1, 1.25), (256, 8, 2.0)  # block, one sample in how many is measured, growth: to 256 classes, above
+    # Up to 256 classes and above: the block, one sample in how many is measured, and the growth from change to change.
+    PACES: ClassVar[tuple[Pace, Pace]] = (Pace(32, 1, 1.25), Pace(128, 8, 2.0))
 
     def setup(self) -> None:
         """Declare TDA's caches, the sums behind the head, what the stream shows, and the measurements."""
@@ -115,20 +120,29 @@ class Halves(Adapter):
         self.tda = TDA(self.head)
         for name, part in self.tda.parts.items():
             self.declare(name, part)
-        counts = {f"{half}_counts": (CLASSES,) for half in HALVES}
-        features = {f"{half}_features": (CLASSES, DIM) for half in HALVES}
-        head, moments = self.head, {"features": (DIM,), "outer": (DIM, DIM)}
-        self.sums = self.declare("sums", Sums(head, dtype=None, **counts, **features, **moments))
-        shown = {"samples": (1,), "shares": (CLASSES,), "sharp": (CLASSES,), "entropy": (1,), "equal": (1,)}
-        self.shown = self.declare("shown", Sums(head, **shown, last=(CLASSES,)))
-        measured = {"samples": (1,), "halves": (1,), "zero_shot": (1,), "losses": (len(TAUS),)}
-        self.agreement = self.declare("agreement", Sums(head, keep=self.KEEP, **measured))
-        measured = {"samples": (1,), "zero_shot": (1,), "answer": (len(BETAS),)}
-        self.confidence = self.declare("confidence", Sums(head, keep=self.KEEP, **measured))
+        sums = Sums(
+            self.head,
+            dtype=None,
+            even_counts=(CLASSES,),
+            odd_counts=(CLASSES,),
+            even_features=(CLASSES, DIM),
+            odd_features=(CLASSES, DIM),
+            features=(DIM,),
+            outer=(DIM, DIM),
+        )
+        shown = Sums(
+            self.head, samples=(1,), shares=(CLASSES,), sharp=(CLASSES,), entropy=(1,), equal=(1,), last=(CLASSES,)
+        )
+        losses, reached, keep = (len(TAUS),), (len(BETAS),), self.KEEP
+        agreement = Sums(self.head, keep=keep, samples=(1,), halves=(1,), zero_shot=(1,), squares=(1,), losses=losses)
+        confidence = Sums(self.head, keep=keep, samples=(1,), zero_shot=(1,), answer=reached)
+        self.sums, self.shown = self.declare("sums", sums), self.declare("shown", shown)
+        self.agreement = self.declare("agreement", agreement)
+        self.confidence = self.declare("confidence", confidence)
 
     def settles_at(self, seen: int) -> int:
-        """Multiples of the block, each about `growth` times the one before; the first shows a quarter of the classes."""
-        block, _, growth = self._pace
+        """Positions grow by a factor; the first is late enough to have seen a quarter of the classes."""
+        block, _, growth = self.pace
         position = block * ceil(max(1, len(self.head) / 4 / block))
         while position <= seen:
             position = max(position + block, block * ceil(growth * position / block))
@@ -141,16 +155,18 @@ class Halves(Adapter):
         seen = self._center(evidence) if self.scorers else None
         scores = self.scorers[0](*seen) if seen else None
         answer = self._answer(base, scores)
+        # Until the halves were compared, zero-shot answers alone.
+        logits = self.beta * answer if self.started else evidence.logits
         if learn:
-            first, (_, every, _) = self.samples_seen, self._pace
-            self._collect(evidence, self.beta * answer, first)
+            first, every = self.samples_seen, self.pace.every
+            self._collect(evidence, logits, first)
             self._observe(evidence)
             rows = slice(-first % every, None, every)
             if seen and scores is not None:
                 even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
                 self._compare(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
             self._weigh_confidence(answer[rows], evidence.probs[rows])
-        return Step(self.beta * answer, voted.changes)
+        return Step(logits, voted.changes)
 
     # The answer
 
@@ -160,7 +176,7 @@ class Halves(Adapter):
         return log_softmax(self.shares + (voted if self.votes == 1.0 else logits + self.votes * (voted - logits)))
 
     def _center(self, evidence: Evidence) -> tuple[Array, Array, Array]:
-        """What scorers take: features less their mean (B, d), half their Mahalanobis norms (B, 1), zero-shot's probs."""
+        """What scorers take: features less their mean (B, d), half their norms (B, 1), and probs."""
         centred = evidence.features - self.mean
         norms = 0.5 * namespace(centred).vecdot(centred @ self.precision, centred)
         return centred, norms[:, None], evidence.probs
@@ -196,7 +212,7 @@ class Halves(Adapter):
         self.shown.add(samples=xp.ones_like(p[:1, 0]) * len(evidence), **shown)
         if neighbours:
             top = xp.argmax(p, axis=-1)
-            last = move(self.shown.total("last"), self.shown["last"])
+            last = self.shown.latest("last")
             now = xp.astype(xp.arange(p.shape[1], device=device(p)) == top[-1], last.dtype)
             equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[0]]
             self.shown.add(equal=equal[None], last=now - last)
@@ -204,22 +220,22 @@ class Halves(Adapter):
     def _compare(self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array) -> None:
         """Add how often the halves agree, how often those that are `blind` agree with zero-shot, and losses by tau."""
         xp, top = namespace(scores), namespace(scores).argmax
-        own, halves = top(probs, axis=-1), top(even, axis=-1) == top(odd, axis=-1)
-        with_zero_shot = sum(xp.astype(top(each, axis=-1) == own, probs.dtype) for each in blind) / len(blind)
+        own = top(probs, axis=-1)
+        halves = xp.astype(top(even, axis=-1) == top(odd, axis=-1), probs.dtype)
+        zero_shot = sum(xp.astype(top(each, axis=-1) == own, probs.dtype) for each in blind) / len(blind)
         expected = xp.sum(xp.exp(base) * scores)
         losses = [xp.sum(xp.log(xp.sum(xp.exp(tau * scores), axis=-1))) - tau * expected for tau in TAUS.tolist()]
         self.agreement.add(
             samples=xp.ones_like(probs[:1, 0]) * scores.shape[0],
-            halves=xp.sum(xp.astype(halves, probs.dtype))[None],
-            zero_shot=xp.sum(with_zero_shot)[None],
+            halves=xp.sum(halves)[None],
+            zero_shot=xp.sum(zero_shot)[None],
+            squares=xp.sum((halves - zero_shot) ** 2)[None],
             losses=xp.stack(losses),
         )
 
     def _weigh_confidence(self, answer: Array, probs: Array) -> None:
         """Add the confidence of zero-shot, and that of the answer at each temperature."""
         xp = namespace(answer)
-        if not answer.shape[0]:
-            return
         answer = answer - xp.max(answer, axis=-1, keepdims=True)
         sums = [xp.sum(1.0 / xp.sum(xp.exp(beta * answer), axis=-1)) for beta in BETAS.tolist()]
         own = xp.sum(xp.max(probs, axis=-1))[None]
@@ -230,13 +246,15 @@ class Halves(Adapter):
     def derive(self) -> None:
         """Compute the head, the weights of the experts and the temperatures."""
         self.tda.head = self.head
-        self._pace = self.FEW if len(self.head) <= 256 else self.MANY
+        self.pace = self.PACES[len(self.head) > 256]
         self.scorers: list[Scorer] = []
-        self.shares = self.prior = self.votes = self.weight = self.tau = 0.0
-        self.beta = 1.0
+        self.shares = self.prior = self.weight = self.tau = 0.0
+        self.votes = self.beta = 1.0
+        self.started = False
         samples = float(self.shown["samples"][0])
         if samples and len(self.head) > 1:
-            self._fit(samples)
+            if not self.few_classes:
+                self._fit(samples)
             self._weigh(samples)
             self._calibrate()
 
@@ -276,15 +294,18 @@ class Halves(Adapter):
         present = ramp(effective(sharp) / possible, *self.PRESENT)
         sure = 1.0 - ramp(float(self.shown["entropy"][0]) / samples / log(classes), *self.SURE)
         self.votes = 1.0 - sure * (1.0 - present)
+        measured = float(self.agreement["samples"][0])
+        self.started = self.few_classes or measured > 0
         if self.few_classes:
             self.votes, self.shares = 0.0, self._log_shares(sharp, samples)
-        measured = float(self.agreement["samples"][0])
-        if self.few_classes or not measured:
+        if not measured:
             return
-        halves, zero_shot = (float(self.agreement[name][0]) / measured for name in ("halves", "zero_shot"))
-        spared = (
-            (halves - zero_shot - self.SHARED) / max(1.0 - zero_shot, 0.02) * measured / (measured + 64 / self._pace[1])
+        halves, zero_shot, squares = (
+            float(self.agreement[name][0]) / measured for name in ("halves", "zero_shot", "squares")
         )
+        excess = halves - zero_shot
+        error = (max(0.0, squares - excess**2) / measured) ** 0.5  # standard error of the excess
+        spared = (excess - self.SHARED - self.DOUBT * error) / max(1.0 - zero_shot, 0.02)
         chance = float(((sharp / samples) ** 2).sum())
         runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
         self.weight = min(self.LIMIT, self.WEIGHT * exp(self.RATE * spared)) * (1.0 - runs) * present
@@ -316,7 +337,7 @@ class Halves(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Samples per class by their soft labels, and entries per class of TDA's caches."""
-        return {"samples": sum(self.sums.total(f"{half}_counts") for half in HALVES)} | super().learnt()
+        return {"samples": self.sums.total("even_counts") + self.sums.total("odd_counts")} | super().learnt()
 
     # The second pass
 
@@ -326,13 +347,13 @@ class Halves(Adapter):
         Agreement and temperature are measured with the half that has not learnt from the sample.
         """
         again = deepcopy(self)
-        again.settle()
+        again.settle(fade=False)
         if features.shape[0] >= 16 and len(self.head) > 1 and not self.few_classes:
             again.shown["equal"][...] = 0.0  # neighbours mean nothing any more
             again.derive()
             for _ in range(self.rounds):
                 again._relearn(features)
-        yield from again.answers(features)
+        yield from again.answer_all(features)
 
     def _relearn(self, features: Array) -> None:
         for part in (self.sums, self.shown, self.agreement, self.confidence):

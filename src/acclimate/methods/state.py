@@ -71,8 +71,8 @@ class State(ABC):
         self.head = head
         self.restore(arrays)
 
-    def settle(self) -> None:  # noqa: B027 (most kinds of state have nothing that waits)
-        """Let everything that was added count from now on."""
+    def settle(self, fade: bool = True) -> None:  # noqa: B027 (most kinds of state have nothing that waits)
+        """Let everything that was added count from now on; without `fade`, what is older keeps its weight."""
 
     def entries(self) -> list[Entry]:
         """The samples it keeps, sorted by class and entropy."""
@@ -203,9 +203,13 @@ class Sums(Tensors):
         """Names of the sums; what waits is there only once something was added."""
         return [name for name in self.axes if not name.startswith(WAITING)]
 
+    def latest(self, name: str) -> Array:
+        """A sum with what was not settled yet."""
+        return self[name] + self._values.get(f"{WAITING}{name}", 0.0)
+
     def total(self, name: str) -> HostArray:
-        """A sum with what was not settled yet, on the host."""
-        return to_host(self[name] + self._values.get(f"{WAITING}{name}", 0.0))
+        """The same on the host."""
+        return to_host(self.latest(name))
 
     def add(self, **terms: Array) -> None:
         """Add terms to the sums of these names; they count after the next `settle`."""
@@ -216,10 +220,11 @@ class Sums(Tensors):
             else:
                 self._values[key] = namespace(term).astype(term, self[name].dtype, copy=True)
 
-    def settle(self) -> None:
+    def settle(self, fade: bool = True) -> None:
         """Let everything that was added count from now on."""
+        keep = self.keep if fade else 1.0
         for name in self.lasting:
-            self._values[name] = self.keep * self[name] + self._values.pop(f"{WAITING}{name}", 0.0)
+            self._values[name] = keep * self[name] + self._values.pop(f"{WAITING}{name}", 0.0)
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""
