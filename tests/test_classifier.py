@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import TDA, Classifier, refine
+from acclimate import DEFAULT_METHOD, Classifier, create, refine
 from acclimate.arrays import softmax_and_entropy
 from acclimate.encoders import load_encoder
 from acclimate.errors import ImageError, InputError, StateError
@@ -45,7 +45,7 @@ def test_one_image_many_images(classifier, paths):
 def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):
     predictions = list(classifier.stream(paths))
     features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
-    adapter = TDA(classifier.head)
+    adapter = create(DEFAULT_METHOD, classifier.head)
     probs, _ = softmax_and_entropy(adapter.step(features))
     assert [LABELS[i] for i in probs.argmax(axis=1)] == [each.label for each in predictions]
     np.testing.assert_allclose([each.score for each in predictions], probs.max(axis=1), atol=1e-4)
@@ -221,7 +221,7 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
         (["cat", "dog"], {"views": 0}, "batch_size and views must be at least 1"),
         (["cat", "dog"], {"method": "zero"}, "the method 'zero' needs several views per image"),
         (["cat", "dog"], {"method": "tad"}, "did you mean 'tda'"),
-        (["cat", "dog"], {"positive_alpa": 1}, "did you mean 'positive_alpha'"),
+        (["cat", "dog"], {"few_clases": True}, "did you mean 'few_classes'"),
     ],
 )
 def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path):

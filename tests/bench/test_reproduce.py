@@ -285,16 +285,22 @@ def test_one_dataset_needs_no_average(swept):
 def test_the_overview_leaves_out_nothing_and_repeats_nothing(swept, default):
     _, _, results = swept
     (group,) = group_results(results)
-    *ablations, others = every_table(group)
+    *ablations, others, calibration = every_table(group)
     titles = [sweep.title for name in ABLATIONS for sweep in RECIPES[name].sweeps]
     assert [table.title for table in ablations] == titles
-    assert [label for label, _ in others.rows] == ["zero-shot", "tda"]
+    assert [label for label, _ in others.rows] == [label for label, _ in calibration.rows] == ["zero-shot", "tda"]
+    assert [cells[0].measured for _, cells in calibration.rows] == [
+        pytest.approx(100 * ece) for ece in (default.baseline["ece"], default.ece)
+    ]
     own = replace(default, settings="custom", config={**default.config, "positive_alpha": 1.5})
     (group,) = group_results([own])
-    (table,) = every_table(group)
+    table, _ = every_table(group)
     assert [label for label, _ in table.rows] == ["zero-shot", "tda, positive_alpha 1.5"]
     (group,) = group_results([as_dataset(default, "dtd")])
-    assert [table.title for table in every_table(group)] == [f"{RECIPES['cross-domain'].title}: top-1 accuracy, %"]
+    assert [table.title for table in every_table(group)] == [
+        f"{RECIPES['cross-domain'].title}: top-1 accuracy, %",
+        "Expected calibration error (ECE), %",
+    ]
 
 
 def test_zero_shot_alone_is_a_row_of_its_own(swept):

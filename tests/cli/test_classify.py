@@ -123,7 +123,8 @@ def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
 def test_methods_settings_and_templates(invoke, model, photos):
     plain = rows_of(invoke("classify", photos, *model, "--method", "zero-shot").stdout)
     assert {row["changed"] for row in plain} == {"false"}
-    off = invoke("classify", photos, *model, "--set", "positive_alpha=0", "--set", "negative=false").stdout
+    settings = ["--method", "tda", "--set", "positive_alpha=0", "--set", "negative=false"]
+    off = invoke("classify", photos, *model, *settings).stdout
     assert [row["label"] for row in rows_of(off)] == [row["zero_shot_label"] for row in plain]
     other = rows_of(invoke("classify", photos, *model, "--template", "a large {}", "--template", "small {c}").stdout)
     assert [row["score"] for row in other] != [row["score"] for row in plain]

@@ -7,6 +7,7 @@ import pytest
 
 import acclimate
 from acclimate import TDA, load_state, read_stream
+from acclimate.cli.options import COMPARED
 
 
 def rows(output):
@@ -29,7 +30,8 @@ def test_run_prints_a_table_with_zero_shot_beside(invoke, stream_file):
 
 
 def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
-    table = rows(invoke("run", stream_file, "--orders", 5, "--json", "out.json", "--batch_size", 50).stdout)
+    options = ["--method", "tda", "--orders", 5, "--json", "out.json", "--batch_size", 50]
+    table = rows(invoke("run", stream_file, *options).stdout)
     result = json.loads((tmp_path / "out.json").read_text())
     assert result["orders"]["names"] == [f"seed:{i}" for i in range(5)]
     assert len(result["orders"]["acc1"]) == 5
@@ -40,7 +42,16 @@ def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
 
 
 def test_run_takes_settings(invoke, stream_file, tmp_path):
-    settings = ["--set", "positive-alpha=0", "--set", "tda.negative=false", "--set", "negative_keep=highest"]
+    settings = [
+        "--method",
+        "tda",
+        "--set",
+        "positive-alpha=0",
+        "--set",
+        "tda.negative=false",
+        "--set",
+        "negative_keep=highest",
+    ]
     table = rows(invoke("run", stream_file, *settings, "--json", "out.json").stdout)
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
@@ -53,14 +64,14 @@ def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
     np.save(tmp_path / "w.npy", stream.head.class_vectors)
     (tmp_path / "names.txt").write_text("\n".join(stream.head.class_names) + "\n\n")
     beside = ["--labels", "l.npy", "--class-vectors", "w.npy", "--class-names", "names.txt", "--logit-scale", 10]
-    assert ("f", "tda") in rows(invoke("run", "f.npy", *beside).stdout)
+    assert set(rows(invoke("run", "f.npy", *beside).stdout)) == {("f", name) for name in COMPARED}
     unlabelled = rows(invoke("run", "f.npy", *beside[2:]).stdout)
     assert unlabelled["f", "tda"][1:3] == ["-", "-"]
 
 
 def test_run_draws_and_saves(invoke, stream_file, tmp_path):
     pytest.importorskip("matplotlib")
-    invoke("run", stream_file, "--plot", "curve.png", "--save-state", "state.safetensors")
+    invoke("run", stream_file, "--method", "tda", "--plot", "curve.png", "--save-state", "state.safetensors")
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
     assert load_state(tmp_path / "state.safetensors").samples_seen == 400
 
@@ -72,14 +83,14 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--method", "tad"], "unknown method 'tad'; did you mean 'tda'"),
         (["run", "STREAM", "--order", "random"], "unknown order 'random'"),
         (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
-        (["run", "STREAM", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
+        (["run", "STREAM", "--method", "tda", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
         (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be a number, got 'much'"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
         (["run", "STREAM", "STREAM", "--plot", "x.png"], "need one file and one order"),
         (
             ["run", "STREAM", "--method", "zero-shot", "--save-state", "s"],
-            "state of one method; name exactly one besides zero-shot",
+            "state of one method; name one with --method",
         ),
         (["run", "STREAM", "--plot", "x.foo"], "cannot draw x.foo; use one of the suffixes .png, .svg, .pdf"),
         (["run", "STREAM", "--class-names", "nowhere.txt"], "no file of class names at nowhere.txt"),

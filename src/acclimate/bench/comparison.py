@@ -74,24 +74,29 @@ def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 
 def every_table(group: Group) -> list[Table]:
-    """The tables of all recipes in the paper's order, then one of other streams and of settings in no ablation."""
+    """The tables of all recipes in the paper's order, one of other streams and of settings in no ablation, and ECE."""
     tables: list[Table] = []
     shown = []
     for recipe in RECIPES.values():
         if made := recipe_tables(recipe, group):
             tables += made
             shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
-    rows: dict[str, dict[str, Result]] = {"zero-shot": {}}
+    others: dict[str, dict[str, Result]] = {"zero-shot": {}}
+    every: dict[str, dict[str, Result]] = {"zero-shot": {}}
     for result in group.results:
         custom = result.settings == "custom"
-        if (custom and result.config not in shown) or (not custom and paper_dataset(result) is None):
-            defaults = Variant(result.method).config
-            settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
+        if custom and result.config in shown:
+            continue
+        defaults = Variant(result.method).config if custom else result.config
+        settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
+        name = ", ".join([result.title, *settings])
+        for rows in (every, others) if custom or paper_dataset(result) is None else (every,):
             rows["zero-shot"][result.dataset] = _zero_shot(result)
-            rows.setdefault(", ".join([result.title, *settings]), {})[result.dataset] = result
-    columns = {name: (name,) for name in rows["zero-shot"]}
-    if columns:
-        tables.append(_table(group, "Other streams and settings: top-1 accuracy, %", "method", rows, columns, {}, ""))
+            rows.setdefault(name, {})[result.dataset] = result
+    titles = {"accuracy": "Other streams and settings: top-1 accuracy, %", "ECE": "Expected calibration error (ECE), %"}
+    for rows, (score, title) in zip((others, every), titles.items(), strict=True):
+        if columns := {name: (name,) for name in rows["zero-shot"]}:
+            tables.append(_table(group, title, "method", rows, columns, {}, "", score))
     return tables
 
 
@@ -146,13 +151,15 @@ def _zero_shot(result: Result) -> Result:
     metrics: dict[str, float | None] = {**(result.baseline or {})}
     cost = {**result.cost, "wall_s": result.cost["baseline_s"]}
     orders = {"names": result.orders["names"]}
-    return replace(result, method="zero-shot", passes=1, metrics=metrics, config={}, orders=orders, cost=cost)
+    known = {"metrics": metrics, "ece": metrics.get("ece"), "cost": cost}
+    return replace(result, method="zero-shot", passes=1, config={}, orders=orders, **known)
 
 
 def _score(result: Result, score: str = "accuracy") -> float:
-    """A score of `Sweep` in percent."""
-    value = result.metrics["acc1"] if score == "accuracy" else result.learnt["positive"]["label_accuracy"]
-    return 100 * (value or 0.0)
+    """A score of `Sweep`, or ECE, in percent."""
+    if score == "cache label accuracy":
+        return 100 * (result.learnt["positive"]["label_accuracy"] or 0.0)
+    return 100 * ((result.ece if score == "ECE" else result.metrics["acc1"]) or 0.0)
 
 
 def _table(

@@ -44,6 +44,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         share=_percent(summary.changed / max(1, summary.answered)),
         changed=count(summary.changed, "answer"),
         passes=_passes(summary),
+        advice=f'<p class="advice">Note: {escape(advice)}</p>' if (advice := adapter.advice()) else "",
         unreadable_count=count(summary.unreadable, "image"),
         answers=_label_table(order, answers, "Answers by label", full=most),
         transitions=_transitions(summary),
@@ -123,8 +124,10 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
     if not columns:
         return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
     text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {count(adapter.samples_seen, 'image')}.")
+    sums = {name: values for name, values in columns.items() if name not in parts}
+    table = _label_table(order, sums) if sums else ""
     if not parts:
-        return f"<p>{text}</p>{_label_table(order, columns)}"
+        return f"<p>{text}</p>{table}"
     text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
     kept = {labels[entry.class_index] for entries in parts.values() for entry in entries}
     shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
@@ -138,7 +141,7 @@ def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
             row = "".join(f"<figure>{figure}</figure>" for figure in figures)
             cards += f'<div><h4>{_text(part)}</h4><div class="row">{row}</div></div>' if row else ""
         cards += "</div></li>"
-    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>'
+    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>{table}'
 
 
 def _confidence(summary: Summary) -> str:

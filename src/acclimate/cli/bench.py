@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.options import Device, Model, Workers
+from acclimate.cli.options import COMPARED, Device, Model, Workers
 from acclimate.cli.tables import print_results
 
 Orders = Annotated[
@@ -22,7 +22,7 @@ def bench(
     suite: Annotated[list[str] | None, typer.Option(help="ood or cross-domain; can be repeated.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="One dataset, such as dtd; can be repeated.")] = None,
     method: Annotated[
-        list[str] | None, typer.Option(help="Method to run; can be repeated. [default: zero-shot, tda]")
+        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
     settings: Annotated[
         Literal["paper", "authors-per-dataset"],
@@ -58,7 +58,7 @@ def bench(
     chosen = find_datasets(suite or [], dataset or [])
     if not chosen:
         raise InputError("nothing to run; name a --suite (ood, cross-domain) or a --dataset.")
-    methods = list(dict.fromkeys(method or ["zero-shot", "tda"]))
+    methods = list(dict.fromkeys(method or COMPARED))
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))

@@ -123,6 +123,8 @@ def classify(
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
+    if advice := classifier.adapter.advice():
+        typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
         raise RunError(f"none of the {len(samples)} images could be read.")
 

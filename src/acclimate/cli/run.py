@@ -6,14 +6,14 @@ from typing import Annotated, Any
 import typer
 
 from acclimate.cli.bench import Orders
-from acclimate.cli.options import DEFAULT_METHOD, parse_settings, read_lines
+from acclimate.cli.options import COMPARED, parse_settings, read_lines
 from acclimate.cli.tables import print_results
 
 
 def run(
     files: Annotated[list[Path], typer.Argument(help="Feature files: .safetensors, .npz, .npy or .pt.")],
     method: Annotated[
-        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=DEFAULT_METHOD)
+        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, KEY=VALUE or METHOD.KEY=VALUE; can be repeated.")
@@ -53,7 +53,7 @@ def run(
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
-    chosen = list(dict.fromkeys(method or [DEFAULT_METHOD]))
+    chosen = list(dict.fromkeys(method or COMPARED))
     adapting = [name for name in chosen if name != "zero-shot"]
     variants = [Variant(name, parse_settings(name, setting, adapting)) for name in adapting]
     for path in filter(None, (json, plot, save_state)):
@@ -61,7 +61,7 @@ def run(
     if (plot or save_state) and (len(files) > 1 or orders):
         raise InputError("--plot and --save-state need one file and one order.")
     if save_state and len(variants) != 1:
-        raise InputError("--save-state writes the state of one method; name exactly one besides zero-shot.")
+        raise InputError("--save-state writes the state of one method; name one with --method.")
     if plot:
         check_picture(plot)
     given: dict[str, Any] = {"labels": labels, "class_vectors": class_vectors, "logit_scale": logit_scale}

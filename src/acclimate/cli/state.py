@@ -28,6 +28,8 @@ def inspect(
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
             typer.echo(f"{part}: {len(kept)} entries")
+        if advice := adapter.advice():
+            typer.echo(f"note: {advice}")
         if entries and parts:
             headings = ["part", "entropy", "sample"]
             listed = ((part, *entry) for part, kept in parts.items() for entry in kept)

@@ -152,6 +152,10 @@ class Adapter(ABC):
         period = self.period()
         return (seen // period + 1) * period if period else 0
 
+    def advice(self) -> str:
+        """What a user should know of the stream, in one line; "" if there is nothing to say."""
+        return ""
+
     def learnt(self) -> dict[str, HostArray]:
         """What was learnt of each class, as named columns (K,); entries per class for methods that keep entries."""
         classes = {name: [entry.class_index for entry in entries] for name, entries in self.entries().items()}

@@ -21,7 +21,6 @@ BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
 HALVES = ("even", "odd")
 CHECKED = 4096  # samples of a finished stream on which agreement and confidence are measured
 
-
 Range = tuple[float, float]
 
 
@@ -120,16 +119,8 @@ class Halves(Adapter):
         self.tda = TDA(self.head)
         for name, part in self.tda.parts.items():
             self.declare(name, part)
-        sums = Sums(
-            self.head,
-            dtype=None,
-            even_counts=(CLASSES,),
-            odd_counts=(CLASSES,),
-            even_features=(CLASSES, DIM),
-            odd_features=(CLASSES, DIM),
-            features=(DIM,),
-            outer=(DIM, DIM),
-        )
+        halves = {f"{half}_counts": (CLASSES,) for half in HALVES} | {f"{h}_features": (CLASSES, DIM) for h in HALVES}
+        sums = Sums(self.head, dtype=None, **halves, features=(DIM,), outer=(DIM, DIM))
         shown = Sums(
             self.head, samples=(1,), shares=(CLASSES,), sharp=(CLASSES,), entropy=(1,), equal=(1,), last=(CLASSES,)
         )
@@ -248,8 +239,8 @@ class Halves(Adapter):
         self.tda.head = self.head
         self.pace = self.PACES[len(self.head) > 256]
         self.scorers: list[Scorer] = []
-        self.shares = self.prior = self.weight = self.tau = 0.0
-        self.votes = self.beta = 1.0
+        self.shares = self.prior = self.weight = self.tau = self.runs = 0.0
+        self.votes = self.beta = self.present = 1.0
         self.started = False
         samples = float(self.shown["samples"][0])
         if samples and len(self.head) > 1:
@@ -291,7 +282,7 @@ class Halves(Adapter):
         """The weights of the votes and of the head, its temperature and its prior."""
         classes, sharp = len(self.head), to_host(self.shown["sharp"])
         possible = classes * (1.0 - exp(-samples / classes))  # as many classes as so few samples can show
-        present = ramp(effective(sharp) / possible, *self.PRESENT)
+        self.present = present = ramp(effective(sharp) / possible, *self.PRESENT)
         sure = 1.0 - ramp(float(self.shown["entropy"][0]) / samples / log(classes), *self.SURE)
         self.votes = 1.0 - sure * (1.0 - present)
         measured = float(self.agreement["samples"][0])
@@ -300,15 +291,14 @@ class Halves(Adapter):
             self.votes, self.shares = 0.0, self._log_shares(sharp, samples)
         if not measured:
             return
-        halves, zero_shot, squares = (
-            float(self.agreement[name][0]) / measured for name in ("halves", "zero_shot", "squares")
-        )
+        names = ("halves", "zero_shot", "squares")
+        halves, zero_shot, squares = (float(self.agreement[name][0]) / measured for name in names)
         excess = halves - zero_shot
         error = (max(0.0, squares - excess**2) / measured) ** 0.5  # standard error of the excess
         spared = (excess - self.SHARED - self.DOUBT * error) / max(1.0 - zero_shot, 0.02)
         chance = float(((sharp / samples) ** 2).sum())
-        runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
-        self.weight = min(self.LIMIT, self.WEIGHT * exp(self.RATE * spared)) * (1.0 - runs) * present
+        self.runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
+        self.weight = min(self.LIMIT, self.WEIGHT * exp(self.RATE * spared)) * (1.0 - self.runs) * present
         self.tau = _lowest(to_host(self.agreement["losses"]))
         shares = to_host(self.shown["shares"])
         uneven = 1.0 - ramp(effective(shares) / classes, *self.EVEN)
@@ -334,6 +324,16 @@ class Halves(Adapter):
             target = max(target, right - self.SHARED)
         reached = to_host(self.confidence["answer"]) / measured
         self.beta = float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
+
+    def advice(self) -> str:
+        """Whether few classes seem to occur, and whether images of one class follow each other."""
+        classes, said = len(self.head), []
+        if self.present < 1.0 and self.samples_seen >= 2 * classes and not self.few_classes:
+            many = f"about {effective(to_host(self.shown['sharp'])):.0f} of the {classes} classes seem to occur"
+            said.append(f"{many}, so adapting holds back; if this is so, name only those or set few_classes=true.")
+        if self.runs > 0.0:
+            said.append("images of one class follow each other; a second pass or a shuffled order adapts better.")
+        return " ".join(said)
 
     def learnt(self) -> dict[str, HostArray]:
         """Samples per class by their soft labels, and entries per class of TDA's caches."""

@@ -134,6 +134,7 @@ class Description(Setup):
     refusals: int = Field(description="Images that the guard has refused since the service started.")
     samples_seen: SamplesSeen
     frozen: Frozen
+    advice: str = Field(description="What to know of the images, as far as the method can tell; empty if nothing.")
     entries: dict[str, int] = Field(description="Entries per cache.", examples=[{"positive": 9, "negative": 4}])
     capacity: dict[str, int] = Field(description="Entries per label that each cache can hold.")
     snapshots: int = Field(description="Number of snapshots to roll back to.")

@@ -133,6 +133,7 @@ class Stream:
                 "refusals": 0 if self._guard is None else self._guard.refusals,
                 "samples_seen": adapter.samples_seen,
                 "frozen": adapter.frozen,
+                "advice": adapter.advice(),
                 "entries": self.history.entries(),
                 "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
                 "snapshots": len(self.history.snapshots()),

@@ -11,7 +11,7 @@ const WATCH = 3; // seconds between two updates of a stream that other clients m
 const UNREADABLE = [400, 413, 415, 422]; // the image cannot be used: show why and continue with the next
 const BUSY = 429; // the queue is full: wait as long as the service asks for, and try again
 const CACHES = "The images that the model was most certain about count for their label; some that it was uncertain about count against the labels it considered. The number is the entropy in nats: 0 is certain.";
-const STATISTICS = "This method stores no images, only running statistics of each label.";
+const STATISTICS = "Running statistics of each label; no image is stored in them.";
 const NOTHING = "This method does not learn: it answers every image independently.";
 const $ = (id) => document.getElementById(id);
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
@@ -92,6 +92,8 @@ function describe(described) {
   const condition = stream.broken ?? stream.degraded;
   $("condition").hidden = !condition;
   $("condition").textContent = condition ?? "";
+  $("advice").hidden = !stream.advice;
+  $("advice").textContent = stream.advice && `Note: ${stream.advice}`;
 }
 
 // What it has learnt
@@ -123,27 +125,23 @@ async function showLearnt() {
   const { name, capacity } = stream;
   const cached = Object.keys(capacity).length > 0;
   let found;
+  let entries = [];
   try {
-    found = await call("GET", at(name, cached ? "/caches" : "/learnt"));
+    found = await call("GET", at(name, "/learnt"));
+    if (cached) ({ entries } = await call("GET", at(name, "/caches")));
   } catch (error) {
     if (error.status !== 403) throw error;
     for (const id of ["actions", "learnt"]) $(id).hidden = true; // this token may only classify
     return;
   }
   if (stream?.name !== name) return;
-  const statistics = !cached && Object.keys(found.columns).length > 0;
-  $("learnt-text").textContent = cached ? CACHES : statistics ? STATISTICS : NOTHING;
+  const columns = Object.entries(found.columns).filter(([column]) => !(column in capacity));
+  $("learnt-text").textContent = cached ? CACHES : columns.length ? STATISTICS : NOTHING;
   $("labels").hidden = !cached;
-  $("columns").hidden = !statistics;
-  if (statistics) learnt.update(found);
-  showClients(cached ? countClients(found.entries) : found.clients);
-  if (cached) await showCaches(found.entries);
-}
-
-function countClients(entries) {
-  const counts = {};
-  for (const { client } of entries) counts[client] = (counts[client] ?? 0) + 1;
-  return counts;
+  $("columns").hidden = !columns.length;
+  if (columns.length) learnt.update({ labels: found.labels, columns: Object.fromEntries(columns) });
+  showClients(found.clients);
+  if (cached) await showCaches(entries);
 }
 
 /** Show who has taught the stream, the largest contribution first. */
