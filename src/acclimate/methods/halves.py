@@ -265,7 +265,7 @@ class Halves(Adapter):
         follow = xp.sum(around[0] * text) / (counts[0] @ xp.vecdot(text, text) + 1e-6)
         between = around[0] / xp.sqrt(samples * xp.clip(counts[0], min=1e-6))[:, None]
         within = sums["outer"] / samples - self.mean[:, None] * self.mean - between.T @ between
-        shrink = (self.SHRINK * samples + dim) / (samples + dim)
+        shrink = self._shrinkage(samples)
         variance = xp.clip(xp.linalg.trace(within) / dim, min=1e-6)
         identity = xp.eye(dim, dtype=within.dtype, device=device(within))
         self.precision = xp.linalg.inv((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
@@ -277,6 +277,10 @@ class Halves(Adapter):
             known = xp.clip(count / (enough + 1e-9), max=1.0)
             offsets = 0.5 * xp.vecdot(means, weights)
             self.scorers.append(Scorer(weights, offsets, scale, known, bool(xp.all(known >= 1.0))))
+
+    def _shrinkage(self, samples: float) -> float:
+        """The share of the round part in the covariance: all of it before the first sample."""
+        return (self.SHRINK * samples + self.head.dim) / (samples + self.head.dim)
 
     def _weigh(self, samples: float) -> None:
         """The weights of the votes and of the head, its temperature and its prior."""
