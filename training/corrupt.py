@@ -64,11 +64,12 @@ def corrupt(image: Image.Image, corruption: str, name: str) -> Image.Image:
 
 
 def make_stream(pack: Path, dataset: str, corruption: str, encoder: Encoder, limit: int | None = None) -> FeatureStream:
-    """Encode the images of a dataset, or the first `limit` of them, as one stream with all classes of the dataset."""
+    """Encode the images of a dataset, or `limit` of them at random, as one stream with all classes of the dataset."""
     with (pack / "index.csv").open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if row["dataset"] == dataset]
     classes = sorted({row["class_name"] for row in rows})
-    rows = rows[:limit]
+    if limit is not None:
+        rows = [rows[i] for i in np.random.default_rng(0).permutation(len(rows))[:limit]]
     batches = list(encode_ahead(_images(pack, [row["member"] for row in rows], corruption), Preparer(encoder)))
     assert not any(error for batch in batches for error in batch.errors)
     return FeatureStream(
@@ -88,7 +89,7 @@ def main() -> None:
     parser.add_argument("pack", type=Path, help="folder that contains index.csv and images.tar")
     parser.add_argument("--to", type=Path, required=True, help="folder for the feature files")
     parser.add_argument("--only", nargs="+", choices=names, default=names, metavar="STREAM", help="such as pacs_noise")
-    parser.add_argument("--limit", type=int, help="encode only this many images of each stream")
+    parser.add_argument("--limit", type=int, help="encode only this many images of each stream, drawn at random")
     options = parser.parse_args()
     options.to.mkdir(parents=True, exist_ok=True)
     encoder = load_encoder()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import create
+from acclimate import Halves, create
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify import summary as summary_module
 from acclimate.classify.report import write_report
@@ -165,6 +165,15 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
     one = Page((tmp_path / "one.html").read_text("utf-8")).text
     assert "Each image was answered once, when it came." in one
     assert "second pass" not in one
+
+
+def test_report_passes_on_what_the_method_advises_and_shows_all_that_it_learnt(stream, run, tmp_path):
+    adapter = Halves(stream.head)
+    adapter.step(stream.features[stream.labels < 2])
+    report(tmp_path / "few.html", title="x", settings={}, **run | {"adapter": adapter})
+    page = Page((tmp_path / "few.html").read_text("utf-8"))
+    assert f"Note: {adapter.advice()}" in page.text
+    assert "samples" in page.text.split("What it has learnt")[-1]
 
 
 def test_images_of_earlier_runs_are_named_as_such(run, tmp_path):

@@ -42,17 +42,8 @@ def test_run_over_orders_writes_json(invoke, stream_file, tmp_path):
 
 
 def test_run_takes_settings(invoke, stream_file, tmp_path):
-    settings = [
-        "--method",
-        "tda",
-        "--set",
-        "positive-alpha=0",
-        "--set",
-        "tda.negative=false",
-        "--set",
-        "negative_keep=highest",
-    ]
-    table = rows(invoke("run", stream_file, *settings, "--json", "out.json").stdout)
+    settings = ["--set", "positive-alpha=0", "--set", "tda.negative=false", "--set", "negative_keep=highest"]
+    table = rows(invoke("run", stream_file, "--method", "tda", *settings, "--json", "out.json").stdout)
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
     assert table["shifted", "tda"][2] == "+0.00"
@@ -118,11 +109,21 @@ def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
 @pytest.mark.slow
 def test_demo_adapts_draws_and_reports(invoke, tmp_path):
     output = invoke("demo").stdout
-    assert "gain +" in output
+    lines = [line.split() for line in output.splitlines()]
+    gains = {line[0]: [float(row[-4]) for row in lines if row[:2] == [line[0], "halves,"]] for line in lines if line}
+    assert gains["pacs"][0] > 6
+    assert gains["pacs_noise"][0] > 6
+    assert abs(gains["cifar10_clean"][0]) < 2  # shown because adapting does not help there
+    zero_shot, online, again = (
+        next(line for line in lines if line[:1] == [name]) for name in ("zero-shot", "online", "second")
+    )
+    corrected, broken = map(int, again[-2:])
+    assert corrected > 3 * broken
+    assert float(zero_shot[-4]) + 3 < float(online[-4]) < float(again[-4])
     assert "report.html" in output
     folder = tmp_path / "acclimate-demo"
     assert len(read_stream(folder / "pacs.safetensors")) == 700
-    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 120
+    assert len((folder / "results.csv").read_text().splitlines()) == 1 + 240
     assert "<html" in (folder / "report.html").read_text()
     (tmp_path / "taken").write_text("")
     assert "--out" in invoke("demo", "--out", "taken", exit_code=2).stderr

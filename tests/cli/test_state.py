@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, Head, load_state, save_state
+from acclimate import TDA, Halves, Head, load_state, save_state
 
 
 @pytest.fixture
@@ -63,3 +63,10 @@ def test_states_of_two_runs_merge(invoke, stream_file, here, method):
         invoke("run", stream_file, "--method", method, "--save-state", f"{name}.safetensors")
     invoke("state", "merge", "one.safetensors", "other.safetensors", "--out", "both.safetensors")
     assert load_state(here / "both.safetensors").seen == {"one": 400, "other": 400}
+
+
+def test_state_inspect_passes_on_what_the_method_advises(invoke, tmp_path):
+    adapter = Halves(Head(np.eye(8), logit_scale=20.0))
+    adapter.step(np.eye(8)[np.arange(200) % 2])
+    save_state(adapter, tmp_path / "few.safetensors")
+    assert "note: about 2 of the 8 classes" in invoke("state", "inspect", "few.safetensors").stdout

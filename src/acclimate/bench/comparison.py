@@ -151,8 +151,8 @@ def _zero_shot(result: Result) -> Result:
     metrics: dict[str, float | None] = {**(result.baseline or {})}
     cost = {**result.cost, "wall_s": result.cost["baseline_s"]}
     orders = {"names": result.orders["names"]}
-    known = {"metrics": metrics, "ece": metrics.get("ece"), "cost": cost}
-    return replace(result, method="zero-shot", passes=1, config={}, orders=orders, **known)
+    scored = replace(result, metrics=metrics, ece=metrics.get("ece"), cost=cost)
+    return replace(scored, method="zero-shot", passes=1, config={}, orders=orders)
 
 
 def _score(result: Result, score: str = "accuracy") -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from math import ceil, exp, log
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -119,7 +119,8 @@ class Halves(Adapter):
         self.tda = TDA(self.head)
         for name, part in self.tda.parts.items():
             self.declare(name, part)
-        halves = {f"{half}_counts": (CLASSES,) for half in HALVES} | {f"{h}_features": (CLASSES, DIM) for h in HALVES}
+        halves: dict[str, Any] = {f"{half}_counts": (CLASSES,) for half in HALVES}
+        halves |= {f"{half}_features": (CLASSES, DIM) for half in HALVES}
         sums = Sums(self.head, dtype=None, **halves, features=(DIM,), outer=(DIM, DIM))
         shown = Sums(
             self.head, samples=(1,), shares=(CLASSES,), sharp=(CLASSES,), entropy=(1,), equal=(1,), last=(CLASSES,)

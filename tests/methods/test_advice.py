@@ -1,0 +1,54 @@
+"""What halves says of a stream, and where users see it."""
+
+import numpy as np
+import pytest
+
+from acclimate import Halves, Head, create, list_methods, load_state, save_state
+from acclimate.checks.synthetic import shifted_stream
+
+
+@pytest.fixture
+def head():
+    return Head(np.eye(10), logit_scale=20.0)
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(0)
+
+
+def samples(classes, rng):
+    """A noisy sample of each of these classes."""
+    return np.eye(10)[classes] + 0.1 * rng.standard_normal((len(classes), 10))
+
+
+def test_it_says_that_few_classes_occur(head, rng, tmp_path):
+    few = samples(rng.integers(0, 3, 300), rng)
+    adapter = Halves(head)
+    assert adapter.advice() == ""
+    adapter.step(few)
+    assert "about 3 of the 10 classes seem to occur" in adapter.advice()
+    assert "few_classes=true" in adapter.advice()
+    save_state(adapter, tmp_path / "few")
+    assert load_state(tmp_path / "few").advice() == adapter.advice()
+    stated = Halves(head, few_classes=True)
+    stated.step(few)
+    assert stated.advice() == ""
+
+
+def test_it_says_that_images_are_sorted(head, rng):
+    classes = np.arange(300) % 10
+    sorted_by_class, shuffled = Halves(head), Halves(head)
+    sorted_by_class.step(samples(np.sort(classes), rng))
+    shuffled.step(samples(rng.permutation(classes), rng))
+    assert "a second pass or a shuffled order" in sorted_by_class.advice()
+    assert "seem to occur" not in sorted_by_class.advice()
+    assert shuffled.advice() == ""
+
+
+@pytest.mark.parametrize("name", [name for name, each in list_methods().items() if not each.needs])
+def test_no_method_warns_of_an_even_stream(name):
+    stream = shifted_stream()
+    adapter = create(name, stream.head)
+    adapter.step(stream.features)
+    assert adapter.advice() == ""
