@@ -20,7 +20,9 @@ from zipfile import ZipFile
 from playwright.sync_api import expect, sync_playwright
 
 SIZE = {"width": 1180, "height": 980}
-RANDOM = "let seed = 1; Math.random = () => (seed = (seed * 16807) % 2147483647) / 2147483647"  # the same order each time
+RANDOM = (
+    "let seed = 1; Math.random = () => (seed = (seed * 16807) % 2147483647) / 2147483647"  # the same order each time
+)
 
 
 def main() -> None:

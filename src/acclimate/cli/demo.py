@@ -37,7 +37,9 @@ def demo(
         for path in recorded:
             path.write_bytes((files("acclimate.bench") / "data" / path.name).read_bytes())
     _adapt_live(read_stream(recorded[0]))
-    typer.echo("\nThe same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is")
+    typer.echo(
+        "\nThe same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is"
+    )
     typer.echo("little to gain. In the second pass, every image is answered once more from everything seen:\n")
     run(recorded, method=[DEFAULT_METHOD], passes=2)
     typer.echo("\nNow pictures drawn by acclimate: tilted, and small as if far away.")

@@ -11,7 +11,7 @@ const WATCH = 3; // seconds between two updates of a stream that other clients m
 const UNREADABLE = [400, 413, 415, 422]; // the image cannot be used: show why and continue with the next
 const BUSY = 429; // the queue is full: wait as long as the service asks for, and try again
 const CACHES = "The images that the model was most certain about count for their label; some that it was uncertain about count against the labels it considered. The number is the entropy in nats: 0 is certain.";
-const STATISTICS = "Running statistics of each label; no image is stored in them.";
+const STATISTICS = "The table shows running statistics of each label; they hold no images.";
 const NOTHING = "This method does not learn: it answers every image independently.";
 const $ = (id) => document.getElementById(id);
 const pause = (seconds) => new Promise((resolve) => setTimeout(resolve, 1000 * seconds));
@@ -136,7 +136,7 @@ async function showLearnt() {
   }
   if (stream?.name !== name) return;
   const columns = Object.entries(found.columns).filter(([column]) => !(column in capacity));
-  $("learnt-text").textContent = cached ? CACHES : columns.length ? STATISTICS : NOTHING;
+  $("learnt-text").textContent = [cached && CACHES, columns.length && STATISTICS].filter(Boolean).join(" ") || NOTHING;
   $("labels").hidden = !cached;
   $("columns").hidden = !columns.length;
   if (columns.length) learnt.update({ labels: found.labels, columns: Object.fromEntries(columns) });
