@@ -50,3 +50,13 @@ def test_every_public_name_is_in_the_reference():
     pages = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "api").glob("*.md"))
     documented = set(re.findall(r"^::: acclimate\.(\w+)$", pages, re.MULTILINE))
     assert documented >= set(acclimate.__all__), sorted(set(acclimate.__all__) - documented)
+
+
+def test_the_table_for_choosing_a_method_is_that_of_the_leaderboard():
+    board = DOCS / "results" / "leaderboard.md"
+    if not board.is_file():
+        pytest.skip("there is no leaderboard")
+    shapes = board.read_text(encoding="utf-8").partition("## Shapes\n")[2]
+    table = re.search(r"^\|.*?(?=\n\n|\Z)", shapes, re.MULTILINE | re.DOTALL)[0].strip()
+    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    assert f"<!-- shapes -->\n{table}\n<!-- /shapes -->" in text, f"docs/choosing.md must contain:\n{table}"
