@@ -65,7 +65,8 @@ def test_without_adapting_nothing_is_learnt(client, pictures):
 
 
 def test_a_streams_life(client, pictures):
-    setup = {"name": "new", "labels": ["cat", "dog"], "templates": ["a {}", "the {}"], "settings": {"positive_beta": 4}}
+    setup = {"name": "new", "labels": ["cat", "dog"], "templates": ["a {}", "the {}"]}
+    setup |= {"method": "tda", "settings": {"positive_beta": 4}}
     created = client.post("/v1/streams", json=setup | {"thumbnails": True, "guard": {"burst": 100}})
     assert created.status_code == 201
     assert created.json()["settings"]["positive_beta"] == 4

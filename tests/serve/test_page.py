@@ -9,7 +9,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from acclimate import Classifier
+from acclimate import DEFAULT_METHOD, Classifier
 from acclimate.sources.folder import open_folder
 from drawn_images import draw, draw_folder
 from page_driver import LABELS, Service, cards, create, finished, says, send, slots
@@ -93,12 +93,14 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     labels = [*LABELS, "stripes", "square", "circle"]  # among these, adapting changes answers
     page.fill("#new-labels", "\n".join(labels))
     page.fill("#name", "shop-1")
+    assert page.input_value("#method") == DEFAULT_METHOD
+    page.select_option("#method", "tda")  # the default changes nothing in so few images
     page.click("#new-dialog .main")
     finished(page)
     page.click("#more")
 
     samples = open_folder(str(photos))
-    classifier = Classifier(labels, f"onnx:{tiny_onnx}")
+    classifier = Classifier(labels, f"onnx:{tiny_onnx}", method="tda")
     expected = list(classifier.stream(samples))
     files = below(photos.parent, samples)
     shown = [[f, e.zero_shot.label, e.label, e.changed] for f, e in zip(files, expected, strict=True)]
@@ -119,6 +121,17 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     assert page.locator(".line").count() == 3  # changed, right before and after
     page.check("#only-changed")
     assert page.locator("#feed > li:visible").count() == changed
+
+
+def test_the_default_method_shows_images_statistics_and_advice(run_service, open_page, photos):
+    page = open_page(run_service())
+    create(page, "shop-1", [*LABELS, *(f"kind {i}" for i in range(9))], method=DEFAULT_METHOD)
+    assert page.is_hidden("#advice")
+    send(page, 3 * sorted((photos / "red").iterdir()))
+    assert page.locator("#labels .face").count() > 0
+    assert page.locator("#columns thead th").all_inner_texts() == ["label", "samples"]
+    assert "The table shows" in page.inner_text("#learnt-text")
+    assert page.inner_text("#advice").startswith("Note: ")
 
 
 def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos):

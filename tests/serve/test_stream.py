@@ -7,7 +7,7 @@ from threading import Event
 import numpy as np
 import pytest
 
-from acclimate import Classifier, state_from_bytes, state_to_bytes
+from acclimate import DEFAULT_METHOD, Classifier, state_from_bytes, state_to_bytes
 from acclimate.errors import ImageError, InputError, StateError
 from acclimate.serve.errors import NotFoundError
 from acclimate.serve.guard import GuardRules
@@ -163,11 +163,11 @@ def test_management_takes_its_place_in_the_queue(streams, stream, images, monkey
 
 
 def test_a_stream_says_what_it_is(streams, images):
-    stream = streams.create("lab", LABELS[:3], templates="the large {}", settings={"positive_capacity": 2})
+    stream = streams.create("lab", LABELS[:3], templates="the large {}", settings={"rounds": 1})
     stream.classify(images[:4]).result(60)
     about = stream.describe()
     assert (about["name"], about["labels"], about["templates"]) == ("lab", LABELS[:3], "the large {}")
-    assert (about["method"], about["settings"]["positive_capacity"]) == ("tda", 2)
+    assert (about["method"], about["settings"]["rounds"], about["advice"]) == (DEFAULT_METHOD, 1, "")
     assert (about["samples_seen"], about["answered"], about["frozen"], about["snapshots"]) == (4, 4, False, 1)
     assert about["changed_share"] == about["changed"] / 4
     assert (about["degraded"], about["broken"], about["guard"], about["refusals"]) == (None, None, None, 0)
