@@ -51,12 +51,12 @@ def read_log(folder):
 def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
     options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS]
     images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:6]]
-    with running(tmp_path, *options, "--thumbnails", "--set", "positive_capacity=2") as client:
+    with running(tmp_path, *options, "--thumbnails", "--set", "rounds=1") as client:
         for i, image in enumerate(images):
             (result,) = client.post("/v1/streams/shop-1/classify", files={"image": image}).json()["results"]
             assert result["id"] == i
         described = client.get("/v1/streams/shop-1").json()
-        assert described["settings"]["positive_capacity"] == 2
+        assert described["settings"]["rounds"] == 1
         entries = client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json()
         assert entries["entries"][0]["thumbnail"]
     log = read_log(tmp_path)
@@ -108,6 +108,7 @@ def test_options_as_variables_and_tokens(tiny_onnx, tmp_path):
         "ACCLIMATE_SERVE_LABELS": LABELS,
         "ACCLIMATE_SERVE_HOST": "0.0.0.0",
         "ACCLIMATE_SERVE_TOKEN_FILE": str(tmp_path / "tokens"),
+        "ACCLIMATE_SERVE_METHOD": "tda",
         "ACCLIMATE_SERVE_SET": "positive_capacity=2 negative=false",
         "ACCLIMATE_SERVE_MAX_BODY": "1000",
     }

@@ -225,10 +225,10 @@ def test_names_of_streams_are_no_paths(client, name, pictures):
         {"templates": {"cat": ["a cat"]}},
         {"method": "none"},
         {"settings": {"nothing": 1}},
-        {"settings": {"positive_capacity": "3"}},
-        {"settings": {"positive_capacity": 0}},
-        {"settings": {"positive_alpha": 10**400}},
-        {"settings": {"positive_capacity": 10**400}},
+        {"method": "tda", "settings": {"positive_capacity": "3"}},
+        {"method": "tda", "settings": {"positive_capacity": 0}},
+        {"method": "tda", "settings": {"positive_alpha": 10**400}},
+        {"method": "tda", "settings": {"positive_capacity": 10**400}},
         {"guard": {"share": 2}},
         {"guard": {"burst": 0}},
         {"guard": {"window_s": -1}},
@@ -243,8 +243,8 @@ def test_streams_that_cannot_be_made(client, change):
 
 @pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
 def test_settings_that_lead_nowhere(client, pictures):
-    settings = {"positive_beta": -1e6}
-    made = client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"], "settings": settings})
+    setup = {"name": "new", "labels": ["cat", "dog"], "method": "tda", "settings": {"positive_beta": -1e6}}
+    made = client.post("/v1/streams", json=setup)
     assert made.status_code == 201
     files = [("image", picture) for picture in pictures]
     assert "not numbers" in refused(client.post("/v1/streams/new/classify", files=files), 422)
