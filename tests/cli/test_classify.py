@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import load_state, read_stream
+from acclimate import Halves, load_state, read_stream
 from acclimate.classify.report import count
 from drawn_images import draw_folder
 
@@ -128,6 +128,14 @@ def test_methods_settings_and_templates(invoke, model, photos):
     assert [row["label"] for row in rows_of(off)] == [row["zero_shot_label"] for row in plain]
     other = rows_of(invoke("classify", photos, *model, "--template", "a large {}", "--template", "small {c}").stdout)
     assert [row["score"] for row in other] != [row["score"] for row in plain]
+
+
+def test_what_the_method_advises_is_said_at_the_end(invoke, model, photos, tmp_path, monkeypatch):
+    assert "note: " not in invoke("classify", photos, *model, "--method", "tda").stderr
+    monkeypatch.setattr(Halves, "advice", lambda self: "look at this.")
+    said = invoke("classify", photos, *model, "--report", "report.html")
+    assert said.stderr.endswith("note: look at this.\n")
+    assert "Note: look at this." in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
 def test_bad_images_are_listed_and_skipped(invoke, model, photos, tmp_path):
