@@ -1,4 +1,4 @@
-"""How fast TDA adapts: against the zero-shot product (its floor) and against the published way (its reference).
+"""How fast TDA and halves adapt: against the zero-shot product (the floor) and TDA's published way (the reference).
 
 All sides are timed in turn within one run, on the same features, with full caches, and the median is taken. Ratios are
 what counts; milliseconds depend on the machine.
@@ -14,7 +14,7 @@ from time import perf_counter
 
 import numpy as np
 
-from acclimate import TDA, Head
+from acclimate import TDA, Adapter, Halves, Head
 from acclimate.arrays import device as device_of
 from acclimate.arrays import namespace, softmax_and_entropy, to_host
 
@@ -108,6 +108,18 @@ def adapted(K: int, d: int, to_device):
     return adapter, stream, fresh_features(rng, W, to_device)
 
 
+def whole_stream(adapters: dict[str, Adapter], stream, finish: Callable[[], None]) -> dict[str, float]:
+    """Seconds each adapter takes for the whole stream, from nothing, in batches of 256 that take turns."""
+    seconds = dict.fromkeys(adapters, 0.0)
+    for start in range(0, stream.shape[0], 256):
+        for name, adapter in adapters.items():
+            began = perf_counter()
+            adapter.step(stream[start : start + 256])
+            finish()
+            seconds[name] += perf_counter() - began
+    return seconds
+
+
 def filled(K: int, d: int, to_device):
     """An adapter whose caches were filled by hand (adapting a stream takes long at 20,000 classes), fresh features."""
     rng = np.random.default_rng(0)
@@ -175,8 +187,11 @@ def main() -> None:
                 torch.cuda.synchronize()
 
     K, d, B = 1000, 512, 256
-    adapter, _, fresh = adapted(K, d, to_device)
+    adapter, stream, fresh = adapted(K, d, to_device)
     W = adapter.head.class_vectors
+    halves = Halves(adapter.head)
+    order = namespace(stream).asarray(np.random.default_rng(2).permutation(stream.shape[0]), device=device_of(stream))
+    whole = whole_stream({"TDA": TDA(adapter.head), "halves": halves}, stream[order], finish)
     sizes = {name: len(entries) for name, entries in adapter.entries().items()}
     print(f"K={K}, d={d}, device={options.device}, entries: {sizes['positive']} positive, {sizes['negative']} negative")
 
@@ -187,6 +202,7 @@ def main() -> None:
         "zero-shot product": lambda: SCALE * (next(walk) @ W.T),
         "zero-shot evidence": lambda: adapter.head.observe(next(walk)),
         "TDA": lambda: adapter.step(next(walk)),
+        "halves": lambda: halves.step(next(walk)),
     }
     long_walk = batches(fresh, 1024)
     one_by_one = {
@@ -203,13 +219,16 @@ def main() -> None:
         each = seconds / batch
         print(f"{name:20}{batch:6}{1e3 * seconds:9.3f}{1e6 * each:11.1f}{against:>13}{reference / each:25.1f}")
     print("arithmetic floor of a TDA step: 6 zero-shot products (1, and 3 positive and 2 negative entries per class)")
-    print(f"state: {state_mb(adapter):.1f} MB; class vectors: {W.shape[0] * W.shape[1] * 4 / 1e6:.1f} MB")
+    ratio = times["halves", B] / times["TDA", B]
+    print(f"halves: {ratio:.2f} x TDA per step, {whole['halves'] / whole['TDA']:.2f} x over {stream.shape[0]} samples")
+    sizes = f"state: TDA {state_mb(adapter):.1f} MB, halves {state_mb(halves):.1f} MB"
+    print(f"{sizes}; class vectors: {W.shape[0] * W.shape[1] * 4 / 1e6:.1f} MB")
     check_same_answers(adapter, published, fresh)
     if not options.quick:
         growth(to_device, finish)
 
 
-def state_mb(adapter: TDA) -> float:
+def state_mb(adapter: Adapter) -> float:
     """Size of what was learnt."""
     return sum(values.nbytes for values in adapter.dump().values()) / 1e6
 
