@@ -248,7 +248,7 @@ class Adapter(ABC):
             (b, K) logits of b samples at a time, in order, where the head lives.
         """
         final = deepcopy(self)
-        final.settle(fade=False)
+        final.settle()
         yield from final.answer_all(features)
 
     def answer_all(self, features: Array) -> Iterator[Array]:
@@ -262,10 +262,10 @@ class Adapter(ABC):
         for start in range(0, features.shape[0], size):
             yield start, self.head.observe(features[start : start + size])
 
-    def settle(self, fade: bool = True) -> None:
-        """Let everything that was learnt count from now on; without `fade`, what is older keeps its weight."""
+    def settle(self) -> None:
+        """Let everything that was learnt count from now on."""
         for part in self.parts.values():
-            part.settle(fade)
+            part.settle()
         self.derive()
 
     def freeze(self) -> None:

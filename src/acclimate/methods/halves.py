@@ -97,10 +97,9 @@ class Halves(Adapter):
     ANCHOR: ClassVar[float] = 2.0  # samples that the text counts for in the mean of a class
     SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance of a long stream
     KNOWN: ClassVar[float] = 0.6  # a class with this fraction of a fair share of the samples is known
-    WEIGHT: ClassVar[float] = 6.0  # of a head that errs as often as zero-shot
-    RATE: ClassVar[float] = 5.0  # how fast the weight grows with the errors that the head spares
-    LIMIT: ClassVar[float] = 8.0  # largest weight
-    SHARED: ClassVar[float] = 0.09  # errors that both halves make, which agreement cannot see
+    WEIGHT: ClassVar[float] = 8.0  # of a head that errs no more often than zero-shot
+    RATE: ClassVar[float] = 5.0  # how fast the weight falls with the errors that the head adds
+    SHARED: ClassVar[float] = 0.1  # errors that both halves make, which agreement cannot see
     DOUBT: ClassVar[float] = 1.0  # standard errors of the agreement that may be luck
     PRESENT: ClassVar[Range] = (0.5, 0.7)  # fraction of the classes shown: below, the head is silent
     RUNS: ClassVar[Range] = (0.2, 0.5)  # excess of neighbours of one class: above, the head is silent
@@ -109,7 +108,6 @@ class Halves(Adapter):
     TRUST: ClassVar[Range] = (0.5, 0.8)  # how often the halves side with zero-shot: below, its shares are not believed
     SHARES: ClassVar[float] = 3.0  # weight of the classes' shares in the head
     LABELS: ClassVar[float] = 0.5  # share of the adapted answer in a soft label; the rest is zero-shot's
-    KEEP: ClassVar[float] = 0.5  # how much of older measurements remains at each change
     # Up to 256 classes and above: the block, one sample in how many is measured, and the growth from change to change.
     PACES: ClassVar[tuple[Pace, Pace]] = (Pace(32, 1, 1.25), Pace(128, 8, 2.0))
 
@@ -133,9 +131,9 @@ class Halves(Adapter):
         shown = Sums(
             self.head, samples=(1,), shares=(CLASSES,), sharp=(CLASSES,), entropy=(1,), equal=(1,), last=(CLASSES,)
         )
-        losses, reached, keep = (len(TAUS),), (len(BETAS),), self.KEEP
-        agreement = Sums(self.head, keep=keep, samples=(1,), halves=(1,), zero_shot=(1,), squares=(1,), losses=losses)
-        confidence = Sums(self.head, keep=keep, samples=(1,), zero_shot=(1,), answer=reached)
+        losses, reached = (len(TAUS),), (len(BETAS),)
+        agreement = Sums(self.head, samples=(1,), halves=(1,), zero_shot=(1,), squares=(1,), losses=losses)
+        confidence = Sums(self.head, samples=(1,), zero_shot=(1,), answer=reached)
         self.sums, self.shown = self.declare("sums", sums), self.declare("shown", shown)
         self.agreement = self.declare("agreement", agreement)
         self.confidence = self.declare("confidence", confidence)
@@ -312,7 +310,7 @@ class Halves(Adapter):
         spared = (excess - self.SHARED - self.DOUBT * error) / max(1.0 - zero_shot, 0.02)
         chance = float(((sharp / samples) ** 2).sum())
         runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
-        self.weight = min(self.LIMIT, self.WEIGHT * exp(self.RATE * spared)) * (1.0 - runs) * present
+        self.weight = self.WEIGHT * exp(self.RATE * min(0.0, spared)) * (1.0 - runs) * present
         self.tau = _lowest(to_host(self.agreement["losses"]))
         shares = to_host(self.shown["shares"])
         uneven = 1.0 - ramp(effective(shares) / classes, *self.EVEN)
@@ -335,7 +333,7 @@ class Halves(Adapter):
         target = float(self.confidence["zero_shot"][0]) / measured
         if halves := float(self.agreement["halves"][0]):
             right = float(self.agreement["zero_shot"][0]) / (halves * float(self.agreement["samples"][0])) ** 0.5
-            target = max(target, right - self.SHARED)
+            target = max(target, right - self.SHARED / 2)
         reached = to_host(self.confidence["answer"]) / measured
         self.beta = float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
 
@@ -351,7 +349,7 @@ class Halves(Adapter):
         Agreement and temperature are measured with the half that has not learnt from the sample.
         """
         again = deepcopy(self)
-        again.settle(fade=False)
+        again.settle()
         if features.shape[0] >= 16 and len(self.head) > 1 and not self.few_classes:
             again.shown["equal"][...] = 0.0  # neighbours mean nothing any more
             again.derive()

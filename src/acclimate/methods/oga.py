@@ -67,7 +67,7 @@ class OGA(Adapter):
         """Samples between two refreshes."""
         return self.refresh
 
-    def settle(self, fade: bool = True) -> None:
+    def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""
         vectors, keys, classes = self.head.class_vectors, self.cache.keys, self.cache.classes
         xp, entries = namespace(vectors), len(classes)
@@ -87,7 +87,7 @@ class OGA(Adapter):
             precision = xp.linalg.inv(scatter / (entries - 1) + FLOOR / self.head.dim * identity)
         self.gaussians["moved"][...] = means - vectors
         self.gaussians["precision"][...] = xp.astype(precision, vectors.dtype)
-        super().settle(fade)
+        super().settle()
 
     def derive(self) -> None:
         """Compute the weights (K, d) and offsets (K,) of the Gaussians' logarithms, without what all classes share."""

@@ -169,7 +169,7 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
     dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
     for name, part in merged.parts.items():
         part.restore(part.merged(dumps[name]))
-    merged.settle(fade=False)
+    merged.settle()
     merged.seen = {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in sorted(origins)}
     merged.frozen = all(adapter.frozen for adapter in adapters)
     return merged

@@ -71,8 +71,8 @@ class State(ABC):
         self.head = head
         self.restore(arrays)
 
-    def settle(self, fade: bool = True) -> None:  # noqa: B027 (most kinds of state have nothing that waits)
-        """Let everything that was added count from now on; without `fade`, what is older keeps its weight."""
+    def settle(self) -> None:  # noqa: B027 (most kinds of state have nothing that waits)
+        """Let everything that was added count from now on."""
 
     def entries(self) -> list[Entry]:
         """The samples it keeps, sorted by class and entropy."""
@@ -174,7 +174,6 @@ class Sums(Tensors):
         head: see `State`.
         dtype: float64 if not given, as a sum over a million samples needs more digits than its terms; None for the
             head's, to halve large sums.
-        keep: how much of what was settled remains when more is settled; below 1, older samples fade.
         **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is dumped as "waiting.NAME".
 
     Examples:
@@ -191,10 +190,7 @@ class Sums(Tensors):
 
     rule = "sum"
 
-    def __init__(
-        self, head: Head, *, dtype: str | None = "float64", keep: float = 1.0, **axes: tuple[str | int, ...]
-    ) -> None:
-        self.keep = keep
+    def __init__(self, head: Head, *, dtype: str | None = "float64", **axes: tuple[str | int, ...]) -> None:
         waiting = {f"{WAITING}{name}": each for name, each in axes.items()}
         super().__init__(head, dtype=dtype, **axes, **waiting)
 
@@ -220,11 +216,11 @@ class Sums(Tensors):
             else:
                 self._values[key] = namespace(term).astype(term, self[name].dtype, copy=True)
 
-    def settle(self, fade: bool = True) -> None:
+    def settle(self) -> None:
         """Let everything that was added count from now on."""
-        keep = self.keep if fade else 1.0
         for name in self.lasting:
-            self._values[name] = keep * self[name] + self._values.pop(f"{WAITING}{name}", 0.0)
+            if f"{WAITING}{name}" in self._values:
+                self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""
