@@ -67,7 +67,7 @@ def draw_column(panels: Sequence[Any], name: str, mean: dict[str, np.ndarray]) -
     error.plot(x, truth, color="black", linestyle=":", label="accuracy of a half above zero-shot (labels)")
     weight.fill_between(x, mean["weight"], color=BLUE, alpha=0.25, linewidth=0)
     weight.plot(x, mean["weight"], color=BLUE, label="weight of the head")
-    weight.set_ylim(0, Halves.LIMIT)
+    weight.set_ylim(0, Halves.WEIGHT)
     gain.axhline(0, color=GREY, label="zero-shot")
     for method, colour in (("tda", RED), ("halves", GREEN)):
         gain.plot(x, 100 * (mean[method] - mean["zero-shot"]), color=colour, label=method)

@@ -30,7 +30,7 @@ class Sample:
     def __init__(self, x, p, label, position):
         self.x, self.p, self.label, self.position = x, p, label, position
         self.sharp, self.H = p**2 / (p**2).sum(), entropy(p)
-        self.settled, self.age = False, 0  # age: changes of the parameters since it was settled
+        self.settled = False
         self.like_the_last = False
         self.agreement = self.confidence = None
 
@@ -73,12 +73,11 @@ class NaiveHalves(Naive):
             self.measure_confidence(sample, pooled)
         self.samples.append(sample)
         if self.due(len(self.samples)):
-            self.settle(1)
+            self.settle()
         return logits
 
-    def settle(self, ageing):
+    def settle(self):
         for sample in self.samples:
-            sample.age += ageing if sample.settled else 0
             sample.settled = True
         self.derive()
 
@@ -155,41 +154,33 @@ class NaiveHalves(Naive):
         present = slope(number_of_classes(sharp) / (K * (1.0 - np.exp(-n / K))), 0.5, 0.7)
         sure = 1.0 - slope(np.mean([sample.H for sample in self.known]) / np.log(K), 0.33, 0.4)
         self.votes = 1.0 - sure * (1.0 - present)
-        measured = [(0.5**sample.age, *sample.agreement) for sample in self.known if sample.agreement]
+        measured = [sample.agreement for sample in self.known if sample.agreement]
         self.started = self.few_classes or bool(measured)
         if self.few_classes:
             self.votes, self.shares = 0.0, np.log(K * (sharp + 1.0) / (n + K))
         if not measured:
             return
-        m, halves, zero_shot, squares, losses = self.agreement(measured)
+        halves, zero_shot, squares, losses = (np.mean(each, axis=0) for each in zip(*measured, strict=True))
         excess = halves - zero_shot
-        error = np.sqrt(max(0.0, squares - excess**2) / m)
-        spared = (excess - 0.09 - error) / max(1.0 - zero_shot, 0.02)
+        error = np.sqrt(max(0.0, squares - excess**2) / len(measured))
+        spared = (excess - 0.1 - error) / max(1.0 - zero_shot, 0.02)
         chance = ((sharp / n) ** 2).sum()
         equal = np.mean([sample.like_the_last for sample in self.known])
         runs = slope((equal - chance) / (1.0 - chance + 1e-9), 0.2, 0.5)
-        self.weight = min(8.0, 6.0 * np.exp(5.0 * spared)) * (1.0 - runs) * present
+        self.weight = 8.0 * np.exp(5.0 * min(0.0, spared)) * (1.0 - runs) * present
         self.tau = lowest(losses)
         uneven = 1.0 - slope(number_of_classes(shares) / K, 0.6, 0.9)
         self.prior = 3.0 * uneven * slope(zero_shot, 0.5, 0.8) * np.log(K * (shares + 1.0) / (n + K))
 
-    @staticmethod
-    def agreement(measured):
-        """The sum of the weights, and weighted means."""
-        m = sum(weight for weight, *_ in measured)
-        return m, *(sum(weight * each[i] for weight, *each in measured) / m for i in range(4))
-
     def calibrate(self):
-        known = [(0.5**sample.age, *sample.confidence) for sample in self.known if sample.confidence]
+        known = [sample.confidence for sample in self.known if sample.confidence]
         if not known:
             return
-        m = sum(weight for weight, *_ in known)
-        target = sum(weight * own for weight, own, _ in known) / m
-        reached = sum(weight * values for weight, _, values in known) / m
-        if measured := [(0.5**sample.age, *sample.agreement) for sample in self.known if sample.agreement]:
-            _, halves, zero_shot, *_ = self.agreement(measured)
+        target, reached = (np.mean(each, axis=0) for each in zip(*known, strict=True))
+        if measured := [sample.agreement[:2] for sample in self.known if sample.agreement]:
+            halves, zero_shot = np.mean(measured, axis=0)
             if halves:
-                target = max(target, zero_shot / np.sqrt(halves) - 0.09)
+                target = max(target, zero_shot / np.sqrt(halves) - 0.05)
         self.beta = float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
 
     # Classes that come and go
@@ -221,7 +212,7 @@ class NaiveHalves(Naive):
 
     def refine(self, features):
         again = deepcopy(self)
-        again.settle(0)
+        again.settle()
         xs = [f / np.linalg.norm(f) for f in np.asarray(features, np.float64)]
         if len(xs) >= 16 and len(self.W) > 1 and not self.few_classes:
             for sample in again.samples:
@@ -244,7 +235,7 @@ class NaiveHalves(Naive):
             logits, _, _, p = self.frozen(x)
             samples.append(Sample(x, p, 0.5 * np.exp(log_softmax(logits)) + 0.5 * p, position))
         self.samples = samples
-        self.settle(0)
+        self.settle()
         step = -(-len(xs) // max(256, min(self.checked, 2**22 // len(self.W))))
         checked = self.samples[:: step + (step % 2 == 0)]
         for sample in checked:
