@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from acclimate import TDA, Prior, Step, Sums, ZeroShot
-from acclimate.checks import LAWS, check_adapter
+from acclimate.checks import LAWS, check_adapter, why_not
 from acclimate.errors import InputError
 from acclimate.methods import CLASSES, State
 
@@ -129,6 +129,18 @@ class CountsWrong(Prior):
         self.answers.merged = lambda dumps: merged(dumps[:1])
 
 
+class CountsTheFirstMore(Prior):
+    """Learns most from the first samples, so that the first of every shard count for more than those of the stream."""
+
+    def respond(self, evidence, ids, learn):
+        step = super().respond(evidence, ids, learn)
+        if learn:
+            weights = 1.0 / (1.0 + self.samples_seen + np.arange(len(ids)))
+            self.answers.add(counts=weights @ evidence.probs)
+            self.answers.settle()
+        return step
+
+
 class Remembers(TDA):
     """Says that it answers every sample by itself, and does not."""
 
@@ -194,6 +206,7 @@ def test_a_sound_adapter_passes():
         (LearnsWhileFrozen, "frozen_never_changes"),
         (LastOneWins, "union_merge_is_exact"),
         (CountsWrong, "sum_merge_counts_once"),
+        (CountsTheFirstMore, "shards_merge_to_the_stream"),
         (Remembers, "episodic_answers_stand_alone"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
@@ -228,6 +241,13 @@ def test_laws_are_chosen_by_what_a_method_is_and_skips_are_printed(capsys):
 
     check_adapter(Local)
     assert "pickle finds only classes at the top of a module" in capsys.readouterr().out
+
+
+def test_a_method_that_learns_from_its_answers_need_not_merge_to_the_stream(monkeypatch):
+    (law,) = (each for each in LAWS if each.__name__ == "shards_merge_to_the_stream")
+    assert why_not(law, Prior) is None
+    monkeypatch.setattr(Prior, "self_taught", True)
+    assert why_not(law, Prior) == "it learns from its own answers, which are those of a shard"
 
 
 @pytest.mark.parametrize("skip", [{"no_such_law": "because"}, {"ties_are_stable": ""}])
