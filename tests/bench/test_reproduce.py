@@ -307,4 +307,4 @@ def test_zero_shot_alone_is_a_row_of_its_own(swept):
     zero_shot = swept[2][0]
     assert (zero_shot.method, zero_shot.prompts) == ("zero-shot", OF_FILE)
     (group,) = group_results([zero_shot])
-    assert [label for table in every_table(group) for label, _ in table.rows] == ["zero-shot"]
+    assert [[label for label, _ in table.rows] for table in every_table(group)] == [["zero-shot"], ["zero-shot"]]

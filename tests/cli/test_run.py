@@ -91,7 +91,8 @@ def test_orders_that_take_a_part_of_the_samples(invoke, stream_file, tmp_path):
 def test_curves_of_runs_of_different_lengths(invoke, tmp_path):
     """Few classes of a small stream can be fewer samples than a curve has parts."""
     write_stream(shifted_stream(samples=60, classes=8, dim=16), tmp_path / "small.safetensors")
-    invoke("run", "small.safetensors", "--order", "few-classes:0", "--orders", "8", "--json", "out.json")
+    options = ["--method", "tda", "--order", "few-classes:0", "--orders", "8"]
+    invoke("run", "small.safetensors", *options, "--json", "out.json")
     result = json.loads((tmp_path / "out.json").read_text())
     assert 0 < len(result["over_time"]["acc1"]) < 20
     assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"])
