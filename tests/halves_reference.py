@@ -170,7 +170,8 @@ class NaiveHalves(Naive):
         self.weight = 8.0 * np.exp(5.0 * min(0.0, spared)) * (1.0 - runs) * present
         self.tau = lowest(losses)
         uneven = 1.0 - slope(number_of_classes(shares) / K, 0.6, 0.9)
-        self.prior = 3.0 * uneven * slope(zero_shot, 0.5, 0.8) * np.log(K * (shares + 1.0) / (n + K))
+        trust = max(0.0, 1.0 - 3.0 * runs) * slope(zero_shot, 0.5, 0.8)
+        self.prior = 3.0 * uneven * trust * np.log(K * (shares + 1.0) / (n + K))
 
     def calibrate(self):
         known = [sample.confidence for sample in self.known if sample.confidence]

@@ -305,7 +305,9 @@ class Halves(Adapter):
         self.tau = _lowest(to_host(self.agreement["losses"]))
         shares = to_host(self.shown["shares"])
         uneven = 1.0 - ramp(effective(shares) / classes, *self.EVEN)
-        self.prior = self.SHARES * uneven * ramp(zero_shot, *self.TRUST) * self._log_shares(shares, samples)
+        steady = max(0.0, 1.0 - 3.0 * self.runs)  # where classes come in runs, their shares are about to change
+        trust = steady * ramp(zero_shot, *self.TRUST)
+        self.prior = self.SHARES * uneven * trust * self._log_shares(shares, samples)
 
     def _log_shares(self, sums: HostArray, samples: float) -> Array:
         """Logarithm of the classes' shares of the stream, over equal shares; one more sample each."""
