@@ -1,7 +1,11 @@
 """`acclimate leaderboard` end to end."""
 
 import csv
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
+from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -67,3 +71,23 @@ def test_bad_input_is_refused_before_the_work(invoke, streams, here):
     error = invoke("leaderboard", *streams, "--method", "tba", exit_code=2).stderr
     assert error.startswith("error: unknown method 'tba'; did you mean 'tda'")
     assert not (here / "results").exists()
+
+
+@pytest.mark.slow
+def test_processes_end_when_the_command_is_killed(streams, here):
+    command = [sys.executable, "-m", "acclimate", "leaderboard", streams[0], "--orders", "500", "--jobs", "2"]
+    with subprocess.Popen([*command, "--method", "tda"], cwd=here, stderr=subprocess.DEVNULL) as running:
+        children = Path(f"/proc/{running.pid}/task/{running.pid}/children")
+        if not children.parent.is_dir():
+            pytest.skip("needs /proc")
+        wait_until(lambda: len(children.read_text().split()) >= 3)  # two that measure, and the resource tracker
+        started = [Path("/proc", pid) for pid in children.read_text().split()]
+        running.kill()
+    wait_until(lambda: not any(process.is_dir() for process in started))
+
+
+def wait_until(condition, seconds=60):
+    end = monotonic() + seconds
+    while not condition():
+        assert monotonic() < end, "it did not happen"
+        sleep(0.1)

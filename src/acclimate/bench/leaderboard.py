@@ -12,8 +12,9 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -258,6 +259,19 @@ def _score(task: Task, outcome: Outcome, passes: int, run: Run, zero_shot: Run, 
 Mapper = Callable[[Callable[[Task], list[Score]], Sequence[Task]], Iterable[list[Score]]]
 
 
+def _begin() -> None:
+    """In a process that measures: leave interruptions to its parent, and end when the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+
+
 @contextmanager
 def _mapping(jobs: int) -> Iterator[Mapper]:
     """`map`, or that of a pool of processes; an interruption ends them after their current run."""
@@ -266,7 +280,7 @@ def _mapping(jobs: int) -> Iterator[Mapper]:
         return
     known = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
     try:
         yield pool.map
     except BrokenProcessPool as error:
