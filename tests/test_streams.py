@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from acclimate import DEFAULT_METHOD, TDA, ZeroShot, read_stream
+from acclimate import TDA, ZeroShot, read_stream
 from acclimate.arrays import to_host
 from acclimate.bench.prequential import Variant, compare
 
@@ -52,13 +52,22 @@ def test_both_caches_help_and_together_most(real):
     assert accuracy(TDA, negative=False) > zero_shot - 0.05
 
 
-@pytest.mark.parametrize("method", sorted({"tda", "dota", DEFAULT_METHOD}))
-def test_after_the_second_pass_the_order_hardly_matters(real, method):
-    stream, _ = real
+def in_two_orders(stream, method):
+    """Accuracy in percent, shuffled and sorted by class: online, and in the second pass."""
     orders = ["seed:0", "class-sequential:0"]
     _, outcome = compare(stream, [Variant(method)], orders, passes=2)
-    online, refined = (
-        [100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined)
-    )
+    return ([100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined))
+
+
+@pytest.mark.parametrize("method", ["tda", "dota"])
+def test_after_the_second_pass_the_order_hardly_matters(real, method):
+    online, refined = in_two_orders(real[0], method)
+    assert abs(refined[0] - refined[1]) <= 0.5
+    assert min(refined) > min(online)  # sorted by class, the first pass is the weakest answer of all
+
+
+def test_the_second_pass_of_halves_makes_up_for_most_of_a_sorted_order(real):
+    # It starts from the answers of the first pass, so something of the order remains: 3.5 points on EuroSAT.
+    online, refined = in_two_orders(real[0], "halves")
     assert abs(refined[0] - refined[1]) <= max(0.6, 0.25 * abs(online[0] - online[1]))
-    assert min(refined) > min(online) - 0.5  # sorted by class, the first pass is the weakest answer of all
+    assert min(refined) > min(online) - 0.5  # cifar10, where there is nothing to gain

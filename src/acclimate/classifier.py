@@ -136,9 +136,10 @@ class Classifier:
     def classify(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
         """Classify a finite collection of images: adapt to all of them, then answer each from everything learnt.
 
-        The first images are answered as well as the last, and their order hardly matters. Each prediction has the
-        answer that `stream` would have given as `online`. While frozen, and for methods that learn nothing, that is
-        the only answer. Features are kept in half precision until the end, 1 KB per image and view at 512 dimensions.
+        The first images are answered as well as the last, and their order matters far less than online. Each prediction
+        has the answer that `stream` would have given as `online`. While frozen, and for methods that learn nothing,
+        that is the only answer. Features are kept in half precision until the end: 1 KB per image and view at 512
+        dimensions.
 
         Args:
             images: as for `stream`, with an end.

@@ -395,7 +395,7 @@ def refine(adapter: Adapter, features: Array) -> Array:
     """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
 
     The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
-    be answered again, and their order matters no more. The adapter does not change.
+    be answered again, and their order matters far less. The adapter does not change.
 
     Args:
         adapter: that has been shown the stream.

@@ -20,6 +20,7 @@ TAUS = 0.002 * RATIO ** np.arange(13)
 BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
 HALVES = ("even", "odd")
 CHECKED = 4096  # samples of a finished stream on which agreement and confidence are measured
+SHORTEST = 16  # samples from which a stream is learnt anew in the second pass: halves of fewer say nothing
 
 Range = tuple[float, float]
 
@@ -154,8 +155,8 @@ class Halves(Adapter):
             rows = slice(-first % every, None, every)
             if seen and scores is not None:
                 even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
-                self._compare(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
-            self._weigh_confidence(answer[rows], evidence.probs[rows])
+                self._measure_agreement(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
+            self._measure_confidence(answer[rows], evidence.probs[rows])
         return Step(logits, voted.changes)
 
     # The answer
@@ -207,7 +208,9 @@ class Halves(Adapter):
             equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[0]]
             self.shown.add(equal=equal[None], last=now - last)
 
-    def _compare(self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array) -> None:
+    def _measure_agreement(
+        self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array
+    ) -> None:
         """Add how often the halves agree, how often those that are `blind` agree with zero-shot, and losses by tau."""
         xp, top = namespace(scores), namespace(scores).argmax
         own = top(probs, axis=-1)
@@ -223,7 +226,7 @@ class Halves(Adapter):
             losses=xp.stack(losses),
         )
 
-    def _weigh_confidence(self, answer: Array, probs: Array) -> None:
+    def _measure_confidence(self, answer: Array, probs: Array) -> None:
         """Add the confidence of zero-shot, and that of the answer at each temperature."""
         xp = namespace(answer)
         answer = answer - xp.max(answer, axis=-1, keepdims=True)
@@ -347,13 +350,13 @@ class Halves(Adapter):
     # The second pass
 
     def refined(self, features: Array) -> Iterator[Array]:
-        """Learn the stream anew from its own answers, its order forgotten, and answer it; TDA's caches stay.
+        """Learn the stream anew from its own answers, as a set and not in order, and answer it; TDA's caches stay.
 
         Agreement and temperature are measured with the half that has not learnt from the sample.
         """
         again = deepcopy(self)
         again.settle()
-        if features.shape[0] >= 16 and len(self.head) > 1 and not self.few_classes:
+        if features.shape[0] >= SHORTEST and len(self.head) > 1 and not self.few_classes:
             again.shown["equal"][...] = 0.0  # neighbours mean nothing any more
             again.derive()
             for _ in range(self.rounds):
@@ -377,10 +380,10 @@ class Halves(Adapter):
         scores, even, odd = (scorer(*seen) for scorer in self.scorers)
         is_even = xp.asarray(positions % 2 == 0, device=device(base))
         blind = xp.where(is_even[:, None], odd, even)
-        self._compare(even, odd, [blind], blind, evidence.probs, base)
+        self._measure_agreement(even, odd, [blind], blind, evidence.probs, base)
         self.agreement.settle()
         self._weigh(samples)
-        self._weigh_confidence(self._answer(base, scores), evidence.probs)
+        self._measure_confidence(self._answer(base, scores), evidence.probs)
         self.confidence.settle()
         self._calibrate()
 
