@@ -207,7 +207,7 @@ def test_a_sound_adapter_passes():
         (LastOneWins, "union_merge_is_exact"),
         (CountsWrong, "sum_merge_counts_once"),
         (CountsTheFirstMore, "shards_merge_to_the_stream"),
-        (Remembers, "episodic_answers_stand_alone"),
+        (Remembers, "answers_stand_alone"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
         (BreaksOnOneClass, "one_class_works"),
@@ -233,7 +233,7 @@ def test_laws_are_chosen_by_what_a_method_is_and_skips_are_printed(capsys):
     assert capsys.readouterr().out.splitlines() == [
         "skipped 'ties_are_stable': no ties in sums",
         "skipped 'union_merge_is_exact': its merge rule is sum",
-        "skipped 'episodic_answers_stand_alone': it is online",
+        "skipped 'answers_stand_alone': it learns from the stream",
     ]
 
     class Local(TDA):

@@ -170,7 +170,7 @@ def test_what_a_method_needs_is_said_before_the_work(stream):
 
     require(Hungry, views=True, text=True, labels=True)
     for there, message in (
-        ({}, "labelled samples"),
+        ({}, "to be fitted to labelled samples first"),
         ({"labels": True}, "the text tower of a model"),
         ({"labels": True, "text": True}, "several views per image"),
     ):

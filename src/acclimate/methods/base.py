@@ -6,7 +6,7 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -24,6 +24,7 @@ from acclimate.methods.state import Dump, Entry, MergeRule, State
 BLOCK_LOGITS = 2**20
 DEFAULT_METHOD = "halves"
 Ids = Sequence[int] | HostArray
+Labels = Sequence[int] | HostArray
 AnyState = TypeVar("AnyState", bound=State)
 
 
@@ -137,6 +138,49 @@ class Adapter(ABC):
         State may change only if `learn`, and only when nothing can fail any more.
         """
 
+    def fit(
+        self,
+        features: Array,
+        labels: Labels,
+        *,
+        validation: tuple[Array, Labels] | None = None,
+        progress: Callable[[int], None] = lambda steps: None,
+    ) -> None:
+        """Fit a few-shot method to labelled samples; what it was fitted to before is forgotten.
+
+        Args:
+            features: (n, d), or (n, V, d) for V augmented versions of each sample; of any length.
+            labels: (n,) class indices; every class of the head needs at least one sample.
+            validation: features (m, d) and labels (m,) of other samples, for methods that choose settings by them.
+            progress: called with the number of steps done, out of `fit_steps(n)`.
+        """
+        if self.kind != "few-shot":
+            raise InputError(f"the method {self.name!r} learns without labels; there is nothing to fit.")
+        unit, checked = self._labelled(features, labels)
+        if missing := sorted(set(range(len(self.head))) - set(checked.tolist())):
+            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
+        held_out = None if validation is None else self._labelled(*validation)
+        self.reset()
+        self.learn(unit, checked, held_out, progress)
+        self.seen = {self.origin: len(checked)}
+        self.derive()
+
+    def learn(
+        self,
+        features: Array,
+        labels: HostArray,
+        validation: tuple[Array, HostArray] | None,
+        progress: Callable[[int], None],
+    ) -> None:
+        """Fill the state of a few-shot method from unit features (n, d) or (n, V, d) and labels (n,); see `fit`."""
+        raise NotImplementedError(f"{type(self).__name__} is few-shot and must implement learn.")
+
+    def fit_steps(self, samples: int) -> int:
+        """Number of steps that `fit` takes on so many samples, for a progress bar."""
+        return 1
+
     def derive(self) -> None:  # noqa: B027
         """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
 
@@ -223,9 +267,11 @@ class Adapter(ABC):
         """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
+        if "labels" in self.needs and not self.seen:
+            require(type(self), views=True, text=True)
         count, first = len(evidence), self.samples_seen
         ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        if not learn or self.frozen:
+        if not learn or self.frozen or self.kind == "few-shot":
             return self.respond(evidence, ids, False)
         if self.parts:
             evidence.require_finite()
@@ -318,6 +364,18 @@ class Adapter(ABC):
         for name, part in self.parts.items():
             part.restore(dumps[name])
         self.derive()
+
+    def _labelled(self, features: Array, labels: Labels) -> tuple[Array, HostArray]:
+        """Unit features and labels as a checked pair."""
+        unit, checked = self.head.unit_features(features), np.asarray(labels)
+        if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
+            raise InputError(
+                f"labels must be one class index per sample: {unit.shape[0]} samples, {checked.dtype} labels "
+                f"{checked.shape}."
+            )
+        if checked.min() < 0 or checked.max() >= len(self.head):
+            raise InputError(f"labels must be class indices from 0 to {len(self.head) - 1}.")
+        return unit, checked
 
     def _block_size(self, features: Array) -> int:
         """How many samples to answer at once."""
@@ -424,7 +482,7 @@ def require(method: type[Adapter], views: bool = False, text: bool = False, labe
     how = {
         "views": "several views per image; encode them with views=64, for instance",
         "text": "the text tower of a model, which stored features do not have",
-        "labels": "labelled samples to be fitted to first",
+        "labels": "to be fitted to labelled samples first: `acclimate fit`, or `fit(features, labels)`",
     }
     for need in sorted(method.needs):
         if not there[need]:

@@ -63,13 +63,14 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
     return snapshot_bytes({VECTORS: to_host(head.class_vectors), **adapter.dump()}, description)
 
 
-def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Adapter:
+def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None) -> Adapter:
     """Read an adapter from a file; it continues exactly where the saved one stood.
 
     Args:
         path: a file that `save_state` wrote.
         like: an adapter that the state must match: same method, settings and head. The loaded one lives where it lives;
             without it, on NumPy. Its class need not be registered.
+        text: the encoder, for methods that need its text tower; that of `like` if not given.
 
     Raises:
         StateError: the file is not a state, is damaged, or does not match `like`; the message says what differs.
@@ -79,12 +80,14 @@ def load_state(path: str | os.PathLike[str], like: Adapter | None = None) -> Ada
         Traceback (most recent call last):
         acclimate.errors.StateError: no state file at nowhere.safetensors.
     """
-    return load_with_notes(path, like)[0]
+    return load_with_notes(path, like, text)[0]
 
 
-def load_with_notes(path: str | os.PathLike[str], like: Adapter | None = None) -> tuple[Adapter, dict[str, Any]]:
+def load_with_notes(
+    path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None
+) -> tuple[Adapter, dict[str, Any]]:
     """`load_state`, and the notes that were saved with the adapter."""
-    return _build(*read_snapshot(path), path, like)
+    return _build(*read_snapshot(path), path, like, text)
 
 
 def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
@@ -99,7 +102,7 @@ def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
 
 
 def _build(
-    tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None
+    tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None, text: Any = None
 ) -> tuple[Adapter, dict[str, Any]]:
     """An adapter from what a state file says. The description is checked first, then the method's own code runs."""
     for key, kind in FIELDS.items():
@@ -119,7 +122,7 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    adapter = method(head, origin=description["origin"], text=like and like.text, **settings)
+    adapter = method(head, origin=description["origin"], text=text or (like and like.text), **settings)
     if like is not None and (differences := compare_states(adapter, like)):
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
