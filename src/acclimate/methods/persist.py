@@ -58,6 +58,7 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "origin": adapter.origin,
         "seen": adapter.seen,
         "frozen": adapter.frozen,
+        "encoder": getattr(adapter.text, "fingerprint", ""),
         "notes": dict(notes or {}),
     }
     return snapshot_bytes({VECTORS: to_host(head.class_vectors), **adapter.dump()}, description)
@@ -122,7 +123,11 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    adapter = method(head, origin=description["origin"], text=text or (like and like.text), **settings)
+    text = text or (like and like.text)
+    made_with, given = description.get("encoder", ""), getattr(text, "fingerprint", "")  # older states have none
+    if made_with and given and made_with != given:
+        raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
+    adapter = method(head, origin=description["origin"], text=text, **settings)
     if like is not None and (differences := compare_states(adapter, like)):
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
