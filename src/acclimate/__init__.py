@@ -25,6 +25,8 @@ _MODULES = {
         "Halves",
         "OnZeta",
         "Prior",
+        "TipAdapter",
+        "TipAdapterF",
         "Zero",
         "ZeroShot",
     ),
