@@ -152,7 +152,7 @@ class Head:
                 tenth with the lowest entropy, at least one.
 
         Note:
-            Views, and the tenth of them that is kept, stand in the code of TDA's authors only, not in their paper. As in
+            Views, and the tenth of them that is kept, are in the code of TDA's authors only, not in their paper. As in
             that code, the mean feature of many views is not scaled to unit length again.
         """
         return self.observe_unit(self.unit_features(features))

@@ -27,7 +27,13 @@ SWITCHES = {
     "dmn": [{"memory_capacity": 2}],
     "free-tta": [{"refresh": 1}, {"refresh": 1000}],
     "halves": [{"few_classes": True}, {"rounds": 0}],
-    "boost": [{"extra": 0}, {"self_match": False}, {"positive": False}, {"positive_capacity": 1, "extra": 3}, {"bypass": 70}],
+    "boost": [
+        {"extra": 0},
+        {"self_match": False},
+        {"positive": False},
+        {"positive_capacity": 1, "extra": 3},
+        {"bypass": 70},
+    ],
 }
 CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 
