@@ -96,8 +96,11 @@ class TextTower:
         whole, ends = self.read(["a"])
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
-            expected = self._text_features(whole)
-            if not torch.allclose(self.encode(self._table(whole), whole), expected, atol=1e-4):
+            expected, own = self._text_features(whole), self._table(whole)
+            same, moved = (
+                torch.allclose(self.encode(each, whole), expected, atol=1e-4) for each in (own, own.flip(-1))
+            )
+            if moved or not same:
                 raise ModelError(_cannot(model, "it does not read its table of embeddings"))
             try:
                 found = self._text_features(short)
