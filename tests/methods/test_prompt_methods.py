@@ -220,6 +220,21 @@ def test_what_cannot_be_done_is_said(encoder, drawn, tiny_onnx):
         specific.add_classes(head.class_vectors[:1], ["orange"])
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
+def test_mixed_precision_on_a_gpu_answers_like_the_cpu(encoder, tiny_clip, drawn, views):
+    head, features, labels = drawn
+    on_gpu = load_encoder(f"local:{tiny_clip}", "cuda")
+    for method in ("tpt", "difftpt"):
+        here, there = (create(method, head, text=text).step(views) for text in (encoder, on_gpu))
+        assert np.abs(here - there).max() < 0.25
+    for method in ("coop", "cocoop"):
+        adapters = [create(method, head, text=text, **FAST[method]) for text in (encoder, on_gpu)]
+        for adapter in adapters:
+            adapter.fit(features[:SHOTS], labels[:SHOTS])
+        here, there = ((each.step(features[SHOTS:]).argmax(axis=1) == labels[SHOTS:]).mean() for each in adapters)
+        assert abs(here - there) < 0.1
+
+
 LONG = ("memory_is_bounded",)  # thousands of samples, each through the text tower
 
 
