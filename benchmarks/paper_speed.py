@@ -32,8 +32,8 @@ NOTES = """
   *Adapting* is the method's own part: zero-shot logits, caches, and for TPT, DiffTPT and CoCoOp all passes through the
   text tower.
 - *One image at a time* is the paper's protocol, *batched* ours: 64 images are encoded at once (TPT: 8 with 64 views).
-- *TPT as published* pads every prompt to 77 tokens, as the authors' code does. *TPT* leaves the padding out; batched, it
-  also shares the first pass through the text tower among the images of a batch. The answers are the same.
+- *TPT as published* pads every prompt to 77 tokens, as the authors' code does. *TPT* leaves the padding out; batched,
+  it also shares the first pass through the text tower among the images of a batch. The answers are the same.
 - *DiffTPT* has AugMix views here. Making images with a diffusion model, most of the paper's time, is not timed.
 - The paper's ratios are for ImageNet with a ResNet-50 on one RTX 6000: 12, 16, 770 and 2,085 minutes for 50,000 images.
   There the passes through the text tower dominate. A GPU that is many times faster waits for the processor in between,
