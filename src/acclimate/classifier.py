@@ -23,6 +23,9 @@ from acclimate.predict import (
     predictions,
 )
 from acclimate.prompts import build_head, clean_labels
+from acclimate.views import Kind
+from acclimate.views.generated import Generator as ImageGenerator
+from acclimate.views.generated import open_generator
 
 OnError = Literal["raise", "skip"]
 
@@ -36,7 +39,11 @@ class Classifier:
             `Encoder`, or open_clip's (model, preprocess, tokenizer).
         method: name of the method; see `list_methods`.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set.
-        views: per image: itself and `views - 1` augmented versions; the paper uses 64 on some datasets.
+        views: per image: itself and `views - 1` other versions of it; the paper uses 64 on some datasets.
+        views_kind: "augmix", "crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's paper uses
+            when not given.
+        generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
+            of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
         workers: threads that read and prepare images.
         device: where the encoder runs, if it is given by name.
@@ -61,6 +68,8 @@ class Classifier:
         method: str = DEFAULT_METHOD,
         templates: Any = "single",
         views: int = 1,
+        views_kind: Kind | None = None,
+        generated: str | os.PathLike[str] | ImageGenerator | None = None,
         batch_size: int = 32,
         workers: int | None = None,
         device: str = "auto",
@@ -72,6 +81,9 @@ class Classifier:
         require(find_method(method), views=views > 1, text=True)
         self.encoder: Encoder = _encoder(encoder, device)
         self.templates, self.cache, self.views = templates, cache, views
+        self.views_kind: Kind = views_kind or find_method(method).views_kind
+        generator = None if generated is None else open_generator(generated, device)
+        self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
         self.batch_size, self.workers = batch_size, workers or default_workers()
         head = build_head(self.encoder, labels, templates, cache)
         if len(head) < 2:
@@ -233,8 +245,8 @@ class Classifier:
 
     def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
         """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
-        prepare = Preparer(self.encoder, self.views)
-        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=self.workers, start=start):
+        options = {"batch_size": self.batch_size, "workers": self.workers, "start": start}
+        for batch in encode_ahead(images, self._prepare, **options):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"

@@ -51,6 +51,7 @@ def doctor() -> None:
         "transformers": ("hf: and local: models", "hf"),
         "open_clip_torch": ("open_clip: models", "open-clip"),
         "onnxscript": ("acclimate convert", "convert"),
+        "diffusers": ("acclimate generate", "diffusion"),
         "pyarrow": ("parquet results", "parquet"),
         "datasets": ("hfds: sources", "datasets"),
         "fastapi": ("acclimate serve", "serve"),

@@ -27,6 +27,8 @@ def classify(
     setting: options.Settings = None,
     template: options.Templates = None,
     views: options.Views = 1,
+    views_kind: options.ViewsKind = None,
+    generated: options.Generated = None,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
     order: options.Order = "path",
     passes: Annotated[
@@ -79,7 +81,8 @@ def classify(
     names, templates = options.read_labels(labels), options.read_templates(template)
     settings = options.parse_settings(method, setting) | {"origin": "" if state is None else state.stem}
     samples = order_samples(open_source(source, sys.stdin), order)
-    reading: dict[str, Any] = {"views": views, "batch_size": batch_size, "workers": workers, "device": device}
+    reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
+    reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
@@ -113,6 +116,7 @@ def classify(
         raise typer.Exit(130)
     if report is not None:
         shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
         shown |= {"passes": run.passes, "method": method}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, source, shown)

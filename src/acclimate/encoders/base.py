@@ -30,7 +30,7 @@ class Encoder(Protocol):
     fingerprint: str
 
     def prepare(self, image: Image.Image) -> Any:
-        """Turn an upright RGB image into an input of `encode_images`; called from several threads."""
+        """Turn an RGB image into an input of `encode_images`; called from several threads."""
 
     def encode_images(self, images: Sequence[Any]) -> HostArray:
         """Return the features (n, dim) of n prepared images."""

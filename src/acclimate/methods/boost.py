@@ -42,6 +42,7 @@ class BoostAdapter(TDA):
     name = "boost"
     summary = "TDA with confident views of each image beside the positive cache (BoostAdapter)"
     needs = frozenset({"views"})
+    views_kind = "crop"
 
     extra: int = 1
 
