@@ -85,5 +85,5 @@ def test_images_that_would_share_a_folder(invoke, tinted, tmp_path):
 def test_without_diffusers(invoke, photos):
     if find_spec("diffusers") is not None:
         pytest.skip("diffusers is installed")
-    said = invoke("generate", photos, "--out", "made", exit_code=2).stderr
+    said = invoke("generate", photos, "--out", "made", "--generator", "diffusers:some/model", exit_code=2).stderr
     assert said.startswith("error: generating images needs diffusers")

@@ -309,7 +309,7 @@ def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
             titles = ", ".join(DATASETS[key].title for key in theirs)
             for label, figure in sweep.reported[place].items():
                 reported.setdefault(label, {})[column] = figure
-                if columns[column] != theirs:
+                if set(columns[column]) != set(theirs):
                     remarks.setdefault(label, {})[column] = f"the paper's figure is for {titles}."
         model, score = ABLATION_MODEL, sweep.score
         tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))

@@ -64,8 +64,9 @@ def bench(
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
-    reading = (batch_size, workers, device, progress_bar, views_kind, generated)
-    setup = Setup(data, model, store, prompts, views, taken, *reading)
+    setup = Setup(
+        data, model, store, prompts, views, taken, batch_size, workers, device, progress_bar, views_kind, generated
+    )
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:

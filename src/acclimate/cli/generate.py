@@ -15,8 +15,8 @@ def generate(
     source: options.Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for generated images.")],
     generator: Annotated[
-        str, typer.Option(help="diffusers:MODEL[@REVISION], an image variation model on Hugging Face or in a folder.")
-    ] = "diffusers:lambdalabs/sd-image-variations-diffusers@v2.0",
+        str, typer.Option(help="diffusers:MODEL or diffusers:MODEL@REVISION, on Hugging Face (downloaded) or a folder.")
+    ],
     count: Annotated[int, typer.Option(help="Images to generate per image; 64 views need 31.", min=1)] = 31,
     seed: Annotated[int, typer.Option(help="Of the generator.", min=0)] = 0,
     upright: Annotated[
