@@ -17,13 +17,16 @@ def inspect(
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
-    from acclimate.methods import load_state
+    from acclimate.methods import describe_fit
+    from acclimate.methods.persist import load_with_notes
 
     for path in files:
-        adapter = load_state(path)
+        adapter, notes = load_with_notes(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
         typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
         typer.echo(adapter)
+        if about := notes.get("fitted"):
+            typer.echo(describe_fit(about))
         for origin, count in adapter.seen.items():
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():

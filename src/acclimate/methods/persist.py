@@ -122,7 +122,8 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    adapter = method(head, origin=description["origin"], text=text or (like and like.text), **settings)
+    text = (text or (like and like.text)) if "text" in method.needs else None
+    adapter = method(head, origin=description["origin"], text=text, **settings)
     if like is not None and (differences := compare_states(adapter, like)):
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
