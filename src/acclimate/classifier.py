@@ -116,7 +116,7 @@ class Classifier:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
             self.adapter = create(method, self._head(labels or ()), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            self.adapter = self.adapter.relabelled(self._head(labels))
+            self.adapter.relabel(self._head(labels))
 
     @property
     def head(self) -> Head:

@@ -5,18 +5,21 @@ import os
 from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acclimate.errors import InputError, reason
+
+if TYPE_CHECKING:
+    from acclimate.prompts import LearnedPrompts
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
 DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
-TEMPLATE_HELP = "A prompt with {}, the name of a set, or a file of prompts (.txt, .json); repeatable."
+TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
 
 Source = Annotated[
     str,
@@ -58,16 +61,21 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
     return clean_labels(text.split(",") if text else [])
 
 
-def read_templates(values: Sequence[str] | None) -> list[str] | dict[str, list[str]]:
+def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[str]] | LearnedPrompts":
     """The templates that --template gives; the set `single` if it is not given.
 
     A value is a template, the name of a set, or a file: .txt with one template per line, .json with a list of templates
-    or with a dict from class to full prompts. Such a dict cannot be mixed with others.
+    or with a dict from class to full prompts, or `learned:FILE`. The last two cannot be mixed with others.
     """
+    from acclimate.prompts.learned import PREFIX, LearnedPrompts
     from acclimate.prompts.templates import DEFAULT_SET, resolve
 
     found: list[str] = []
     for value in values or (DEFAULT_SET,):
+        if value.startswith(PREFIX):
+            if len(values or ()) > 1:
+                raise InputError(f"{value} holds learned prompts and cannot be mixed with other templates.")
+            return LearnedPrompts.load(value.removeprefix(PREFIX))
         is_file = value.lower().endswith((".json", ".txt")) and "{}" not in value and "{c}" not in value
         content = _template_file(Path(value)) if is_file else [value]
         if isinstance(content, dict):

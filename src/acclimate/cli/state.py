@@ -17,16 +17,20 @@ def inspect(
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
-    from acclimate.methods import describe_fit
-    from acclimate.methods.persist import load_with_notes
+    from acclimate.files import read_snapshot
+    from acclimate.methods import describe_fit, find_method, load_state
 
     for path in files:
-        adapter, notes = load_with_notes(path)
-        names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
+        _, about = read_snapshot(path)
         typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
+        if fitted := about.get("notes", {}).get("fitted"):
+            typer.echo(describe_fit(fitted))
+        if "text" in find_method(about.get("method", "")).needs:  # it cannot be loaded without its model
+            typer.echo(f"{about['method']}, {len(about['head']['class_names'])} classes: {about['settings']}")
+            continue
+        adapter = load_state(path)
+        names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
         typer.echo(adapter)
-        if about := notes.get("fitted"):
-            typer.echo(describe_fit(about))
         for origin, count in adapter.seen.items():
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():

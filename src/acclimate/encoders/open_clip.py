@@ -1,13 +1,16 @@
 """open_clip models: `open_clip:NAME/TAG`, or a model, its preprocessing and its tokenizer as objects."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders.base import torch_device
 from acclimate.errors import MissingExtraError, ModelError
+
+if TYPE_CHECKING:
+    from acclimate.encoders.tower import TextTower
 
 
 def load(name: str, device: str = "auto") -> "OpenClipEncoder":
@@ -52,6 +55,7 @@ class OpenClipEncoder:
         self.logit_scale = float(model.logit_scale.detach().exp())
         self.logit_bias = 0.0 if bias is None else float(bias.detach())
         self.fingerprint = fingerprint
+        self._tower: TextTower | None = None
         self.dim = int(self.encode_text(["a"]).shape[1])
 
     def prepare(self, image: Image.Image) -> Any:
@@ -84,3 +88,11 @@ class OpenClipEncoder:
     def text_features(self, ids: Any) -> Any:
         """Run the model on a tensor of token ids."""
         return self.model.encode_text(ids)
+
+    def text_tower(self) -> "TextTower":
+        """The text tower, for methods that learn prompts; ModelError if it cannot take embeddings."""
+        if self._tower is None:
+            from acclimate.encoders.tower import TextTower
+
+            self._tower = TextTower(self.model, self.token_ids, self.text_features)
+        return self._tower

@@ -17,6 +17,7 @@ from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.fitted import describe_fit, load_fitted
 from acclimate.methods.free_tta import FreeTTA
+from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
 from acclimate.methods.halves import Halves
 from acclimate.methods.mta import MTA
 from acclimate.methods.oga import OGA
@@ -51,8 +52,12 @@ __all__ = [
     "OGA",
     "SCA",
     "TDA",
+    "TPT",
     "Adapter",
     "BoostAdapter",
+    "CoCoOp",
+    "CoOp",
+    "DiffTPT",
     "Entry",
     "FreeTTA",
     "Halves",

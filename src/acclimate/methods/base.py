@@ -181,8 +181,8 @@ class Adapter(ABC):
         """Number of steps that `fit` takes on so many samples, for a progress bar."""
         return 1
 
-    def relabelled(self, head: Head) -> "Adapter":
-        """A fitted adapter for other classes; for methods whose fit does not depend on the classes."""
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes than those it was fitted to; most methods cannot."""
         raise InputError(
             f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
             "leave the labels out, or fit it to the new ones."

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from acclimate.errors import StateError
+from acclimate.files import read_snapshot
 from acclimate.methods.base import Adapter
-from acclimate.methods.persist import load_with_notes
+from acclimate.methods.persist import VECTORS, build_adapter
 
 NOTE = "fitted"  # among the notes of a state: model, fingerprint, templates, shots, seed, source
 
@@ -26,21 +27,23 @@ def load_fitted(
             fitted with another model.
         InputError: the method needs the encoder's text tower, and there is none.
     """
-    adapter, notes = load_with_notes(path, text=encoder)
-    if adapter.kind != "few-shot" or not adapter.seen:
-        raise StateError(
-            f"{path} is a state of {adapter.name!r} that was not fitted to labelled samples; "
-            "write one with `acclimate fit`."
-        )
-    about = notes.get(NOTE)
+    tensors, description = read_snapshot(path)
+    notes = description.get("notes")
+    about = notes.get(NOTE) if isinstance(notes, dict) else None
     about = about if isinstance(about, dict) else {}
-    if encoder is not None:
-        dims, prints = (adapter.head.dim, encoder.dim), (about.get("fingerprint"), encoder.fingerprint)
+    if encoder is not None and VECTORS in tensors:
+        dims, prints = (tensors[VECTORS].shape[-1], encoder.dim), (about.get("fingerprint"), encoder.fingerprint)
         if dims[0] != dims[1] or (all(prints) and prints[0] != prints[1]):
             raise StateError(
                 f"{path} was fitted with the model {about.get('model', 'unknown')!r} ({dims[0]} dimensions), "
                 f"not with {model!r} ({dims[1]} dimensions); use that model, or fit again."
             )
+    adapter, _ = build_adapter(tensors, description, path, text=encoder)
+    if adapter.kind != "few-shot" or not adapter.seen:
+        raise StateError(
+            f"{path} is a state of {adapter.name!r} that was not fitted to labelled samples; "
+            "write one with `acclimate fit`."
+        )
     return adapter, about
 
 

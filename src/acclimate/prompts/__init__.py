@@ -1,9 +1,11 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
+from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
 
 __all__ = [
+    "LearnedPrompts",
     "Templates",
     "TextEncoder",
     "as_words",

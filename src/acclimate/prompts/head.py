@@ -14,6 +14,7 @@ from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot, snapshot_bytes, write_atomically
+from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
 BATCH = 256
@@ -42,7 +43,7 @@ def default_cache_folder() -> Path | None:
 def build_head(
     encoder: TextEncoder,
     labels: Sequence[str],
-    templates: Templates = DEFAULT_SET,
+    templates: Templates | LearnedPrompts = DEFAULT_SET,
     cache: Path | Literal[False] | None = None,
 ) -> Head:
     """Encode labels into the head of a zero-shot classifier.
@@ -52,7 +53,7 @@ def build_head(
     Args:
         encoder: the model. Its vectors are cached only if it has a fingerprint.
         labels: K class names.
-        templates: see `prompts_for`.
+        templates: see `prompts_for`; or learned prompts.
         cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
             and what is damaged or cannot be written there is computed again.
 
@@ -66,6 +67,8 @@ def build_head(
         (('cat', 'dog'), 768)
     """
     labels = clean_labels(labels)
+    if isinstance(templates, LearnedPrompts):  # cheap to compute: one prompt per label
+        return Head(templates.vectors(encoder, labels), encoder.logit_scale, encoder.logit_bias, labels)
     prompts = prompts_for(labels, templates)
     folder = default_cache_folder() if cache is None else cache
     if not encoder.fingerprint or not folder:

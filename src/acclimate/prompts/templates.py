@@ -13,6 +13,7 @@ from itertools import chain, islice, zip_longest
 from typing import Any
 
 from acclimate.errors import InputError
+from acclimate.prompts.learned import LearnedPrompts
 
 Template = str | Callable[[str], str]
 Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
@@ -90,8 +91,10 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
     return [[_fill(template, label) for template in resolved] for label in labels]
 
 
-def example_prompts(labels: Sequence[str], templates: Templates, count: int = 3) -> list[str]:
+def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts, count: int = 3) -> list[str]:
     """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
+    if isinstance(templates, LearnedPrompts):
+        return [templates.example(label) for label in labels[:1]]
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 

@@ -1,0 +1,147 @@
+"""The text tower of a PyTorch model, fed with embeddings in place of words: what learned prompts are made with."""
+
+import re
+from collections.abc import Callable, Sequence
+from threading import Lock
+from typing import Any
+
+import torch
+
+from acclimate.errors import InputError, ModelError
+
+Tensor = Any  # torch.Tensor
+SECOND = re.compile(r" \(\d+\)$")  # of two classes with one name, as ImageNet has them: both read the same
+
+
+class TextTower:
+    """Encodes prompts whose first words are given as vectors, so that gradients reach these vectors and nothing else.
+
+    The model stays as it is: while it runs, its own table of token embeddings answers with the given ones.
+
+    Args:
+        model: has a CLIP text tower, whose table of embeddings is called `token_embedding`.
+        token_ids: maps n texts to token ids (n, context): a start, the words, an end, padding.
+        text_features: maps token ids to features (n, d).
+
+    Attributes:
+        width: length of an embedding.
+
+    Raises:
+        ModelError: the tower cannot take embeddings; the message says which models can.
+    """
+
+    def __init__(
+        self, model: Any, token_ids: Callable[[Sequence[str]], Tensor], text_features: Callable[[Tensor], Tensor]
+    ) -> None:
+        tables = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "token_embedding"]
+        if not tables:
+            raise ModelError(_cannot(model, "it has no table named token_embedding"))
+        self._table, self._token_ids, self._text_features = tables[0], token_ids, text_features
+        self._lock = Lock()
+        self._latest: tuple[Any, Prompts] | None = None
+        self.width, self.device = int(self._table.weight.shape[1]), self._table.weight.device
+        for parameter in model.parameters():
+            parameter.requires_grad_(False)
+        self.end = int(token_ids([""])[0, 1])  # the token that ends a text
+        self._shortens = self._can_shorten(model)
+
+    def words(self, text: str) -> Tensor:
+        """Embeddings (M, width) of the words of a text."""
+        ids = self._token_ids([text]).to(self.device)
+        with torch.no_grad():
+            return self._table(ids[0, 1 : self._ends(ids)[0]]).float()
+
+    def embed(self, ids: Tensor) -> Tensor:
+        """The model's own embeddings (n, length, width) of token ids."""
+        return self._table(ids)
+
+    def prompts(self, class_names: Sequence[str], context: int) -> "Prompts":
+        """Prompts of K classes that begin with `context` vectors; the latest are kept, as they are asked for again."""
+        key = (tuple(class_names), context)
+        if self._latest is None or self._latest[0] != key:
+            self._latest = (key, Prompts(self, class_names, context))
+        return self._latest[1]
+
+    def _ends(self, ids: Tensor) -> list[int]:
+        """Position of the end of each text."""
+        return [1 + int(place) for place in (ids[:, 1:] == self.end).int().argmax(dim=1)]
+
+    def encode(self, embeddings: Tensor, ids: Tensor) -> Tensor:
+        """Features (n, d) of prompts with embeddings (n, length, width); the ids say where each prompt ends."""
+        with self._lock:  # another thread must not meet these embeddings
+            hook = self._table.register_forward_hook(lambda *_: embeddings.to(self._table.weight.dtype))
+            try:
+                return self._text_features(ids)
+            finally:
+                hook.remove()
+
+    def read(self, texts: Sequence[str], before: int = 0) -> tuple[Tensor, list[int]]:
+        """Token ids (n, length) of texts with room for `before` tokens after the start, and where each text ends.
+
+        A text that is too long is cut before its end. The ids are as short as the longest text, if the tower allows it.
+        """
+        ids = self._token_ids(list(texts)).to(self.device)
+        length, ends = ids.shape[1], self._ends(ids)
+        if before > length - 3:
+            raise InputError(f"a context of {before} tokens does not fit; the model reads {length - 3} at most.")
+        filler = ids[:, 1:2].expand(-1, before)  # ordinary tokens: their embeddings are replaced
+        ids = torch.cat([ids[:, :1], filler, ids[:, 1:]], dim=1)[:, :length].clone()
+        ends = [min(end + before, length - 1) for end in ends]
+        ids[torch.arange(len(ids)), ends] = self.end
+        return (ids[:, : max(ends) + 1] if self._shortens else ids), ends
+
+    def _can_shorten(self, model: Any) -> bool:
+        """Whether padding can be left out, as a causal tower never looks ahead; a tower that looks ahead is refused."""
+        self._shortens = False
+        whole, ends = self.read(["a"])
+        short = whole[:, : ends[0] + 1]
+        with torch.no_grad():
+            expected = self._text_features(whole)
+            if not torch.allclose(self.encode(self._table(whole), whole), expected, atol=1e-4):
+                raise ModelError(_cannot(model, "it does not read its table of embeddings"))
+            try:
+                found = self._text_features(short)
+            except (RuntimeError, ValueError, IndexError):  # some towers take prompts of full length only
+                return False
+        if not torch.allclose(found.float(), expected.float(), atol=1e-3):
+            raise ModelError(_cannot(model, "it reads a text in both directions"))
+        return True
+
+
+class Prompts:
+    """The prompts "START context name . END" of K classes, for any context.
+
+    Args:
+        tower: that reads them.
+        class_names: K names.
+        context: number M of vectors before the name.
+    """
+
+    def __init__(self, tower: TextTower, class_names: Sequence[str], context: int) -> None:
+        self.tower, self.context = tower, context
+        names = [f"{SECOND.sub('', name).replace('_', ' ')}." for name in class_names]
+        self.ids, _ = tower.read(names, context)
+        with torch.no_grad():
+            embedded = tower.embed(self.ids)
+        self._start, self._rest = embedded[:, :1], embedded[:, 1 + context :]
+
+    def vectors(self, context: Tensor) -> Tensor:
+        """Unit class vectors (K, d), float32, for a context (M, width), or (K, M, width) with one per class.
+
+        On a GPU the tower runs in mixed precision.
+        """
+        context = context.to(self._start.dtype)
+        if context.ndim == 2:
+            context = context.expand(len(self.ids), -1, -1)
+        embeddings = torch.cat([self._start, context, self._rest], dim=1)
+        device = self.tower.device.type
+        with torch.autocast(device, torch.float16, enabled=device == "cuda"):
+            features = self.tower.encode(embeddings, self.ids)
+        return torch.nn.functional.normalize(features.float(), dim=-1)
+
+
+def _cannot(model: Any, why: str) -> str:
+    return (
+        f"the text tower of {type(model).__name__} cannot take embeddings: {why}; prompts are learned with CLIP models "
+        "of hf:, local: or open_clip:."
+    )

@@ -1,0 +1,110 @@
+"""CoOp: context optimisation (Zhou et al., IJCV 2022)."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from acclimate.arrays import Array, HostArray, move
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence, Head
+from acclimate.methods.base import Step, register
+from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.state import CLASSES, Tensors
+
+START = 0.02  # standard deviation of a context that does not start from words
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class CoOp(TrainedPrompt):
+    """A prompt whose words before the class name are vectors, trained on labelled samples.
+
+    The vectors ("context") go through the frozen text tower with the name of each class; the loss is the cross-entropy
+    of the labels under `softmax(s f W^T)`, and the gradient reaches the context alone. The learned prompt is a head
+    like any other: see `acclimate.prompts.LearnedPrompts` for running other methods on it.
+
+    Args:
+        context_tokens: number of vectors.
+        context: words to start from, such as "a photo of a"; they replace `context_tokens`. Random vectors if empty.
+        class_specific: learn a context for each class instead of one for all. It cannot take new classes then.
+        epochs: passes over the samples (the authors': 200 for 16 shots, 50 on ImageNet).
+        rate: learning rate.
+        batch: samples per step.
+        seed: of the order of the samples, of their versions and of the start.
+
+    Note:
+        The authors augment the images anew in every epoch. Here a sample comes in as many versions as it was encoded
+        in, (n, V, d), and every step draws one of them.
+
+    Examples:
+        >>> from acclimate import list_methods
+        >>> list_methods()["coop"].kind, sorted(list_methods()["coop"].needs)
+        ('few-shot', ['labels', 'text'])
+    """
+
+    name = "coop"
+    summary = "words of the prompt as vectors, trained on labelled images"
+
+    context_tokens: int = 16
+    context: str = ""
+    class_specific: bool = False
+    epochs: int = 200
+    batch: int = 32
+
+    def setup(self) -> None:
+        """Declare the context: (M, width), or (K, M, width) where every class has its own."""
+        super().setup()
+        tower = self.tower
+        tokens = len(tower.words(self.context)) if self.context else self.context_tokens
+        if tokens < 1:
+            raise InputError(f"context_tokens must be at least 1, got {tokens}.")
+        classes = (CLASSES,) if self.class_specific else ()
+        self.learned = self.declare("learned", Tensors(self.head, context=(*classes, tokens, tower.width)))
+
+    def learn(
+        self,
+        features: Array,
+        labels: HostArray,
+        validation: tuple[Array, HostArray] | None,
+        progress: Callable[[int], None],
+    ) -> None:
+        """Train the context."""
+        import torch
+
+        shape = self.learned["context"].shape
+        if self.context:
+            context = self.tower.words(self.context).expand(*shape).clone()
+        else:
+            generator = torch.Generator().manual_seed(self.seed)
+            context = START * torch.randn(*shape, generator=generator).to(self.tower.device)
+        context.requires_grad_()
+        prompts = self.prompts(shape[-2])
+        self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), features, labels, progress)
+        self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
+
+    def derive(self) -> None:
+        """The head of the learned prompt, once there is one."""
+        import torch
+
+        context = self.tensor(self.learned["context"])
+        if context.any():
+            with torch.no_grad():
+                vectors = self.prompts(context.shape[-2]).vectors(context)
+            self.prompted = replace(self.head, class_vectors=move(vectors, self.head.class_vectors))
+
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Zero-shot logits of the learned prompt."""
+        return Step(self.prompted.observe_unit(evidence.features if evidence.views is None else evidence.views).logits)
+
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes, unless every class has its own context."""
+        if self.class_specific:
+            raise InputError(
+                "every class has its own context, so there is none for other labels; leave the labels out."
+            )
+        super().relabel(head)
+
+    def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
+        """Append classes; a context of each class has none for them."""
+        if self.class_specific:
+            raise InputError("every class has its own context, and a new class has none; fit again with all classes.")
+        super().add_classes(class_vectors, class_names)

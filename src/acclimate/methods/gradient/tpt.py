@@ -1,0 +1,97 @@
+"""TPT: test-time prompt tuning (Shu et al., NeurIPS 2022)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from acclimate.arrays import HostArray
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence
+from acclimate.methods.base import Step, register
+from acclimate.methods.gradient.prompt import PromptMethod, gradients
+
+Tensor = Any  # torch.Tensor
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class TPT(PromptMethod):
+    """A prompt tuned to every image by itself, to make its confident views agree.
+
+    The views of lowest entropy are chosen once. Then, starting from the same words for every image, the vectors of the
+    context take steps of AdamW down the entropy of the mean answer of the chosen views. The tuned prompt answers the
+    image itself (the first view) and is forgotten.
+
+    Args:
+        context: words to start from.
+        confident: share of the views that count.
+        steps: of AdamW.
+        rate: learning rate.
+
+    Note:
+        Every image starts from the same prompt, so what the text tower computes for the first step is computed once for
+        a batch of images and differentiated for each of them. The answers are those of one image at a time.
+
+    Examples:
+        >>> from acclimate import list_methods
+        >>> list_methods()["tpt"].kind, sorted(list_methods()["tpt"].needs)
+        ('episodic', ['text', 'views'])
+    """
+
+    name = "tpt"
+    summary = "prompt tuned to the views of each image by one gradient step"
+    kind = "episodic"
+    merges = "union"
+    needs = frozenset({"views", "text"})
+
+    context: str = "a photo of a"
+    confident: float = 0.1
+    steps: int = 1
+    rate: float = 5e-3
+
+    def setup(self) -> None:
+        """Check the settings and the text tower."""
+        if not 0 < self.confident <= 1 or self.steps < 1:
+            raise InputError("confident must be a share between 0 and 1, and steps at least 1.")
+        if not len(self.tower.words(self.context)):
+            raise InputError("context must be words to start from, such as 'a photo of a'.")
+
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Logits (B, K) of each image for its own prompt."""
+        context = self.tower.words(self.context).requires_grad_()
+        vectors = self.prompts(len(context)).vectors(context)
+        return Step(self.answer([self._tuned(views, context, vectors) for views in self.tensor(evidence.views)]))
+
+    def chosen(self, logits: Tensor) -> Tensor:
+        """Positions of the views that count, given their logits (V, K): the most confident ones."""
+        return most_confident(logits, self.confident)
+
+    def _tuned(self, views: Tensor, context: Tensor, vectors: Tensor) -> Tensor:
+        """Logits (K,) of an image with views (V, d), given the initial context and its class vectors."""
+        import torch
+
+        chosen = views[self.chosen(self.logits_of(views, vectors.detach()))]
+        tuned = context.detach().clone().requires_grad_()
+        optimiser = torch.optim.AdamW([tuned], self.rate)
+        prompts = self.prompts(len(context))
+        for step in range(self.steps):
+            loss = marginal_entropy(self.logits_of(chosen, vectors))
+            (tuned.grad,) = gradients(loss, [tuned if step else context], keep=step == 0)
+            optimiser.step()
+            with torch.set_grad_enabled(step + 1 < self.steps):
+                vectors = prompts.vectors(tuned)
+        return self.logits_of(views[0], vectors)
+
+
+def most_confident(logits: Tensor, share: float) -> Tensor:
+    """Positions of the share of rows (V, K) with the lowest entropy, at least one."""
+    log_probs = logits.log_softmax(dim=-1)
+    entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
+    return entropy.argsort(stable=True)[: max(1, int(share * len(logits)))]
+
+
+def marginal_entropy(logits: Tensor) -> Tensor:
+    """Entropy of the mean distribution of rows of logits (V, K)."""
+    import torch
+
+    log_mean = logits.log_softmax(dim=-1).logsumexp(dim=0) - torch.log(torch.tensor(float(len(logits))))
+    return -(log_mean.exp() * log_mean.clamp(min=torch.finfo(log_mean.dtype).min)).sum()
