@@ -18,15 +18,16 @@ def inspect(
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from acclimate.files import read_snapshot
-    from acclimate.methods import describe_fit, find_method, load_state
+    from acclimate.methods import describe_fit, list_methods, load_state
 
     for path in files:
         _, about = read_snapshot(path)
         typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
         if fitted := about.get("notes", {}).get("fitted"):
             typer.echo(describe_fit(fitted))
-        if "text" in find_method(about.get("method", "")).needs:  # it cannot be loaded without its model
-            typer.echo(f"{about['method']}, {len(about['head']['class_names'])} classes: {about['settings']}")
+        method = list_methods().get(about.get("method", ""))
+        if method is not None and "text" in method.needs:  # it cannot be loaded without its model
+            typer.echo(f"{method.name}, {len(about['head']['class_names'])} classes: {about['settings']}")
             continue
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
