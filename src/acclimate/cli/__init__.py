@@ -11,6 +11,7 @@ from acclimate.cli.classify import classify
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
+from acclimate.cli.few_shot import few_shot
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
@@ -60,7 +61,10 @@ def options(
     """Zero-shot image classification that adapts to your images."""
 
 
-for command in (classify, embed, run, bench, reproduce, leaderboard, tables, convert, models, methods, doctor, demo):
+for command in (
+    *(classify, embed, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(convert, models, methods, doctor, demo),
+):
     app.command()(command)
 app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")
