@@ -198,3 +198,31 @@ class NaiveBoost(NaiveTDA):
         if not s["self_match"]:
             self._learn(f, logits[0], probs[0])
         return answer
+
+
+class NaiveTip(Naive):
+    """Tip-Adapter: every shot is weighed for every sample, one after another."""
+
+    def __init__(self, W, scale, bias=0.0, alpha=1.17, beta=1.0):
+        super().__init__(W, scale, bias)
+        self.alpha, self.beta, self.cache = alpha, beta, []
+
+    def fit(self, shots, labels):
+        for versions, label in zip(np.asarray(shots, np.float64), labels, strict=True):
+            self.cache.append((unit(unit(np.atleast_2d(versions)).mean(axis=0)), label))
+
+    def answer(self, f, z, p):
+        answer = z.copy()
+        for q, label in self.cache:
+            answer[label] += self.alpha * np.exp(-self.beta * (1 - f @ q))
+        return answer
+
+    def search(self, features, labels, largest_alpha=3.0, largest_beta=7.0):
+        best, found = -1, None
+        for i in range(200):
+            for j in range(20):
+                self.beta, self.alpha = 0.1 + i * (largest_beta - 0.1) / 200, 0.1 + j * (largest_alpha - 0.1) / 20
+                right = np.sum(self.step(features).argmax(axis=1) == labels)
+                if right > best:
+                    best, found = right, (self.alpha, self.beta)
+        self.alpha, self.beta = found

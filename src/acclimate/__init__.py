@@ -29,6 +29,8 @@ _MODULES = {
         "Halves",
         "OnZeta",
         "Prior",
+        "TipAdapter",
+        "TipAdapterF",
         "Zero",
         "ZeroShot",
     ),

@@ -115,10 +115,13 @@ def test_what_cannot_be_run_is_left_out_and_said(paths):
     assert len(plan.tasks) == 2 * len(taken)
     on_views = [name for name, method in list_methods().items() if method.needs == {"views"}]
     assert {"mta", "zero"} <= set(on_views)
-    others = [name for name in list_methods() if name not in ("zero-shot", *on_views)]
+    few_shot = [name for name, method in list_methods().items() if method.kind == "few-shot"]
+    unfit = dict.fromkeys(on_views, "needs views in every stream")
+    unfit |= dict.fromkeys(few_shot, "fitted to labelled samples")
+    others = [name for name in list_methods() if name not in ("zero-shot", *unfit)]
     assert {task.methods for task in plan.tasks} == {tuple(others)}
     assert plan.left_out == (
-        *(f"The method {name} (needs views in every stream)." for name in on_views),
+        *(f"The method {name} ({why})." for name, why in sorted(unfit.items())),
         "Few classes: three (fewer than 4 classes).",
         "Half classes: three (fewer than 4 classes).",
         "Domain shift: three (fewer than two domains).",

@@ -114,7 +114,7 @@ def test_memory_grows_with_the_classes_seen():
     [
         ("keys", np.zeros((12, 4), np.float32), "keys must have 5 columns"),
         ("keys", np.full((12, 5), np.nan, np.float32), "keys must be finite"),
-        ("keys", np.full((12, 5), 9, np.float32), "keys are features, of unit length at most"),
+        ("keys", np.full((12, 5), 9, np.float32), "keys must be of length 1.01 at most"),
         ("keys", np.zeros(12, np.float32), "keys must have 2 axes"),
         ("classes", np.full(12, 7, np.int32), "classes must be from 0 to 6"),
         ("classes", np.full(12, -1, np.int32), "classes must be from 0 to 6"),

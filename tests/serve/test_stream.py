@@ -279,7 +279,7 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
     [
         ({"positive.ids": 2**60}, "values that no stream can produce"),
         ({"positive.ids": -(2**40)}, "values that no stream can produce"),
-        ({"positive.keys": 1e3}, "keys are features, of unit length at most"),
+        ({"positive.keys": 1e3}, "keys must be of length 1.01 at most"),
     ],
 )
 def test_a_state_with_impossible_numbers_is_refused(stream, images, change, message):

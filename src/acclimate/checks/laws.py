@@ -135,7 +135,7 @@ def a_move_keeps_what_was_learnt(trial: Trial) -> None:
 def entries_follow_the_changes(trial: Trial) -> None:
     """A method that keeps entries reports which samples each batch added and which it removed."""
     adapter = trial.adapter()
-    held = {name: set[int]() for name in adapter.entries()}
+    held = {name: {entry.id for entry in entries} for name, entries in adapter.entries().items()}
     for start in range(0, 180, 20):
         evidence = adapter.head.observe(trial.features[start : start + 20])
         changes = adapter.adapt(evidence).changes

@@ -35,6 +35,8 @@ from acclimate.methods.sca import SCA
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
 from acclimate.methods.tda import TDA
+from acclimate.methods.tip_adapter import TipAdapter
+from acclimate.methods.tip_adapter_f import TipAdapterF
 from acclimate.methods.zero import Zero
 from acclimate.methods.zero_shot import ZeroShot
 
@@ -64,6 +66,8 @@ __all__ = [
     "Step",
     "Sums",
     "Tensors",
+    "TipAdapter",
+    "TipAdapterF",
     "Zero",
     "ZeroShot",
     "check_settings",

@@ -26,19 +26,24 @@ class Cache(State):
 
     Args:
         head: the keys live where it lives.
-        capacity: the most entries per class.
+        capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
+        longest: the greatest length of a key; features have unit length, keys that are trained need not.
     """
 
     rule = "union"
 
-    def __init__(self, head: Head, capacity: int, highest: bool = False) -> None:
-        self.capacity = capacity
+    def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float = 1.01) -> None:
+        self.bounded = capacity is not None
+        self.capacity = capacity or 0  # of a cache without a bound: the most entries that a class holds
         self.highest = highest
+        self.longest = longest
         super().__init__(head)
 
     def clear(self) -> None:
         """Forget every entry."""
+        if not self.bounded:
+            self.capacity = 0
         self.queues: Queues = {}
         self.size = 0
         self._keys = self.head.class_vectors[:0]  # (room, d), rows beyond `size` unused
@@ -51,6 +56,13 @@ class Cache(State):
     def keys(self) -> Array:
         """Keys (E, d) of the entries, by slot."""
         return self._keys[: self.size]
+
+    @property
+    def diagonals(self) -> Diagonals:
+        """Which entries vote on which classes."""
+        if self._diagonals is None:
+            self._diagonals = jagged_diagonals(self._targets[: self.size], self._keys)
+        return self._diagonals
 
     @property
     def classes(self) -> HostArray:
@@ -69,7 +81,8 @@ class Cache(State):
         samples = np.flatnonzero(offered & (ranks <= self._threshold[classes]))  # few, in a long stream
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
-        plan = schedule(offers, self.queues, self.capacity, self.size, len(offered))
+        capacity = self.capacity if self.bounded else self.capacity + len(offered)
+        plan = schedule(offers, self.queues, capacity, self.size, len(offered))
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 
@@ -92,16 +105,14 @@ class Cache(State):
         queries = (beta * features).T
         now = np.arange(features.shape[0]) - (0 if self_match else 1)
         if self.size:
-            weights = _affinities(self.keys, queries, alpha, beta)
+            weights = affinities(self.keys @ queries, alpha, beta)
             if plan.evicted:
                 evicted = index(np.fromiter(plan.evicted, np.int64), features)
                 weights[evicted] *= move(now < np.array(list(plan.evicted.values()))[:, None], weights)
-            if self._diagonals is None:
-                self._diagonals = jagged_diagonals(self._targets[: self.size], features)
-            add_by_class(votes, weights, self._diagonals)
+            add_by_class(votes, weights, self.diagonals)
         if plan.samples:
             births, deaths = np.array(plan.samples)[:, None], np.array(plan.deaths)[:, None]
-            weights = _affinities(features[index(births[:, 0], features)], queries, alpha, beta)
+            weights = affinities(features[index(births[:, 0], features)] @ queries, alpha, beta)
             weights *= move((births <= now) & (now < deaths), weights)
             add_by_class(votes, weights, jagged_diagonals(plan.targets, features))
 
@@ -199,16 +210,23 @@ class Cache(State):
         require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         require(arrays["targets"].shape[1] > 0, "targets must have at least one column")
         require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
-        require((np.linalg.norm(arrays["keys"], axis=1) < 1.01).all(), "keys are features, of unit length at most")
+        longest = np.linalg.norm(arrays["keys"], axis=1).max(initial=0.0)
+        require(longest < self.longest, f"keys must be of length {self.longest:.3g} at most")
         require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
         held, targets = arrays["classes"], arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
         require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
         full = np.bincount(held, minlength=1).max(initial=0)
-        require(full <= self.capacity, f"a class may hold at most {self.capacity} entries, one holds {full}")
+        require(
+            not self.bounded or full <= self.capacity,
+            f"a class may hold at most {self.capacity} entries, one holds {full}",
+        )
 
     def _take(self, queues: Queues) -> None:
         self.queues.update(queues)
+        if not self.bounded:
+            self.capacity = max([self.capacity, *map(len, queues.values())])
+            return
         for label, queue in queues.items():
             self._threshold[label] = queue[-1].rank if len(queue) == self.capacity else np.inf
 
@@ -225,10 +243,14 @@ class Cache(State):
             self._targets = np.pad(self._targets, ((0, more), (0, 0)), constant_values=-1)
 
 
-def _affinities(keys: Array, queries: Array, alpha: float, beta: float) -> Array:
-    """Weights (E, B), alpha * exp(-beta (1 - q.f)), of keys (E, d) for queries (d, B) that hold beta * f."""
-    weights = keys @ queries
-    weights -= beta
-    namespace(weights).exp(weights, out=weights)  # in place: this is the largest array of a step
-    weights *= alpha
-    return weights
+def affinities(products: Array, alpha: float, beta: float) -> Array:
+    """Weights (E, B), alpha * exp(-beta (1 - q.f)), from the products beta * q.f (E, B), which are overwritten.
+
+    Examples:
+        >>> affinities(np.array([[5.0, 0.0]]), alpha=2.0, beta=5.0).round(3)
+        array([[2.   , 0.013]])
+    """
+    products -= beta
+    namespace(products).exp(products, out=products)  # in place: this is the largest array of a step
+    products *= alpha
+    return products

@@ -164,9 +164,10 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
         if differences := compare_states(other, first):
             raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
     if first.merges is None:
-        raise InputError(
-            f"states of {first.name!r} cannot be merged: what it learns depends on the order of the samples."
-        )
+        why = "what it learns depends on the order of the samples"
+        if first.kind == "few-shot":
+            why = "fit one adapter to all labelled samples instead"
+        raise InputError(f"states of {first.name!r} cannot be merged: {why}.")
     origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
     if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
         raise InputError(

@@ -1,0 +1,119 @@
+"""Tip-Adapter-F: Tip-Adapter with keys that are fine-tuned (Zhang et al., ECCV 2022)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil, cos, pi
+
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, device, index, namespace, softmax_and_entropy
+from acclimate.errors import InputError
+from acclimate.methods.base import register
+from acclimate.methods.cache import Cache, affinities
+from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
+from acclimate.methods.tip_adapter import TipAdapter
+
+EXPONENT = 80.0  # of the affinity of the longest keys; exp overflows in single precision above 88
+MOMENTUM, SCALING, EPSILON, DECAY = 0.9, 0.999, 1e-4, 0.01  # AdamW's; all but epsilon are PyTorch's defaults
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class TipAdapterF(TipAdapter):
+    """Tip-Adapter whose keys are trained on the shots (Zhang et al., 2022, section 3.2).
+
+    The keys start as those of Tip-Adapter. AdamW lowers the cross-entropy of the answers to the shots, with a rate that
+    falls to zero along a cosine. Alpha and beta are searched afterwards, if `fit` is given validation samples. With V
+    augmented versions per shot, each epoch trains on another version.
+
+    Args:
+        alpha: weight of the votes, during training and, without validation samples, after it.
+        beta: sharpness of the affinity, as alpha.
+        largest_alpha: as for `TipAdapter`.
+        largest_beta: as for `TipAdapter`.
+        epochs: passes over the shots; 0 is Tip-Adapter.
+        learning_rate: of the first step.
+        batch_size: shots per step.
+        seed: for the order of the shots, which is another one in every epoch.
+
+    Note:
+        The authors keep the epoch that is best on the test set, and train 100 epochs on EuroSAT. Here the last of 20
+        epochs counts.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, TipAdapterF
+        >>> adapter = TipAdapterF(Head(np.eye(2), logit_scale=1.0), epochs=100, learning_rate=0.1)
+        >>> shots = np.array([[0.7, 0.6], [0.8, 0.5]])
+        >>> adapter.fit(shots, labels=[1, 0])
+        >>> adapter.step(shots).argmax(axis=1)
+        array([1, 0])
+    """
+
+    name = "tip-adapter-f"
+    summary = "Tip-Adapter with keys that are trained on the labelled samples (Tip-Adapter-F)"
+
+    epochs: int = 20
+    learning_rate: float = 1e-3
+    batch_size: int = 256
+    seed: int = 1
+
+    def setup(self) -> None:
+        """Declare the cache of shots, whose keys may be as long as single precision can hold their votes."""
+        super().setup()
+        if min(self.epochs, self.seed) < 0 or self.batch_size < 1 or self.learning_rate <= 0:
+            raise InputError("epochs and seed must not be negative, batch_size at least 1, learning_rate above 0.")
+        longest = 1.0 + EXPONENT / max(self.beta, self.largest_beta)
+        self.shots = self.declare("shots", Cache(self.head, None, longest=longest))
+
+    def fit_steps(self, samples: int) -> int:
+        """Batches of all epochs, and the search."""
+        return self.epochs * ceil(samples / self.batch_size) + 1
+
+    def trained(self, keys: Array, features: Array, labels: HostArray, progress: Callable[[int], None]) -> Array:
+        """The keys after all epochs of AdamW."""
+        xp, diagonals = namespace(keys), jagged_diagonals(labels[:, None], keys)
+        versions = features[:, None] if features.ndim == 2 else features
+        first, second = xp.zeros_like(keys), xp.zeros_like(keys)  # running means of the gradient and of its square
+        step, steps = 0, self.fit_steps(len(labels)) - 1
+        for epoch in range(self.epochs):
+            order = np.random.default_rng([self.seed, epoch]).permutation(len(labels))
+            version = versions[:, epoch % versions.shape[1]]
+            for start in range(0, len(labels), self.batch_size):
+                batch = order[start : start + self.batch_size]
+                slope = self.gradient(keys, labels, diagonals, version[index(batch, keys)], labels[batch])
+                rate = self.learning_rate * (1.0 + cos(pi * step / steps)) / 2.0
+                step += 1
+                first = MOMENTUM * first + (1.0 - MOMENTUM) * slope
+                second = SCALING * second + (1.0 - SCALING) * slope**2
+                spread = xp.sqrt(second / (1.0 - SCALING**step)) + EPSILON
+                keys = (1.0 - rate * DECAY) * keys - rate / (1.0 - MOMENTUM**step) * first / spread
+                if not bool(xp.all(xp.vecdot(keys, keys) < self.shots.longest**2)):
+                    raise InputError("the training diverged: keys became too long. Lower learning_rate, alpha or beta.")
+                progress(1)
+        return keys
+
+    def gradient(
+        self, keys: Array, classes: HostArray, diagonals: Diagonals, features: Array, labels: HostArray
+    ) -> Array:
+        """Gradient (E, d) of the mean cross-entropy of answers to features (B, d) with labels (B,).
+
+        The answers are `z + A^T L` with `A = alpha exp(-beta (1 - Q F^T))` (E, B). The gradient of the cross-entropy
+        with respect to answers is `G = (softmax - onehot) / B` (B, K), and `dA/dQ = beta A F`, so that with respect to
+        the keys it is `beta (A * L G^T) F`.
+
+        Args:
+            keys: (E, d).
+            classes: (E,) of the keys.
+            diagonals: which keys vote on which classes.
+            features: (B, d) unit.
+            labels: (B,).
+        """
+        logits, xp = self.head.observe_unit(features).logits, namespace(keys)
+        votes = xp.asarray(logits.T, copy=True)
+        weights = affinities(keys @ (self.beta * features).T, self.alpha, self.beta)
+        add_by_class(votes, weights, diagonals)
+        errors = softmax_and_entropy(votes.T)[0]
+        errors[xp.arange(len(labels), device=device(keys)), index(labels, keys)] -= 1.0
+        weights *= errors.T[index(classes, keys)]
+        return (self.beta / len(labels)) * (weights @ features)

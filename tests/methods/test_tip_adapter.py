@@ -1,0 +1,200 @@
+"""Tip-Adapter and Tip-Adapter-F against a naive version, against PyTorch's gradients, and what both promise."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate import Head, create, load_state, save_state
+from acclimate.arrays import to_host
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.errors import InputError, StateError
+from acclimate.methods.jagged import jagged_diagonals
+from rivals_reference import NaiveTip, unit
+
+NAMES = ["tip-adapter", "tip-adapter-f"]
+
+
+def task(classes=4, shots=3, dim=12, versions=None, seed=0, dtype=np.float64):
+    """A head, shots with labels, and 60 other samples with labels."""
+    stream = shifted_stream(samples=60 + 40 * classes, classes=classes, dim=dim, seed=seed)
+    rest = np.arange(60, len(stream))
+    drawn = np.concatenate([rest[stream.labels[60:] == label][:shots] for label in range(classes)])
+    features = stream.features[drawn].astype(dtype)
+    if versions:
+        noise = np.random.default_rng(seed).standard_normal((len(drawn), versions, dim))
+        features = (features[:, None] + 0.2 * noise).astype(dtype)
+    head = Head(stream.head.class_vectors.astype(dtype), 10.0, -2.0)
+    return head, features, stream.labels[drawn], stream.features[:60].astype(dtype), stream.labels[:60]
+
+
+def naive(head, **settings):
+    return NaiveTip(head.class_vectors, head.logit_scale, head.logit_bias, **settings)
+
+
+@given(
+    classes=st.integers(1, 6),
+    shots=st.integers(1, 4),
+    versions=st.sampled_from([None, 1, 3]),
+    alpha=st.sampled_from([0.0, 1.17, 3.0]),
+    beta=st.sampled_from([0.0, 1.0, 7.0]),
+    seed=st.integers(0, 99),
+)
+def test_answers_are_the_formula(classes, shots, versions, alpha, beta, seed):
+    head, features, labels, test, _ = task(classes, shots, versions=versions, seed=seed)
+    adapter, reference = create("tip-adapter", head, alpha=alpha, beta=beta), naive(head, alpha=alpha, beta=beta)
+    adapter.fit(features, labels)
+    reference.fit(features, labels)
+    np.testing.assert_allclose(adapter.step(test), reference.step(test), atol=1e-9)
+    if alpha == 0:
+        np.testing.assert_allclose(adapter.step(test), head.observe(test).logits, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(seed=st.integers(0, 99))
+def test_the_order_of_the_shots_does_not_matter(name, seed):
+    head, features, labels, test, _ = task(versions=2, seed=seed)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    one, other = create(name, head), create(name, head)
+    one.fit(features, labels)
+    other.fit(features[order], labels[order])
+    np.testing.assert_allclose(one.step(test), other.step(test), atol=1e-9)
+
+
+def test_the_search_takes_the_first_best_of_the_grid():
+    head, features, labels, test, truth = task(classes=3, shots=2)
+    adapter, reference = create("tip-adapter", head), naive(head)
+    adapter.fit(features, labels, validation=(test, truth))
+    reference.fit(features, labels)
+    reference.search(test[:30], truth[:30])
+    adapter.fit(features, labels, validation=(test[:30], truth[:30]))
+    assert (adapter.alpha, adapter.beta) == pytest.approx((reference.alpha, reference.beta))
+    np.testing.assert_allclose(adapter.step(test), reference.step(test), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_the_search_found_is_saved_and_forgotten_by_the_next_fit(name, tmp_path):
+    head, features, labels, test, truth = task()
+    adapter = create(name, head, largest_alpha=20.0)
+    adapter.fit(features, labels)
+    given = adapter.step(test)
+    adapter.fit(features, labels, validation=(test, truth))
+    found = adapter.settings
+    assert (found["alpha"], found["beta"]) != (1.17, 1.0)
+    save_state(adapter, tmp_path / "fitted")
+    loaded = load_state(tmp_path / "fitted")
+    assert loaded.settings == found
+    np.testing.assert_array_equal(loaded.step(test), adapter.step(test))
+    adapter.fit(features, labels)
+    assert (adapter.alpha, adapter.beta) == (1.17, 1.0)
+    np.testing.assert_array_equal(adapter.step(test), given)
+
+
+def test_no_epochs_are_tip_adapter():
+    head, features, labels, test, _ = task(versions=3)
+    plain, tuned = create("tip-adapter", head), create("tip-adapter-f", head, epochs=0)
+    plain.fit(features, labels)
+    tuned.fit(features, labels)
+    np.testing.assert_array_equal(plain.step(test), tuned.step(test))
+
+
+@given(
+    alpha=st.sampled_from([0.5, 1.17, 3.0]),
+    beta=st.sampled_from([0.5, 1.0, 5.0]),
+    classes=st.integers(1, 5),
+    seed=st.integers(0, 99),
+)
+def test_the_gradient_is_that_of_autograd(alpha, beta, classes, seed):
+    torch = pytest.importorskip("torch")
+    head, features, classes_of, test, truth = task(classes, seed=seed)
+    adapter = create("tip-adapter-f", head, alpha=alpha, beta=beta)
+    keys = unit(features) * np.linspace(0.5, 1.5, len(features))[:, None]  # trained keys have any length
+    test = unit(test)
+    slope = adapter.gradient(keys, classes_of, jagged_diagonals(classes_of[:, None], keys), test, truth)
+    weights = torch.tensor(keys, requires_grad=True)
+    affinity = torch.tensor(test) @ weights.T
+    values = torch.nn.functional.one_hot(torch.tensor(classes_of), classes).double()
+    logits = torch.tensor(head.observe(test).logits) + alpha * (-beta * (1 - affinity)).exp() @ values
+    torch.nn.functional.cross_entropy(logits, torch.tensor(truth)).backward()
+    np.testing.assert_allclose(slope, weights.grad.numpy(), atol=1e-12)
+
+
+def test_training_is_that_of_pytorch():
+    """AdamW with the authors' settings, a cosine to zero over all steps, and another version in every epoch."""
+    torch = pytest.importorskip("torch")
+    head, features, labels, *_ = task(classes=3, shots=4, versions=2)
+    adapter = create("tip-adapter-f", head, epochs=5, batch_size=5, learning_rate=0.01, seed=7)
+    steps = []
+    adapter.fit(features, labels, progress=steps.append)
+    assert sum(steps) == adapter.fit_steps(len(labels)) == 5 * 3 + 1
+    features = unit(features)
+    weights = torch.tensor(unit(features.mean(axis=1)), requires_grad=True)
+    values = torch.nn.functional.one_hot(torch.tensor(labels), 3).double()
+    optimiser = torch.optim.AdamW([weights], lr=0.01, eps=1e-4)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, 15)
+    for epoch in range(5):
+        order = np.random.default_rng([7, epoch]).permutation(len(labels))
+        for start in range(0, len(labels), 5):
+            batch = order[start : start + 5]
+            images = features[batch, epoch % 2]
+            votes = (torch.tensor(images) @ weights.T - 1.0).exp() @ values
+            logits = torch.tensor(head.observe(images).logits) + 1.17 * votes
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(logits, torch.tensor(labels[batch])).backward()
+            optimiser.step()
+            schedule.step()
+    np.testing.assert_allclose(adapter.shots.keys, weights.detach().numpy(), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_float32_on_any_library(to_backend, name):
+    head, features, labels, test, truth = task(dtype=np.float32, versions=2)
+    expected = create(name, head)
+    expected.fit(features, labels, validation=(test, truth))
+    adapter = create(name, head.to(to_backend(features)))
+    adapter.fit(to_backend(features), labels, validation=(to_backend(test), truth))
+    logits = adapter.step(to_backend(test))
+    assert type(logits) is type(to_backend(test))
+    np.testing.assert_allclose(to_host(logits), expected.step(test), atol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_help_and_a_new_class_is_answered_zero_shot(name):
+    head, features, labels, test, truth = task(classes=6, shots=8, dim=24)
+    adapter = create(name, head, alpha=3.0, beta=5.0)
+    adapter.fit(features, labels)
+    zero_shot = head.observe(test).logits
+    assert np.mean(adapter.step(test).argmax(axis=1) == truth) > np.mean(zero_shot.argmax(axis=1) == truth)
+    assert adapter.capacity == 8
+    assert [entry.class_index for entry in adapter.entries()["shots"]] == np.repeat(range(6), 8).tolist()
+    adapter.add_classes(-head.class_vectors[:1], ["new"])
+    np.testing.assert_allclose(adapter.step(test)[:, 6], adapter.head.observe(test).logits[:, 6])
+
+
+def test_trained_keys_are_longer_than_features_but_not_without_bound():
+    head, features, labels, *_ = task()
+    adapter = create("tip-adapter-f", head, learning_rate=0.2, alpha=3.0, beta=5.0)
+    adapter.fit(features, labels)
+    arrays = adapter.dump()
+    assert np.linalg.norm(arrays["shots.keys"], axis=1).max() > 1.01
+    adapter.restore(arrays)
+    with pytest.raises(StateError, match=r"keys must be of length 12\.4 at most"):
+        adapter.restore({**arrays, "shots.keys": 20.0 * arrays["shots.keys"]})
+    with pytest.raises(StateError, match=r"keys must be of length 1\.01 at most"):
+        create("tip-adapter", head).restore(arrays)
+    with pytest.raises(InputError, match="the training diverged"):
+        create("tip-adapter-f", head, learning_rate=1e3).fit(features, labels)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": -1.0}, "alpha and beta must not be negative"),
+        ({"largest_beta": 0.1}, r"must be above 0\.1"),
+        ({"epochs": -1}, "epochs and seed must not be negative"),
+        ({"learning_rate": 0.0}, "learning_rate above 0"),
+    ],
+)
+def test_settings_that_make_no_sense(settings, message):
+    with pytest.raises(InputError, match=message):
+        create("tip-adapter-f", Head(np.eye(2), logit_scale=1.0), **settings)
