@@ -3,7 +3,7 @@
 The same JPEG files are processed in turns:
 
 - read once: decoding and one plain preparation on one thread, which every classifier needs (the baseline);
-- 63 views with Pillow, one thread;
+- 63 views with Pillow, one thread; and their crops alone, without AugMix;
 - 63 views as tensor operations on `--device`; on the CPU, one thread;
 - encode_ahead: reading, preparing and 63 views, with one worker and with two, for an encoder that costs almost nothing.
 
@@ -27,7 +27,7 @@ from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
 from acclimate.predict import Preparer, encode_ahead
 from acclimate.views import augment, tensor
-from acclimate.views.plan import draw_plan
+from acclimate.views.plan import ViewPlan, draw_plan
 from classify_overhead import draw_photos
 from tiny_models import MEANS, STDS
 
@@ -63,14 +63,17 @@ def main() -> None:
         draw_photos(Path(name), options.images)
         paths = sorted(Path(name).iterdir())
         images = [open_image(path) for path in paths]
-        plans = [draw_plan(0, i, VIEWS, image.size, (size, size)) for i, image in enumerate(images)]
+        plans, crops = (
+            [draw_plan(0, i, VIEWS, image.size, (size, size), augmix) for i, image in enumerate(images)]
+            for augmix in (True, False)
+        )
         pixels = [torch.as_tensor(np.array(image).transpose(2, 0, 1), device=options.device) for image in images]
 
         def read_once() -> None:
             for path in paths:
                 prepare(open_image(path))
 
-        def pillow() -> None:
+        def pillow(plans: Sequence[ViewPlan]) -> None:
             for image, plan in zip(images, plans, strict=True):
                 augment.make_views(image, plan, target)
 
@@ -87,7 +90,8 @@ def main() -> None:
 
         sides = {
             "read once": read_once,
-            f"{VIEWS} views, Pillow": pillow,
+            f"{VIEWS} views, Pillow": partial(pillow, plans),
+            f"{VIEWS} crops, Pillow": partial(pillow, crops),
             f"{VIEWS} views, tensors on {options.device}": tensors,
             "encode_ahead, 1 worker": partial(walk, 1),
             "encode_ahead, 2 workers": partial(walk, 2),

@@ -85,12 +85,13 @@ def _wnids(dataset: Dataset, counts: Mapping[int, int]) -> Iterator[tuple[str, i
     for label, count in counts.items():
         for i in range(count):
             number += 1
+            taken_for = dataset.class_names[(label + i) % dataset.classes]  # by the classifier that it deceived
             name = {
                 "imagenet": f"ILSVRC2012_val_{number:08d}.JPEG",
-                "imagenet-a": f"0.{number:06d}_{dataset.class_names[label]}.jpg".replace("/", " "),
+                "imagenet-a": f"0.{number:06d}_{taken_for}.jpg".replace("/", " "),
                 "imagenet-r": f"art_{i}.jpg",
                 "imagenet-sketch": f"sketch_{i}.JPEG",
-            }[dataset.key]
+            }[dataset.part_of or dataset.key]
             yield f"{dataset.wnids[label]}/{name}", label
 
 

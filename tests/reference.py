@@ -23,8 +23,10 @@ class NaiveTDA:
             "mask_low": 0.03,
             "mask_high": 1.0,
             "self_match": True,
+            "bypass": 0,
         } | settings
         self.positive, self.negative = {}, {}
+        self.seen = 0
 
     def step(self, features):
         return np.array([self._one(f / np.linalg.norm(f)) for f in np.asarray(features, np.float64)])
@@ -48,12 +50,12 @@ class NaiveTDA:
 
     def _adapt(self, f, z, p):
         s = self.settings
-        if not s["self_match"]:
-            answer = z + self._read(f)
-            self._learn(f, z, p)
-            return answer
+        before = self._read(f)
         self._learn(f, z, p)
-        return z + self._read(f)
+        self.seen += 1
+        if self.seen <= s["bypass"]:
+            return z
+        return z + (self._read(f) if s["self_match"] else before)
 
     def _learn(self, f, z, p):
         s, H, y = self.settings, entropy(p), int(np.argmax(z))

@@ -52,6 +52,16 @@ def test_photos_are_turned_upright(picture):
     assert np.abs(np.asarray(image, int) - expected).mean() < 8
 
 
+def test_photos_can_be_read_as_they_are_stored(picture):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(picture, "PNG", exif=exif)
+    assert open_image(content).size == picture.size[::-1]
+    np.testing.assert_array_equal(open_image(content, upright=False), picture)
+    with Image.open(io.BytesIO(content)) as opened:
+        np.testing.assert_array_equal(open_image(opened, upright=False), picture)
+
+
 def test_of_an_animation_the_first_frame(picture):
     frames = [draw("blue", 2), draw("green", 3)]
     image = open_image(encoded(picture.quantize(64), "GIF", save_all=True, append_images=frames))
@@ -174,6 +184,42 @@ def test_an_image_smaller_than_the_crop_is_padded_with_black():
     pixels = preprocess(Image.new("RGB", (10, 10), (255, 255, 255)))
     assert pixels.shape == (3, 8, 8)
     assert pixels.sum() == 3 * 16
+
+
+def torchvision_crop(pixels, size):
+    """`torchvision.transforms.functional.center_crop` of pixels (h, w) to a square, in NumPy."""
+    height, width = pixels.shape
+    if size > width or size > height:
+        left, top = max(0, (size - width) // 2), max(0, (size - height) // 2)
+        right, bottom = max(0, (size - width + 1) // 2), max(0, (size - height + 1) // 2)
+        pixels = np.pad(pixels, ((top, bottom), (left, right)))
+        height, width = pixels.shape
+    top, left = round((height - size) / 2.0), round((width - size) / 2.0)
+    return pixels[top : top + size, left : left + size]
+
+
+@pytest.mark.parametrize("size", range(1, 21))
+def test_the_centre_is_that_of_torchvision(size):
+    for short, long in ((7, 7), (8, 13), (8, 14), (9, 16), (9, 18), (20, 31)):
+        shades = np.random.default_rng(long).integers(1, 256, (short, long), dtype=np.uint8)
+        for pixels in (shades, shades.T):
+            plain = Preprocess(size, size, short, "nearest", (0.0,) * 3, (1.0,) * 3, crop="round")
+            cropped = plain(Image.fromarray(pixels).convert("RGB"))[0] * 255
+            np.testing.assert_allclose(cropped, torchvision_crop(pixels, size), atol=1e-3)
+
+
+def test_a_crop_of_an_odd_excess_is_a_pixel_from_that_of_transformers():
+    """Models of transformers are cropped as CLIP was trained; folders converted earlier stay as they are."""
+    config = {"size": 8, "crop_size": 8, "image_mean": [0.0] * 3, "image_std": [1.0] * 3}
+    ours = Preprocess.from_processor(config)
+    earlier = Preprocess.from_json({key: value for key, value in ours.as_json().items() if key != "crop"})
+    assert (ours.crop, earlier.crop) == ("round", "floor")
+    starts = []
+    for width in range(8, 20):
+        stripes = Image.fromarray(np.tile(np.arange(width, dtype=np.uint8), (8, 1))).convert("RGB")
+        starts.append([round(float(each(stripes)[0, 0, 0]) * 255) for each in (ours, earlier)])
+    cut = np.arange(12)
+    np.testing.assert_array_equal(np.array(starts).T, [cut // 2 + (cut % 4 == 3), cut // 2])
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "I;16", "F", "HSV"])

@@ -4,12 +4,15 @@ import threading
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import InputError
+from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
 from acclimate.predict import Preparer, encode_ahead
+from acclimate.views.generated import GeneratedFolder
+from drawn_images import draw
 from tiny_models import MEANS, STDS
 
 VIEWS = 8
@@ -26,7 +29,7 @@ def paths(photos):
 
 
 def encode(paths, encoder, **options):
-    preparing = {"views": VIEWS, "seed": 3, "device": None}
+    preparing = {"views": VIEWS, "seed": 3, "device": None, "kind": "augmix", "generator": None, "upright": True}
     preparing |= {name: options.pop(name) for name in preparing if name in options}
     parts = list(encode_ahead(paths, Preparer(encoder, **preparing), **options))
     return np.concatenate([part.features for part in parts]), [error for part in parts for error in part.errors]
@@ -119,6 +122,71 @@ def test_an_encoder_that_prepares_tensors_gets_tensors(paths):
     np.testing.assert_allclose(encode(paths, encoder, device="cpu")[0], pillow, atol=0.02)
 
 
-def test_what_cannot_be_asked(paths, encoder):
+@pytest.fixture
+def generated(paths, tmp_path):
+    """Four images generated of each of the first six."""
+    folder = GeneratedFolder(tmp_path / "generated")
+    for path in paths[:6]:
+        folder.store(str(path), [draw("blue", seed) for seed in range(4)])
+    return folder
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_crops_have_no_augmix(paths, encoder, device):
+    prepared = Preparer(encoder, VIEWS, 3, device, kind="crop")(0, draw("red", 1))
+    mixed = Preparer(encoder, VIEWS, 3, device)(0, draw("red", 1))
+    assert len(prepared) == len(mixed) == VIEWS
+    np.testing.assert_array_equal(prepared[0], mixed[0])
+    assert all(not np.allclose(ours, theirs, atol=1e-3) for ours, theirs in zip(prepared[1:], mixed[1:], strict=True))
+    crops = encode(paths, encoder, kind="crop", device=device)[0]
+    np.testing.assert_allclose(crops[4:], encode(paths[4:], encoder, kind="crop", device=device, start=4)[0], atol=1e-4)
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+@pytest.mark.parametrize(("views", "made"), [(3, 1), (8, 3), (9, 4)])
+def test_diffusion_views_are_crops_then_generated_images(paths, encoder, generated, views, made, device):
+    """In DiffTPT's proportion: of 2 b views, the image, b crops and b - 1 generated images."""
+    options = {"views": views, "device": device}
+    found, errors = encode(paths[:6], encoder, kind="diffusion", generator=generated, **options)
+    assert errors == [None] * 6
+    crops = encode(paths[:6], encoder, kind="crop", **options)[0]
+    np.testing.assert_allclose(found[:, : views - made], crops[:, : views - made], rtol=1e-4, atol=1e-4)
+    images = encoder.encode_images([encoder.prepare(draw("blue", seed)) for seed in range(made)])
+    np.testing.assert_allclose(found[:, views - made :], np.stack([images] * 6), rtol=1e-4, atol=1e-4)
+
+
+def test_images_without_enough_generated_ones_are_unreadable(paths, encoder, generated):
+    found, errors = encode(paths, encoder, kind="diffusion", generator=generated)
+    assert len(found) == 6
+    assert errors[:6] == [None] * 6
+    folder = generated.folder / paths[6].parent.name / paths[6].name
+    message = f"{folder} has 0 generated images, 3 are needed; make them with `acclimate generate --count 3`"
+    assert errors[6] == message
+    assert encode(paths[:1], encoder, kind="diffusion", generator=generated, views=11)[1][0].startswith(
+        f"{generated.folder_of(str(paths[0]))} has 4 generated images, 5 are needed"
+    )
+    with pytest.raises(ImageError, match="this image has none"):
+        Preparer(encoder, 4, kind="diffusion", generator=generated)(0, draw("red", 1))
+
+
+def test_images_can_be_read_as_they_are_stored(encoder, tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    draw("red", 1).save(tmp_path / "turned.png", exif=exif)
+    found = [encode([tmp_path / "turned.png"], encoder, views=1, upright=upright)[0] for upright in (True, False)]
+    turned = draw("red", 1).transpose(Image.Transpose.ROTATE_270)
+    expected = encoder.encode_images([encoder.prepare(turned), encoder.prepare(draw("red", 1))])
+    np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_cannot_be_asked(paths, encoder, generated):
     with pytest.raises(InputError, match="views must be at least 1"):
         encode(paths, encoder, views=0)
+    with pytest.raises(InputError, match="unknown kind of views 'crops'; choose from augmix, crop, diffusion"):
+        Preparer(encoder, 4, kind="crops")
+    with pytest.raises(InputError, match="diffusion views need generated images; pass a folder made by"):
+        Preparer(encoder, 4, kind="diffusion")
+    with pytest.raises(InputError, match="need at least 3"):
+        Preparer(encoder, 2, kind="diffusion", generator=generated)
+    with pytest.raises(InputError, match="crop views have no generated images"):
+        Preparer(encoder, 4, kind="crop", generator=generated)

@@ -36,6 +36,7 @@ def test_streams_go_round(stream, tmp_path):
         files=tuple(f"{i}.jpg" for i in range(400)),
         encoder="bundled",
         prompts="openai-7",
+        views_kind="crop",
         skipped=3,
         encode_s=1.25,
         notes={"note": "x"},

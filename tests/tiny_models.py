@@ -1,6 +1,7 @@
 """Tiny random CLIP and SigLIP models with real tokenizers, saved as transformers saves them."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 CORPUS = [
@@ -42,9 +43,29 @@ def save_tiny_model(kind: str, folder: Path, size: int = 32, width: int = 32, la
     for parameter in model.parameters():  # apart from each other, so that answers differ
         if parameter.ndim > 1:
             parameter.data.mul_(6.0)
+    _save(model, folder, kind, size)
+    return folder
+
+
+def save_random_clip(folder: Path, names: Sequence[str]) -> Path:
+    """Save a CLIP of the size of ViT-B/16 with random weights, whose tokens are mostly words of the names."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    text = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
+    config = transformers.CLIPConfig(text_config=text, vision_config={"patch_size": 16}, projection_dim=512)
+    corpus = [f"a photo of a {name}." for name in names]
+    _save(transformers.CLIPModel(config), folder, "clip", 224, corpus, config.text_config.vocab_size)
+    return folder
+
+
+def _save(model, folder, kind, size, corpus=CORPUS, vocabulary=300):
+    import transformers
+
     transformers.utils.logging.disable_progress_bar()
     model.eval().save_pretrained(folder)
-    save_tokenizer(folder)
+    save_tokenizer(folder, corpus, vocabulary)
     processor = {
         "image_processor_type": "CLIPImageProcessor" if kind == "clip" else "SiglipImageProcessor",
         "do_resize": True,
@@ -61,22 +82,21 @@ def save_tiny_model(kind: str, folder: Path, size: int = 32, width: int = 32, la
     if kind == "clip":
         processor["crop_size"] = {"height": size, "width": size}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    return folder
 
 
-def save_tokenizer(folder: Path) -> None:
+def save_tokenizer(folder: Path, corpus: Sequence[str], vocabulary: int) -> None:
     from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE(unk_token="<end>"))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     trainer = trainers.BpeTrainer(
-        vocab_size=300,
+        vocab_size=vocabulary,
         special_tokens=["<start>", "<end>"],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.train_from_iterator(corpus, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<start> $A <end>", special_tokens=[("<start>", 0), ("<end>", 1)]
     )

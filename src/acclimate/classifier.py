@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
-from acclimate.encoders import BUNDLED, Encoder, load_encoder
+from acclimate.encoders import BUNDLED, Encoder, as_encoder
 from acclimate.errors import ImageError, InputError, nearest
 from acclimate.evidence import Head
 from acclimate.methods import (
@@ -36,6 +36,9 @@ from acclimate.predict import (
 )
 from acclimate.prompts import build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.views import Kind
+from acclimate.views.generated import Generator as ImageGenerator
+from acclimate.views.generated import open_generator
 
 OnError = Literal["raise", "skip"]
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
@@ -61,7 +64,11 @@ class Classifier:
         method: name of the method, see `list_methods`; "halves" when not given.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
-        views: per image: itself and `views - 1` augmented versions; the paper uses 64 on some datasets.
+        views: per image: itself and `views - 1` other versions of it; the paper uses 64 on some datasets.
+        views_kind: "augmix", "crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's paper uses
+            when not given.
+        generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
+            of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
         workers: threads that read and prepare images.
         device: where the encoder runs, if it is given by name.
@@ -88,6 +95,8 @@ class Classifier:
         method: str | None = None,
         templates: Any = None,
         views: int = 1,
+        views_kind: Kind | None = None,
+        generated: str | os.PathLike[str] | ImageGenerator | None = None,
         batch_size: int = 32,
         workers: int | None = None,
         device: str = "auto",
@@ -103,7 +112,7 @@ class Classifier:
             raise InputError("the method, its settings and the prompts come from the fitted file; leave them out.")
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
-        self.encoder: Encoder = _encoder(encoder, device)
+        self.encoder: Encoder = as_encoder(encoder, device)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache, self.views = cache, views
         self.batch_size, self.workers = batch_size, workers or default_workers()
@@ -111,6 +120,10 @@ class Classifier:
         self.adapter: Adapter
         if fitted is not None:
             self.adapter, self.about_fit = load_fitted(fitted, self.encoder, self.model)
+            method = self.adapter.name
+        self.views_kind: Kind = views_kind or find_method(method).views_kind
+        generator = None if generated is None else open_generator(generated, device)
+        self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
         self.templates = templates or self.about_fit.get("templates") or DEFAULT_SET
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
@@ -354,7 +367,7 @@ class Classifier:
     ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
         """Features of the images that can be read, their positions, and the names of the others with the reasons."""
         parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
-        for batch in self._encoded(images, on_error, prepare=Preparer(self.encoder, views)):
+        for batch in self._encoded(images, on_error, prepare=Preparer(self.encoder, views, kind="crop")):
             parts.append(batch.features)
             kept += batch.readable
             skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]
@@ -365,24 +378,10 @@ class Classifier:
         self, images: Iterable[Any], on_error: OnError, start: int = 0, prepare: Preparer | None = None
     ) -> Iterator[Batch]:
         """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
-        prepare = prepare or Preparer(self.encoder, self.views)
-        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=self.workers, start=start):
+        options = {"batch_size": self.batch_size, "workers": self.workers, "start": start}
+        for batch in encode_ahead(images, prepare or self._prepare, **options):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"
                     raise ImageError(f"{name} cannot be read: {error}")
             yield batch
-
-
-def _encoder(encoder: Any, device: str) -> Encoder:
-    if isinstance(encoder, str):
-        return load_encoder(encoder, device)
-    if isinstance(encoder, tuple) and len(encoder) == 3:
-        from acclimate.encoders.open_clip import OpenClipEncoder
-
-        return OpenClipEncoder(*encoder)
-    if isinstance(encoder, Encoder):
-        return encoder
-    members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
-    missing = [name for name in members if not hasattr(encoder, name)]
-    raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")

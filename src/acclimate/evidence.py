@@ -27,7 +27,7 @@ from acclimate.arrays import (
 )
 from acclimate.errors import InputError, nearest
 
-KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (section 4.1 of the TDA paper)
+KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
 
 
 @dataclass(frozen=True)
@@ -152,7 +152,8 @@ class Head:
                 tenth with the lowest entropy, at least one.
 
         Note:
-            The mean feature of many views is not scaled to unit length again, as in the authors' published results.
+            Views, and the tenth of them that is kept, are in the code of TDA's authors only, not in their paper. As in
+            that code, the mean feature of many views is not scaled to unit length again.
         """
         return self.observe_unit(self.unit_features(features))
 

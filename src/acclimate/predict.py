@@ -18,7 +18,9 @@ from acclimate.errors import ImageError, InputError, reason
 from acclimate.evidence import Evidence, Head
 from acclimate.images import open_image
 from acclimate.methods import Adapter, Step
+from acclimate.views import KINDS, Kind
 from acclimate.views.augment import ModelInput, make_views
+from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.plan import draw_plan
 
 PREFETCH = 3  # batches that are read while one is encoded
@@ -126,29 +128,57 @@ def gpu_of(encoder: Encoder) -> str | None:
 
 
 class Preparer:
-    """Makes what an encoder takes of an image: the image as the model wants it, then its augmented views.
+    """Makes what an encoder takes of an image: the image as the model wants it, then other views of it.
 
     Args:
         encoder: the model.
-        views: per image: itself and `views - 1` AugMix views.
+        views: per image: itself and `views - 1` others.
         seed: of the views. Image i of a stream has the views of (seed, i), however the stream is cut or restarted.
         device: where PyTorch makes the views; the encoder's GPU when not given. Without either, Pillow makes them.
+        kind: of the views: "augmix" (random crops and flips, then AugMix), "crop" (the crops and flips alone) or
+            "diffusion" (crops and flips, then generated images, prepared as the image itself is: `(views - 1) // 2` of
+            them, so that of 64 views 32 are crops and 31 are generated, in DiffTPT's proportion).
+        generator: of the generated images.
+        upright: whether images are turned as their EXIF orientation says when they are read.
     """
 
-    def __init__(self, encoder: Encoder, views: int = 1, seed: int = 0, device: str | None = None) -> None:
+    def __init__(
+        self,
+        encoder: Encoder,
+        views: int = 1,
+        seed: int = 0,
+        device: str | None = None,
+        *,
+        kind: Kind = "augmix",
+        generator: ImageGenerator | None = None,
+        upright: bool = True,
+    ) -> None:
         if views < 1:
             raise InputError(f"views must be at least 1, got {views}.")
-        self.encoder, self.views, self.seed = encoder, views, seed
-        self.device = device or gpu_of(encoder)
+        if kind not in KINDS:
+            raise InputError(f"unknown kind of views {kind!r}; choose from {', '.join(KINDS)}.")
+        if kind == "diffusion" and views == 2:
+            raise InputError("two views leave no room for a generated image; diffusion views need at least 3.")
+        if kind == "diffusion" and views > 1 and generator is None:
+            how = "pass a folder made by `acclimate generate`, or choose another kind of views"
+            raise InputError(f"diffusion views need generated images; {how}.")
+        if kind != "diffusion" and generator is not None:
+            raise InputError(f"{kind} views have no generated images; choose diffusion views to use some.")
+        self.encoder, self.views, self.seed, self.kind, self.upright = encoder, views, seed, kind, upright
+        self.device, self.generator = device or gpu_of(encoder), generator
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
 
-    def __call__(self, index: int, image: Image.Image) -> list[Any]:
-        """What the encoder takes for the views of an upright RGB image, the first of which is the image itself."""
+    def __call__(self, index: int, image: Image.Image, name: str = "") -> list[Any]:
+        """What the encoder takes for the views of an RGB image, the first of which is the image itself."""
         plain = self.encoder.prepare(image)
         if self._target is None:
             return [plain]
-        size = (self._target.width, self._target.height)
-        plan = draw_plan(self.seed, index, self.views - 1, image.size, size)
+        generated = []
+        if self.generator is not None:
+            made = self.generator.generate(image, name, (self.views - 1) // 2, self.seed)
+            generated = [self.encoder.prepare(each) for each in made]
+        size, augmented = (self._target.width, self._target.height), self.views - 1 - len(generated)
+        plan = draw_plan(self.seed, index, augmented, image.size, size, augmix=self.kind == "augmix")
         views: Any
         if self.device is None:
             views = make_views(image, plan, self._target)
@@ -161,7 +191,7 @@ class Preparer:
             views = make_views_on_device(pixels, plan, self._target)
         # PyTorch models, which have a `device`, take tensors as they are; all others are given what `prepare` gives.
         like = plain if isinstance(views, np.ndarray) or not hasattr(self.encoder, "device") else views
-        return [move(plain, like), *move(views, like)]
+        return [move(plain, like), *move(views, like), *(move(each, like) for each in generated)]
 
     def encode(self, prepared: Sequence[list[Any]]) -> HostArray:
         """Features (n, d), or (n, V, d) for many views, of n prepared images."""
@@ -205,7 +235,8 @@ def _read(prepare: Preparer, item: tuple[int, Any]) -> tuple[str, list[Any] | Im
     name = name if isinstance(name, str) else ""
     try:
         read = getattr(image, "read", None)
-        return name, prepare(index, open_image(read() if callable(read) else image))
+        opened = open_image(read() if callable(read) else image, upright=prepare.upright)
+        return name, prepare(index, opened, name)
     except ImageError as error:
         return name, error
     except OSError as error:

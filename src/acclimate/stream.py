@@ -24,7 +24,7 @@ from acclimate.files import to_bytes, write_atomically, writing
 
 TENSORS = ("features", "class_vectors", "labels", "order")
 LISTS = ("class_names", "domains", "files")  # JSON lists in the metadata
-TEXTS = ("encoder", "prompts")
+TEXTS = ("encoder", "prompts", "views_kind")
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
@@ -41,6 +41,7 @@ class FeatureStream:
         files: n names of the images; None when unknown.
         encoder: the model that made the features.
         prompts: the templates that made the class vectors.
+        views_kind: "augmix", "crop" or "diffusion"; "" when unknown or of one view.
         skipped: images that could not be read and are missing here.
         encode_s: seconds that encoding took; None when unknown.
         notes: whatever else the file says.
@@ -62,6 +63,7 @@ class FeatureStream:
     files: tuple[str, ...] | None = None
     encoder: str = ""
     prompts: str = ""
+    views_kind: str = ""
     skipped: int = 0
     encode_s: float | None = None
     notes: Mapping[str, str] = field(default_factory=dict)
@@ -229,6 +231,7 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
         files=_names(path, content, "files", count),
         encoder=str(content.get("encoder", "")),
         prompts=str(content.get("prompts", "")),
+        views_kind=str(content.get("views_kind", "")),
         skipped=int(_number(path, content, "skipped", 0)),
         encode_s=_number(path, content, "encode_s", None),
         notes={name: value for name, value in content.items() if name not in used and isinstance(value, str)},

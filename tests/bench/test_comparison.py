@@ -60,6 +60,17 @@ def test_every_difference_is_a_reason(dtd, change, reason):
     assert reason in why
 
 
+def test_the_authors_part_of_imagenet_a_is_a_reason_for_tda_on_all_of_it(dtd):
+    whole = replace(dtd, dataset="imagenet-a", n=7500, classes=200, views=64, config=Variant("tda").config)
+    (why,) = reasons(whole, "ViT-B/16")
+    assert why == (
+        "the authors' loader dropped files with 'sh' in their names, so the paper's figure is probably on 6,862 of the "
+        "7,500 images."
+    )
+    assert reasons(replace(whole, dataset="imagenet-a-authors", n=6862), "ViT-B/16") == ()
+    assert reasons(replace(whole, method="mta"), "ViT-B/16") == ()
+
+
 def test_a_feature_file_is_not_a_dataset_of_the_paper(dtd):
     assert paper_dataset(dtd).key == "dtd"
     assert paper_dataset(replace(dtd, prompts=OF_FILE)) is None

@@ -14,6 +14,7 @@ from miniatures import draw_dataset, few
 COUNTS = {
     "imagenet": (1000, 50000),
     "imagenet-a": (200, 7500),
+    "imagenet-a-authors": (200, 6862),
     "imagenet-v2": (1000, 10000),
     "imagenet-r": (200, 30000),
     "imagenet-sketch": (1000, 50000),
@@ -28,7 +29,7 @@ COUNTS = {
     "sun397": (397, 19850),
     "ucf101": (101, 3783),
 }
-SEVEN = {"imagenet", "imagenet-a", "imagenet-v2", "caltech101", "cars", "sun397"}
+SEVEN = {"imagenet", "imagenet-a", "imagenet-a-authors", "imagenet-v2", "caltech101", "cars", "sun397"}
 EIGHTY = {"imagenet-r", "imagenet-sketch"}
 ONE = {
     "aircraft": "a photo of a {}, a type of aircraft.",
@@ -99,7 +100,7 @@ def test_facts_are_the_papers(shared):
     if not path.is_file():
         pytest.skip("the paper's numbers are not beside the project")
     paper = json.loads(path.read_text())
-    by_title = {dataset.title: dataset for dataset in DATASETS.values()}
+    by_title = {dataset.title: dataset for dataset in DATASETS.values() if not dataset.part_of}
     for title, (classes, images) in paper["datasets"].items():
         assert by_title[title].classes == classes
         assert by_title[title].test == images
@@ -119,7 +120,7 @@ def test_prompts_and_views_are_those_of_the_papers_protocol():
     assert {key: sets[key][0] for key in DATASETS if len(sets[key]) == 1} == ONE
     assert (len(sets["openai-7"]), len(sets["openai-80"])) == (7, 80)
     many = {key for key, dataset in DATASETS.items() if dataset.views == 64}
-    assert many == {"imagenet-a", "imagenet-v2", "imagenet-r", "imagenet-sketch"}
+    assert many == {"imagenet-a", "imagenet-a-authors", "imagenet-v2", "imagenet-r", "imagenet-sketch"}
     assert {dataset.views for dataset in DATASETS.values()} == {1, 64}
 
 
@@ -132,6 +133,23 @@ def test_a_miniature_is_read_with_the_benchmarks_labels(tmp_path, dataset):
     assert all(path.is_file() for path in listing.paths)
     again = read_dataset(dataset, tmp_path)
     assert (listing.paths, listing.labels.tolist()) == (again.paths, again.labels.tolist())
+
+
+def test_the_authors_loader_drops_files_by_their_names(tmp_path):
+    """Files of ImageNet-A are named after what a classifier took them for."""
+    whole, part = DATASETS["imagenet-a"], DATASETS["imagenet-a-authors"]
+    folder = draw_dataset(tmp_path, whole, few()) / "imagenet-a" / whole.wnids[1]
+    images = sorted(folder.iterdir())
+    images[0].rename(folder / "0.000116_jellyfish _ jellyfish_0.86.jpg")
+    images[1].rename(folder / "0.000117_Shih-Tzu_0.5.jpg")  # capitals count
+    assert read_dataset(whole, tmp_path).labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    listing = read_dataset(part, tmp_path)
+    assert listing.labels.tolist() == [0] * 4 + [1] * 3 + [2] * 4
+    assert not any("sh" in path.name for path in listing.paths)
+    assert (part.class_names, part.folder, part.views, part.authors) == (
+        *(whole.class_names, whole.folder, whole.views, whole.authors),
+    )
+    assert part.key not in SUITES["ood"]
 
 
 def test_v2_folders_are_numbers(tmp_path):

@@ -87,6 +87,7 @@ def test_what_caches_hold(stream):
     assert summary["positive"]["entries"] == len(right) == 24
     assert summary["positive"]["label_accuracy"] == pytest.approx(np.mean(right))
     assert summary["positive"]["imbalance"] == summary["positive"]["empty_classes"] == 0
+    assert summary["positive"]["short_classes"] == 0
     assert set(summary) == {"positive", "negative"}
     assert learnt(adapter, None)["positive"]["label_accuracy"] is None
 
@@ -104,11 +105,16 @@ def test_what_sums_hold(stream):
 def test_imbalance_of_a_cache(stream):
     def quality(classes):
         entries = [Entry(label, 0.0, place) for place, label in enumerate(classes)]
-        adapter = SimpleNamespace(head=range(4), learnt=dict, entries=lambda: {"c": entries})
+        adapter = SimpleNamespace(
+            head=range(4), learnt=dict, entries=lambda: {"c": entries}, parts={"c": SimpleNamespace(capacity=2)}
+        )
         return learnt(adapter, np.zeros(9, int))["c"]
 
     assert quality([2, 2, 2])["imbalance"] == 1
     assert quality([0, 0, 1, 1])["imbalance"] == pytest.approx(0.5)
     assert quality([0, 1])["empty_classes"] == 0.5
-    assert quality([]) == {"entries": 0, "label_accuracy": None, "empty_classes": 1, "imbalance": 0}
+    assert quality([0, 0, 1])["short_classes"] == 0.75
+    assert quality([]) == {
+        **{"entries": 0, "label_accuracy": None, "empty_classes": 1, "short_classes": 1, "imbalance": 0}
+    }
     assert quality([0, 1])["label_accuracy"] == 0.5

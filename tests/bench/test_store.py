@@ -1,23 +1,28 @@
 """The feature store: encoded once, whatever interrupts it."""
 
+import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from acclimate.arrays import unit_rows
 from acclimate.bench import store as store_module
 from acclimate.bench.datasets import DATASETS, read_dataset
 from acclimate.bench.store import Setup, stored_stream
 from acclimate.encoders import load_encoder
-from acclimate.errors import RunError
+from acclimate.errors import InputError, RunError
 from acclimate.images import open_image
 from acclimate.predict import Preparer, encode_ahead
 from acclimate.prompts import build_head
+from acclimate.views.generated import GeneratedFolder
+from drawn_images import draw
 from miniatures import draw_dataset, few
 
 EUROSAT = DATASETS["eurosat"]
@@ -240,3 +245,47 @@ def test_renditions_know_their_domains(encoder, tmp_path):
     listing = read_dataset(dataset, tmp_path)
     stream = stored(listing, encoder, tmp_path / "store")
     assert stream.domains == ("art", "toy", "art", "art")
+
+
+def test_kinds_of_views_are_kept_apart(encoder, listing, tmp_path):
+    setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=4)
+    augmix, crop = stored_stream(setup, listing, encoder), stored_stream(setup, listing, encoder, kind="crop")
+    assert (augmix.views_kind, crop.views_kind, crop.views) == ("augmix", "crop", 4)
+    np.testing.assert_array_equal(augmix.features[:, 0], crop.features[:, 0])
+    assert not np.allclose(augmix.features[:, 1:], crop.features[:, 1:], atol=1e-2)
+    again = stored_stream(replace(setup, views=1, views_kind="crop"), listing, encoder, views=4)
+    np.testing.assert_array_equal(again.features, crop.features)
+    assert len(list((tmp_path / "store").iterdir())) == 2
+    one = stored_stream(setup, listing, encoder, views=1, kind="crop")
+    assert (one.views, one.views_kind) == (1, "")
+
+
+def test_diffusion_views_need_every_generated_image(encoder, listing, tmp_path):
+    setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=5, generated=str(tmp_path / "made"))
+    folder = GeneratedFolder(tmp_path / "made")
+    for path in listing.paths[:-1]:
+        folder.store(str(path), [draw("red", 1), draw("blue", 2)])
+    name = re.escape(str(folder.folder_of(str(listing.paths[-1]))))
+    with pytest.raises(RunError, match=rf"cannot be read: {name} has 0 generated images, 2 are needed; make them"):
+        stored_stream(setup, listing, encoder, kind="diffusion")
+    folder.store(str(listing.paths[-1]), [draw("red", 1), draw("blue", 2)])
+    stream = stored_stream(setup, listing, encoder, kind="diffusion")
+    assert (stream.features.shape[:2], stream.views_kind) == ((20, 5), "diffusion")
+    np.testing.assert_array_equal(stream.features[:, 3:], np.stack([stream.features[0, 3:]] * 20))
+    with pytest.raises(InputError, match="diffusion views need generated images"):
+        stored_stream(replace(setup, generated=None), listing, encoder, kind="diffusion")
+
+
+def test_images_are_read_as_they_are_stored(encoder, listing, tmp_path):
+    plain = stored(listing, encoder, tmp_path / "plain")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    with Image.open(listing.paths[3]) as image:
+        tagged = io.BytesIO()
+        image.save(tagged, "PNG", exif=exif)
+        pixels = np.asarray(image.convert("RGB"))
+    listing.paths[3].unlink()
+    listing.paths[3].write_bytes(tagged.getvalue())
+    turned = stored(listing, encoder, tmp_path / "tagged")
+    assert open_image(listing.paths[3]).size == pixels.shape[:2]
+    np.testing.assert_array_equal(turned.features, plain.features)

@@ -268,7 +268,7 @@ def test_a_kill_before_the_first_row_is_no_finished_job(make, tmp_path, monkeypa
     assert (tmp_path / "work" / "early.csv").read_bytes() == (tmp_path / "work" / "whole.csv").read_bytes()
 
 
-def test_another_job_is_not_continued(make, photos, tmp_path):
+def test_another_job_is_not_continued(make, encoder, photos, tmp_path):
     make("x.csv", stop=lambda: True).run()
     with pytest.raises(InputError, match="its list of images was different"):
         make("x.csv", samples=open_source(str(photos))[:-1]).run(resume=True)
@@ -276,6 +276,10 @@ def test_another_job_is_not_continued(make, photos, tmp_path):
         make("x.csv", top_k=1).run(resume=True)
     with pytest.raises(InputError, match="its number of passes was different"):
         make("x.csv", passes=1).run(resume=True)
+    views = {"batch_size": 8, "views": 4, "cache": tmp_path / "cache"}
+    make("views.csv", classifier=Classifier(LABELS, encoder, **views), stop=lambda: True).run()
+    with pytest.raises(InputError, match="its kind of views was different"):
+        make("views.csv", classifier=Classifier(LABELS, encoder, **views, views_kind="crop")).run(resume=True)
     other = make("x.csv")
     other.classifier.remove_labels([LABELS[0]])
     with pytest.raises(StateError, match="3 classes against 2"):

@@ -65,13 +65,14 @@ def test_from_images_to_the_papers_table(bench, here):
 
 def test_views_settings_and_orders(bench, here):
     draw_dataset(here / "data", DATASETS["imagenet-a"], few(classes=2, per_class=3))
-    options = ["--settings", "authors-per-dataset", "--views", "64", "--orders", "3"]
+    options = ["--settings", "authors-per-dataset", "--views", "64", "--views-kind", "crop", "--orders", "3"]
     bench("--dataset", "imagenet-a", "--method", "tda", *options, "--store", "kept", "--out", "measured")
     (path,) = (here / "measured").iterdir()
     result = json.loads(path.read_text())
     assert (result["views"], result["settings"]) == (64, "authors-per-dataset")
     assert result["orders"]["names"] == ["seed:0", "seed:1", "seed:2"]
-    assert len(list((here / "kept").iterdir())) == 1
+    (kept,) = (here / "kept").iterdir()
+    assert json.loads((kept / "manifest.json").read_text())["views"][0] == "crop"
 
 
 @pytest.mark.parametrize(

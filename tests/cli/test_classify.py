@@ -242,7 +242,26 @@ def test_views(invoke, model, photos, tmp_path):
     assert (stream.views, stream.features.shape[:2]) == (8, (6, 8))
     zero_shot = stream.head.observe(stream.features).probs.max(axis=1)
     assert np.allclose(zero_shot, [float(row["zero_shot_score"]) for row in many], atol=1e-5)
+    assert stream.views_kind == "augmix"
     assert "zero " in invoke("run", "f.safetensors", "--method", "zero").stdout
+
+
+def test_kinds_of_views(invoke, model, photos, tmp_path):
+    (tmp_path / "few.txt").write_text("\n".join(sorted(map(str, photos.rglob("*.png")))[:6]))
+    run = ("classify", "few.txt", *model, "--views", 8)
+
+    def scores(*options):
+        return [row["zero_shot_score"] for row in rows_of(invoke(*run, *options).stdout)]
+
+    assert scores("--method", "zero") == scores("--method", "zero", "--views-kind", "crop")
+    assert scores("--method", "zero") != scores("--method", "zero", "--views-kind", "augmix") == scores()
+    refused = invoke(*run, "--views-kind", "diffusion", exit_code=2).stderr
+    assert refused.startswith("error: diffusion views need generated images")
+    refused = invoke(*run, "--views-kind", "diffusion", "--generated", "none", exit_code=2).stderr
+    assert refused.startswith("error: no folder of generated images at none")
+    assert "augmix views have no generated images" in invoke(*run, "--generated", ".", exit_code=2).stderr
+    invoke("embed", *run[1:], "--views-kind", "crop", "--out", "f.safetensors")
+    assert read_stream(tmp_path / "f.safetensors").views_kind == "crop"
 
 
 @pytest.mark.parametrize("method", ["dota", "prior"])

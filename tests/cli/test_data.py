@@ -1,6 +1,7 @@
 """`acclimate data check`, as a user runs it."""
 
 import json
+from random import Random
 
 import pytest
 from typer.testing import CliRunner
@@ -77,7 +78,8 @@ def test_the_table_says_what_to_do(tmp_path, monkeypatch):
     result = check(tmp_path)
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines()}
-    assert set(DATASETS) < set(lines)
+    assert {key for key, dataset in DATASETS.items() if not dataset.part_of} < set(lines)
+    assert "imagenet-a-authors" not in lines  # a part is checked if it is named
     assert lines["dtd"].split() == ["dtd", "found", "47", "1692"]
     assert "missing" in lines["cars"]
     assert "get cars_test.tgz" in lines["cars"]
@@ -89,6 +91,19 @@ def test_only_what_was_named(tmp_path):
     assert result.exit_code == 1
     assert "error: dtd, cars: see above" in result.stderr
     assert "eurosat" not in result.stdout
+
+
+def test_the_part_of_imagenet_a_has_its_own_count(tmp_path):
+    folder = draw_dataset(tmp_path, DATASETS["imagenet-a"], whole(DATASETS["imagenet-a"])) / "imagenet-a"
+    result = check(tmp_path, "--dataset", "imagenet-a-authors", "--no-decode", "--json")
+    assert result.exit_code == 1
+    (finding,) = json.loads(result.stdout)["datasets"]["imagenet-a-authors"]["findings"]
+    assert "test images instead of 6862" in finding["message"]
+    left = int(finding["message"].split()[0])
+    plain = [path for path in sorted(folder.rglob("*.jpg")) if "sh" not in path.name]
+    for path in Random(0).sample(plain, left - 6862):
+        path.rename(path.with_name(f"sh{path.name}"))
+    assert check(tmp_path, "--dataset", "imagenet-a-authors", "--no-decode").exit_code == 0
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,8 @@ SWITCHES = {
         {"negative_keep": "highest"},
         {"positive_capacity": 1, "negative_capacity": 5, "entropy_low": -0.1, "entropy_high": 0.7},
         {"mask_low": 0.0},
+        {"bypass": 70},
+        {"bypass": 1000},
     ],
     "dota": [{"refresh": 1}, {"refresh": 1000}, {"limit": 0.0}],
     "prior": [{"strength": 1.0, "smoothing": 0.1}],
@@ -27,7 +29,13 @@ SWITCHES = {
     "halves": [{"few_classes": True}, {"rounds": 0}],
     "tip-adapter": [{"alpha": 0.0}, {"alpha": 3.0, "beta": 7.0}],
     "tip-adapter-f": [{"epochs": 0}, {"epochs": 3, "learning_rate": 0.05, "batch_size": 7, "alpha": 3.0, "beta": 5.0}],
-    "boost": [{"extra": 0}, {"self_match": False}, {"positive": False}, {"positive_capacity": 1, "extra": 3}],
+    "boost": [
+        {"extra": 0},
+        {"self_match": False},
+        {"positive": False},
+        {"positive_capacity": 1, "extra": 3},
+        {"bypass": 70},
+    ],
 }
 CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 

@@ -145,6 +145,14 @@ def test_boost_needs_views(stream):
         create("boost", stream.head).step(stream.features)
 
 
+def test_boost_bypasses_its_caches_and_its_views(stream):
+    views = stream.features[:, None] + 0.1 * np.random.default_rng(0).standard_normal((400, 8, 32)).astype(np.float32)
+    plain, bypassing = (create("boost", stream.head, bypass=bypass).step(views) for bypass in (0, 100))
+    zero_shot = create("zero-shot", stream.head).step(views[:, 0])
+    np.testing.assert_allclose(bypassing[:100], zero_shot[:100], atol=1e-4)
+    np.testing.assert_array_equal(bypassing[100:], plain[100:])
+
+
 def test_boost_leaves_the_caches_as_tda_on_the_image_itself(stream):
     views = stream.features[:, None] + 0.1 * np.random.default_rng(0).standard_normal((400, 20, 32)).astype(np.float32)
     boost, tda = create("boost", stream.head), create("tda", stream.head)

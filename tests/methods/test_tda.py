@@ -28,6 +28,7 @@ settings = st.fixed_dictionaries(
         "mask_low": st.sampled_from([0.0, 0.1]),
         "mask_high": st.sampled_from([0.5, 1.0]),
         "self_match": st.booleans(),
+        "bypass": st.sampled_from([0, 1, 40, 200]),
     },
 )
 
@@ -117,6 +118,24 @@ def test_an_admitted_sample_meets_itself_unless_told_not_to(stream):
     np.testing.assert_array_equal(TDA(stream.head, self_match=False).step(alone), zero_shot)
 
 
+def test_the_caches_fill_while_they_are_bypassed(stream):
+    plain, bypassing = TDA(stream.head), TDA(stream.head, bypass=100)
+    ids = np.arange(1000, 1000 + len(stream))  # names of samples, not their positions
+    expected, logits = plain.step(stream.features, ids), bypassing.step(stream.features, ids)
+    np.testing.assert_array_equal(logits[:100], ZeroShot(stream.head).step(stream.features)[:100])
+    np.testing.assert_array_equal(logits[100:], expected[100:])
+    assert bypassing.entries() == plain.entries()
+
+
+def test_an_adapter_that_has_seen_too_little_bypasses_its_caches_when_frozen(stream):
+    zero_shot = ZeroShot(stream.head).step(stream.features)
+    adapter = TDA(stream.head, bypass=100)
+    adapter.step(stream.features[:99])
+    np.testing.assert_array_equal(adapter.step(stream.features, learn=False), zero_shot)
+    adapter.step(stream.features[99:100])
+    assert (adapter.step(stream.features, learn=False) != zero_shot).any()
+
+
 def test_with_both_caches_off_it_is_zero_shot(stream):
     off = TDA(stream.head, positive=False, negative=False)
     zero_shot = create("zero-shot", stream.head)
@@ -137,6 +156,7 @@ def test_twenty_thousand_classes_of_768_channels():
         ({"positive_capacty": 3}, "has no setting 'positive_capacty'; did you mean 'positive_capacity'"),
         ({"zzz": 3}, "has no setting 'zzz'; there are: positive, positive_capacity"),
         ({"positive_capacity": 0}, "positive_capacity must be at least 1; to do without a cache, switch it off"),
+        ({"bypass": -1}, "bypass must be at least 0, got -1"),
         ({"positive_capacity": 2.5}, "positive_capacity must be a whole number, got 2.5"),
         ({"positive": 1}, "positive must be True or False, got 1"),
         ({"positive_alpha": "2"}, "positive_alpha must be a number, got '2'"),

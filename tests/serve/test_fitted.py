@@ -21,7 +21,7 @@ def fitted(encoder, photos, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def defaults(fitted, encoder):
-    adapter, about = load_fitted(fitted, encoder)
+    adapter, _ = load_fitted(fitted, encoder)
     return {"labels": COLOURS, "method": "tip-adapter", "settings": adapter.settings, "fitted": adapter}
 
 

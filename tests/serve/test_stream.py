@@ -1,5 +1,6 @@
 """One stream, or several side by side: answers, order, learning, management."""
 
+import json
 import random
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -362,6 +363,30 @@ def test_views_count_as_images(encoder, images, tmp_path):
     assert stream.describe()["snapshots"] == 1
     stream.classify(images[2:4]).result(60)
     assert stream.describe()["snapshots"] == 2  # 160 views were learnt
+    streams.close()
+
+
+def test_kinds_of_views(encoder, images, tmp_path):
+    """The kind is the method's unless it is chosen; a stream from before there were kinds goes on with AugMix."""
+    streams, expected = Streams(tmp_path / "kinds", encoder), {}
+    for name, method, options in (("old", "zero", {}), ("own", "zero", {}), ("chosen", "tda", {"views_kind": "crop"})):
+        expected[name] = streams.create(name, LABELS, method=method, views=4, **options).describe()["views_kind"]
+    assert expected == {"old": "crop", "own": "crop", "chosen": "crop"}
+    assert streams.create("plain", LABELS, views=4).describe()["views_kind"] == "augmix"
+    with pytest.raises(InputError, match="views_kind"):
+        streams.create("new", LABELS, views=4, views_kind="diffusion")
+    streams.close()
+    path = tmp_path / "kinds" / "streams" / "old" / "stream.json"
+    content = json.loads(path.read_text())
+    del content["setup"]["views_kind"]
+    path.write_text(json.dumps(content))
+    streams = Streams(tmp_path / "kinds", encoder)
+    for name, kind in (("old", "augmix"), ("own", "crop")):
+        assert streams.get(name).describe()["views_kind"] == kind
+        options = {"method": "zero", "views": 4, "views_kind": kind, "cache": tmp_path / "texts"}
+        assert_same_answers(
+            streams.get(name).classify(images[:4]).result(60), Classifier(LABELS, encoder, **options).stream(images[:4])
+        )
     streams.close()
 
 

@@ -56,6 +56,17 @@ def test_views_are_mixtures_of_prepared_layers():
     np.testing.assert_allclose(views, np.stack(list(paper_views(image, plan, CLIP, 32))), atol=2e-5)
 
 
+def test_a_view_of_the_crop_alone_is_the_prepared_crop():
+    image = draw("green", 4, (90, 70))
+    plan = draw_plan(2, 11, 9, image.size, (32, 32), augmix=False)
+    for view, box, flip in zip(
+        make_views(image, plan, ModelInput.of(CLIP)), plan.boxes.tolist(), plan.flips, strict=True
+    ):
+        crop = image.crop(box).resize((32, 32), Image.Resampling.BILINEAR)
+        crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if flip else crop
+        np.testing.assert_allclose(view, CLIP(crop), atol=2e-5)
+
+
 def test_views_differ_from_each_other():
     image = draw("red", 1)
     views = make_views(image, draw_plan(0, 0, 63, image.size, (32, 32)), ModelInput.of(CLIP))

@@ -42,6 +42,14 @@ def test_few_views_are_the_first_of_many():
         np.testing.assert_array_equal(left, right[:7])
 
 
+def test_crops_alone_are_those_of_augmix():
+    crops, augmix = (draw_plan(1, 7, 63, (500, 375), (224, 224), augmix) for augmix in (False, True))
+    np.testing.assert_array_equal(crops.boxes, augmix.boxes)
+    np.testing.assert_array_equal(crops.flips, augmix.flips)
+    assert (crops.depths.shape, crops.operations.shape, crops.amounts.shape) == ((63, 0), (63, 0, 3), (63, 0, 3))
+    np.testing.assert_array_equal(crops.weights, np.ones((63, 1)))
+
+
 @given(width=SIDES, height=SIDES, seed=st.integers(0, 2**40))
 def test_every_crop_lies_inside_the_image(width, height, seed):
     left, top, right, bottom = draw_plan(seed, 0, 63, (width, height), (32, 32)).boxes.T

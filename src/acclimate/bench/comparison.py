@@ -15,6 +15,7 @@ BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  #
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
 OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where they differ by more than case
+ROUNDING = 0.0051  # how far a printed average may be from the mean of the printed cells
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,12 @@ def reasons(result: Result, model: str) -> tuple[str, ...]:
             "the same settings (alpha, beta) for all datasets, as the paper states; the authors' published runs use "
             "different ones per dataset."
         )
+    why += (
+        f"the authors' loader dropped files with {part.without!r} in their names, so the paper's figure is probably on "
+        f"{part.test:,} of the {dataset.test:,} images."
+        for part in DATASETS.values()
+        if part.part_of == dataset.key and result.method in part.authors
+    )
     if result.views != dataset.views:
         why.append(f"{result.views} view(s) per image; the paper uses {dataset.views}.")
     return tuple(why)
@@ -159,6 +166,10 @@ def _score(result: Result, score: str = "accuracy") -> float:
     """A score of `Sweep`, or ECE, in percent."""
     if score == "cache label accuracy":
         return 100 * (result.learnt["positive"]["label_accuracy"] or 0.0)
+    if score == "short classes":
+        return 100 * (result.learnt["positive"]["short_classes"] or 0.0)
+    if score == "early gain":
+        return 100 * ((result.early["acc1"] or 0.0) - (result.baseline or {})["early"])
     return 100 * ((result.ece if score == "ECE" else result.metrics["acc1"]) or 0.0)
 
 
@@ -171,31 +182,31 @@ def _table(
     reported: Mapping[str, Mapping[str, float]],
     model: str,
     score: str = "accuracy",
-    also: tuple[str, ...] = (),
+    remarks: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Table:
-    """A table of mean scores next to the paper's figures for a model; `also` are reasons besides those of a result.
+    """A table of mean scores next to the paper's figures for a model.
 
-    `rows` maps name -> dataset -> result, `columns` heading -> datasets to average over, and `reported` name -> heading
-    -> figure. Where a row lacks one of the datasets of a column, nothing was measured.
+    `rows` maps name -> dataset -> result, `columns` heading -> datasets to average over, `reported` name -> heading ->
+    figure, and `remarks` name -> heading -> what is to be said of that figure, besides the reasons of a result. Where a
+    row lacks one of the datasets of a column, nothing was measured.
     """
 
-    def cell(results: Sequence[Result], figure: float | None) -> Cell:
+    def cell(results: Sequence[Result], figure: float | None, remark: tuple[str, ...]) -> Cell:
         if not results:
-            return Cell(None, figure)
+            return Cell(None, figure, None, remark)
         measured = float(np.mean([_score(result, score) for result in results]))
         sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
-        why: dict[str, None] = {}
-        if figure is not None and abs(measured - figure) >= 0.005:
-            why = dict.fromkeys([*(reason for result in results for reason in reasons(result, model)), *also])
-        return Cell(measured, figure, None if sd is None else 100 * sd, tuple(why))
+        differs = figure is not None and abs(measured - figure) >= 0.005
+        why = [reason for result in results for reason in reasons(result, model)] if differs else []
+        return Cell(measured, figure, None if sd is None else 100 * sd, tuple(dict.fromkeys([*why, *remark])))
 
     made = []
     for label, found in rows.items():
-        figures = reported.get(label, {})
-        cells = [
-            cell([found[name] for name in names] if found.keys() >= set(names) else [], figures.get(heading))
-            for heading, names in columns.items()
-        ]
+        cells = []
+        for heading, names in columns.items():
+            results = [found[name] for name in names] if found.keys() >= set(names) else []
+            remark = (remarks or {}).get(label, {}).get(heading)
+            cells.append(cell(results, reported.get(label, {}).get(heading), (remark,) if remark else ()))
         made.append((label, tuple(cells)))
     return Table(title, group.context, corner, tuple(columns), tuple(made))
 
@@ -205,25 +216,45 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> name of the row -> dataset -> result
     for result in group.results:
         dataset = paper_dataset(result)
-        if dataset and dataset.key in recipe.datasets and result.settings != "custom":
+        if dataset and (dataset.part_of or dataset.key) in recipe.datasets and result.settings != "custom":
             label = result.method if result.settings == "paper" else f"{result.method}, {result.settings}"
             measured.setdefault(result.method, {}).setdefault(label, {})[dataset.key] = result
             measured.setdefault("zero-shot", {}).setdefault("zero-shot", {})[dataset.key] = _zero_shot(result)
     if not measured:
         return []
     model = backbone(group.results[0].model) or SUITE_MODEL
-    columns = {**{DATASETS[key].title: (key,) for key in recipe.datasets}, **recipe.averages}
-    rows, reported = {}, {}
-    for name, figures in recipe.reported[model].items():
-        of = dict(zip(recipe.datasets, figures, strict=True))
-        averages = {heading: float(np.mean([of[key] for key in keys])) for heading, keys in columns.items()}
-        if recipe.printed_averages:  # not always the mean of the printed columns
-            averages["Average"] = recipe.printed_averages[model][name]
+    parts = [key for key in group.datasets if key in DATASETS and DATASETS[key].part_of in recipe.datasets]
+    shown = {each.title: (key,) for key, each in DATASETS.items() if key in (*recipe.datasets, *parts)}
+    columns = {**shown, **recipe.averages}
+    rows, reported, remarks = {}, {}, {}
+    for name in recipe.reported[model]:
+        figures = _paper_row(recipe, model, name, columns)
         for label, found in measured.pop(OUR_NAMES.get(name, name.lower()), {name: {}}).items():
-            rows[label], reported[label] = found, averages
+            rows[label], (reported[label], remarks[label]) = found, figures
     for others in measured.values():
         rows |= others
-    return [_table(group, f"{recipe.title}: top-1 accuracy, %", "method", rows, columns, reported, model)]
+    title = f"{recipe.title}: top-1 accuracy, %"
+    return [_table(group, title, "method", rows, columns, reported, model, remarks=remarks)]
+
+
+def _paper_row(
+    recipe: Recipe, model: str, name: str, columns: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, float], dict[str, str]]:
+    """The paper's figures of a method by heading, and remarks on printed averages that its cells do not give.
+
+    A part of a dataset has the figure of the whole if the authors of the method used this part.
+    """
+    cells = dict(zip(recipe.datasets, recipe.reported[model][name], strict=True))
+    parts = (each for each in DATASETS.values() if each.part_of in cells and name.lower() in each.authors)
+    cells |= {each.key: cells[each.part_of] for each in parts}
+    figures, remarks = {}, {}
+    for heading, keys in columns.items():
+        if cells.keys() >= set(keys):
+            mean = float(np.mean([cells[key] for key in keys]))
+            figures[heading] = recipe.printed_averages[model][name].get(heading, mean)
+            if abs(figures[heading] - mean) > ROUNDING:
+                remarks[heading] = f"printed in the paper; its cells give {mean:.6g}."
+    return figures, remarks
 
 
 def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
@@ -265,13 +296,21 @@ def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
         if sweep.score == "accuracy":
             results = next(iter(found.values()))
             found = {"zero-shot": {name: _zero_shot(results[name]) for name in datasets}, **found}
-        columns = {name: [name] for name in datasets} | ({AVERAGE: datasets} if len(datasets) > 1 else {})
-        column = recipe.reported_for if recipe.reported_for in columns else list(columns)[-1]
-        same = datasets == list(recipe.datasets) if column == AVERAGE else column == recipe.reported_for
-        titles = ", ".join(DATASETS[key].title for key in recipe.datasets)
-        also = () if same else (f"the paper's figure is for {titles}.",)
-        reported = {label: {column: figure} for label, figure in sweep.reported.items()}
-        tables.append(
-            _table(group, sweep.title, sweep.corner, found, columns, reported, ABLATION_MODEL, sweep.score, also)
-        )
+        columns = {name: [name] for name in datasets}
+        single = set(sweep.reported) - {AVERAGE} if AVERAGE in sweep.reported else set()  # those the average leaves out
+        if len(averaged := [name for name in datasets if name not in single]) > 1:
+            columns[AVERAGE] = averaged
+        reported: dict[str, dict[str, float]] = {}
+        remarks: dict[str, dict[str, str]] = {}
+        shown = [place for place in sweep.reported if place in columns]
+        for place in shown or list(sweep.reported)[:1]:
+            column = place if shown else list(columns)[-1]
+            theirs = [key for key in recipe.datasets if key not in single] if place == AVERAGE else [place]
+            titles = ", ".join(DATASETS[key].title for key in theirs)
+            for label, figure in sweep.reported[place].items():
+                reported.setdefault(label, {})[column] = figure
+                if set(columns[column]) != set(theirs):
+                    remarks.setdefault(label, {})[column] = f"the paper's figure is for {titles}."
+        model, score = ABLATION_MODEL, sweep.score
+        tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))
     return tables

@@ -1,7 +1,7 @@
 """The paper's fifteen datasets in CoOp's directory layout, and how to list their test images.
 
 The facts about each dataset are data: `data/datasets.json` (folders, counts, settings) and `data/class_names.json`
-(names in label order, with their sources).
+(names in label order, with their sources). A part of a dataset is a dataset of its own, outside the suites.
 """
 
 import json
@@ -46,6 +46,8 @@ class Dataset:
     per_class: int | None = None  # number of images, if it is the same for all classes
     domains: bool = False  # whether file names start with a domain, as in toy_3.jpg
     folder_names: Mapping[str, str] = field(default_factory=dict)  # folder -> class, where more than spelling differs
+    part_of: str = ""  # the dataset that this one is a part of, with the same facts except for those given
+    without: str = ""  # images with this in their file names are left out
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -87,8 +89,10 @@ def _read_datasets() -> dict[str, Dataset]:
     imagenet = classes["imagenet"]
     name_of = dict(zip(imagenet["wnids"], imagenet["names"], strict=True))
     datasets = {}
-    for key, facts in read_data("datasets.json").items():
-        known = classes.get(key, imagenet)
+    described = read_data("datasets.json")
+    for key, about in described.items():
+        whole = about.get("part_of", key)
+        facts, known = {**described[whole], **about}, classes.get(whole, imagenet)
         wnids = tuple(known.get("wnids", ()))
         names = tuple(known["names"]) if "names" in known else tuple(name_of[wnid] for wnid in wnids)
         datasets[key] = Dataset(key, names, wnids, **facts, folder_names=known.get("folders", {}))
@@ -97,8 +101,8 @@ def _read_datasets() -> dict[str, Dataset]:
 
 DATASETS: Mapping[str, Dataset] = _read_datasets()
 SUITES: Mapping[str, tuple[str, ...]] = {
-    "ood": tuple(key for key in DATASETS if key.startswith("imagenet")),
-    "cross-domain": tuple(key for key in DATASETS if not key.startswith("imagenet")),
+    "ood": tuple(key for key, each in DATASETS.items() if each.wnids and not each.part_of),
+    "cross-domain": tuple(key for key, each in DATASETS.items() if not each.wnids),
 }
 
 
@@ -147,6 +151,8 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
     else:
         present, labelled = set(sub_folders(images)), enumerate(dataset.class_folders)
         rows = [(path, label) for label, name in labelled if name in present for path in folder_images(images / name)]
+    if dataset.without:
+        rows = [(path, label) for path, label in rows if dataset.without not in path.name]
     if not rows:
         raise InputError(f"{dataset.title}: no images in {images}. Run `acclimate data check {root}`.")
     paths = [path for path, _ in rows]

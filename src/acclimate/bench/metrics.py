@@ -62,7 +62,8 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
     """What an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) in the order taken.
 
     In a part that keeps entries, `label_accuracy` is the fraction whose class is the true one (the paper's figure for
-    the positive cache), and `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
+    the positive cache), `short_classes` is the fraction of classes with fewer entries than there is room for, and
+    `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
     """
     columns, entries = adapter.learnt(), adapter.entries()
     summary: dict[str, dict[str, Any]] = {
@@ -77,6 +78,7 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
             "entries": len(kept),
             "label_accuracy": float(np.mean(right)) if right else None,
             "empty_classes": float(np.mean(counts == 0)),
+            "short_classes": float(np.mean(counts < adapter.parts[name].capacity)),
             "imbalance": _imbalance(counts),
         }
     return summary

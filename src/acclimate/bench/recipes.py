@@ -11,6 +11,8 @@ from acclimate.bench.datasets import DATASETS, Dataset, read_data
 from acclimate.bench.prequential import Variant
 
 AVERAGE = "average"
+# Of the answers; of the positive cache; of the answers to the first 1 % of the stream, less that of zero-shot.
+Score = Literal["accuracy", "cache label accuracy", "short classes", "early gain"]
 
 
 @dataclass(frozen=True)
@@ -20,8 +22,8 @@ class Sweep:
     title: str  # what the figures are
     corner: str  # the setting that is varied
     rows: Mapping[str, Variant]  # value as shown in the table -> what to run
-    reported: Mapping[str, float]  # value -> the paper's figure; may include "zero-shot"
-    score: Literal["accuracy", "cache label accuracy"] = "accuracy"  # of the answers, or of the positive cache
+    reported: Mapping[str, Mapping[str, float]]  # dataset or "average" -> value, or "zero-shot" -> the paper's figure
+    score: Score = "accuracy"
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,7 @@ class Recipe:
     datasets: tuple[str, ...]  # keys of the paper's datasets
     reported: Mapping[str, Any] = field(default_factory=dict)
     averages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # "methods": heading -> datasets averaged
-    printed_averages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # "methods": model -> method
-    reported_for: str = ""  # "settings": the dataset that the paper's figures are for, or "average"
+    printed_averages: Mapping[str, Any] = field(default_factory=dict)  # "methods": model -> method -> heading -> figure
     sweeps: tuple[Sweep, ...] = ()  # "settings": the tables
 
     def variants(self, dataset: str) -> list[Variant]:

@@ -28,8 +28,10 @@ from acclimate.predict import Preparer, encode_ahead, gpu_of
 from acclimate.prompts import build_head, prompts_for, template_sets
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
+from acclimate.views import Kind
+from acclimate.views.generated import open_generator
 
-FORMAT = 1  # to be raised when the same images are stored differently
+FORMAT = 2  # to be raised when the same images are stored differently
 SEED = 0  # of the views
 CHECKPOINT = 4096  # images, counting views, between two updates of the manifest
 
@@ -42,12 +44,14 @@ class Setup:
     model: str  # name of the encoder; also distinguishes encoders without a fingerprint
     store: Path  # the folder of encoded features
     prompts: str = "dataset"  # each dataset's template set, or the name of one set for all
-    views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and AugMix views of it
+    views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and other views of it
     orders: tuple[str, ...] = ("seed:1",)  # to take the samples in; several give a mean and its spread
     batch_size: int = 64  # images encoded at once, counting views
     workers: int | None = None  # threads that read and augment images
     device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
     progress: Progress = silent
+    views_kind: Kind | None = None  # of all views; None for what each method's paper uses
+    generated: str | None = None  # for diffusion views: the folder of generated images, or `diffusers:MODEL`
 
     def __post_init__(self) -> None:
         known = ("dataset", *template_sets())
@@ -60,15 +64,26 @@ class Setup:
 
 
 def stored_stream(
-    setup: Setup, listing: Listing, encoder: Encoder, progress: Advance = lambda images: None
+    setup: Setup,
+    listing: Listing,
+    encoder: Encoder,
+    progress: Advance = lambda images: None,
+    *,
+    views: int | None = None,
+    kind: Kind | None = None,
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
+    Images are read as published benchmarks read them: as they are stored, whatever their EXIF orientation says.
+    `views` and `kind` replace those of the setup, whose kind is "augmix" if it leaves that to the method.
     If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
     view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
     skip it would make a different dataset.
     """
-    dataset, views = listing.dataset, setup.views_of(listing.dataset)
+    dataset = listing.dataset
+    views, kind = views or setup.views_of(dataset), kind or setup.views_kind or "augmix"
+    generator = open_generator(setup.generated, setup.device) if kind == "diffusion" and setup.generated else None
+    prepare = Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False)
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
     description = {
         "format": FORMAT,
@@ -76,11 +91,11 @@ def stored_stream(
         "encoder": encoder.fingerprint or setup.model,
         "images": _fingerprint(listing),
         "shape": [len(listing), views, encoder.dim],
-        "views": None if views == 1 else [SEED, VIEWS_VERSION, pixels],
+        "views": None if views == 1 else [kind, SEED, VIEWS_VERSION, pixels, generator.source if generator else ""],
     }
     name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = setup.store / f"{dataset.key}-{views}-{name}"
-    encode_s = _encode_missing(folder, description, setup, listing, encoder, progress)
+    encode_s = _encode_missing(folder, description, setup, listing, prepare, progress)
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
     if views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
@@ -95,12 +110,13 @@ def stored_stream(
         domains=listing.domains,
         encoder=setup.model,
         prompts=templates,
+        views_kind=kind if views > 1 else "",
         encode_s=encode_s,
     )
 
 
 def _encode_missing(
-    folder: Path, description: dict[str, Any], setup: Setup, listing: Listing, encoder: Encoder, progress: Advance
+    folder: Path, description: dict[str, Any], setup: Setup, listing: Listing, prepare: Preparer, progress: Advance
 ) -> float:
     """Encode the images that are not done yet; the seconds that all images took."""
     shape = tuple(description["shape"])
@@ -110,7 +126,6 @@ def _encode_missing(
         return encode_s
     noted = done
     began = perf_counter() - encode_s
-    prepare = Preparer(encoder, shape[1], SEED)
     batches = encode_ahead(
         listing.paths[done:], prepare, batch_size=setup.batch_size, workers=setup.workers, start=done
     )
@@ -119,7 +134,7 @@ def _encode_missing(
             for batch in batches:
                 for path, error in zip(batch.names, batch.errors, strict=True):
                     if error is not None:
-                        raise RunError(f"{path} cannot be read: {error}. Get it again; the next run continues here.")
+                        raise RunError(f"{path} cannot be read: {error}. Repair it; the next run continues here.")
                 file.write(unit_rows(batch.features.astype(np.float32), "features").astype(np.float16).tobytes())
                 done += len(batch.names)
                 progress(len(batch.names))

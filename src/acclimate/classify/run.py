@@ -57,6 +57,7 @@ class Classification:
             "list of images": source_fingerprint(self.samples),
             "batch size": self.classifier.batch_size,
             "number of views": self.classifier.views,
+            "kind of views": self.classifier.views_kind if self.classifier.views > 1 else "",
             "number of labels per row": self.top_k,
             "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,

@@ -13,6 +13,7 @@ from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.few_shot import few_shot
 from acclimate.cli.fit import fit
+from acclimate.cli.generate import generate
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
@@ -62,10 +63,11 @@ def options(
     """Zero-shot image classification that adapts to your images."""
 
 
-for command in (
-    *(classify, fit, embed, run, bench, reproduce, leaderboard, few_shot, tables),
+COMMANDS = (
+    *(classify, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
     *(convert, models, methods, doctor, demo),
-):
+)
+for command in COMMANDS:
     app.command()(command)
 app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")

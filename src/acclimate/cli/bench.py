@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.options import COMPARED, Device, Model, Workers
+from acclimate.cli.options import COMPARED, Device, Generated, Model, ViewsKind, Workers
 from acclimate.cli.tables import print_results
 
 Orders = Annotated[
@@ -32,6 +32,8 @@ def bench(
         str, typer.Option(help="dataset (a template set per dataset), single, openai-7, openai-80 or another set.")
     ] = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
+    views_kind: ViewsKind = None,
+    generated: Generated = None,
     order: Annotated[
         str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")
     ] = "seed:1",
@@ -62,7 +64,9 @@ def bench(
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
-    setup = Setup(data, model, store, prompts, views, taken, batch_size, workers, device, progress_bar)
+    setup = Setup(
+        data, model, store, prompts, views, taken, batch_size, workers, device, progress_bar, views_kind, generated
+    )
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:

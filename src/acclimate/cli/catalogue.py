@@ -51,6 +51,7 @@ def doctor() -> None:
         "transformers": ("hf: and local: models", "hf"),
         "open_clip_torch": ("open_clip: models", "open-clip"),
         "onnxscript": ("acclimate convert", "convert"),
+        "diffusers": ("acclimate generate", "diffusion"),
         "pyarrow": ("parquet results", "parquet"),
         "datasets": ("hfds: sources", "datasets"),
         "fastapi": ("acclimate serve", "serve"),
@@ -74,9 +75,8 @@ def convert(
     to: Annotated[Path, typer.Option(help="The folder to create.")],
 ) -> None:
     """Convert a PyTorch model to ONNX, so that classifying and serving do not need PyTorch."""
-    from acclimate.encoders import load_encoder
     from acclimate.encoders.convert import convert as convert_encoder
 
-    difference = convert_encoder(load_encoder(model, "cpu"), to)
+    difference = convert_encoder(model, to)
     size = sum(path.stat().st_size for path in to.iterdir()) / 1e6
     typer.echo(f"{to}: {size:.1f} MB, features differ by at most {difference:.1e}. Use it as onnx:{to}")

@@ -32,6 +32,8 @@ def classify(
     ] = None,
     template: options.Templates = None,
     views: options.Views = 1,
+    views_kind: options.ViewsKind = None,
+    generated: options.Generated = None,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
     order: options.Order = "path",
     passes: Annotated[
@@ -95,7 +97,8 @@ def classify(
         settings = {}
     templates = options.read_templates(template) if template else None
     samples = order_samples(open_source(source, sys.stdin), order)
-    reading: dict[str, Any] = {"views": views, "batch_size": batch_size, "workers": workers, "device": device}
+    reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
+    reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
@@ -129,6 +132,7 @@ def classify(
         raise typer.Exit(130)
     if report is not None:
         shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}

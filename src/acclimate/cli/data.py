@@ -33,13 +33,13 @@ def check(
     from rich.text import Text
 
     from acclimate.bench.check import check_dataset
-    from acclimate.bench.datasets import DATASETS, find_datasets
+    from acclimate.bench.datasets import SUITES, find_datasets
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError, RunError
 
     if not root.is_dir():
         raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")
-    chosen = find_datasets([], dataset or list(DATASETS))
+    chosen = find_datasets([] if dataset else list(SUITES), dataset or [])
     here = sum(each.test for each in chosen if (root / each.folder).is_dir())
     findings = {}
     with progress_bar(here, "reading", "images") as advance:

@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -18,6 +18,11 @@ def embed(
     model: options.Model = options.DEFAULT_MODEL,
     template: options.Templates = None,
     views: options.Views = 1,
+    views_kind: Annotated[
+        Literal["augmix", "crop", "diffusion"],
+        typer.Option(help="Crops with AugMix, crops alone, or with generated images."),
+    ] = "augmix",
+    generated: options.Generated = None,
     order: options.Order = "path",
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
@@ -39,14 +44,17 @@ def embed(
     from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.sources.base import open_source, order_samples
     from acclimate.stream import FeatureStream, write_stream
+    from acclimate.views.generated import open_generator
 
     check_writable(out)
     samples = order_samples(open_source(source, sys.stdin), order)
     encoder = load_encoder(model, device)
     head = build_head(encoder, options.read_labels(labels), options.read_templates(template))
+    generator = None if generated is None else open_generator(generated, device)
+    prepare = Preparer(encoder, views, kind=views_kind, generator=generator)
     parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
-        for batch in encode_ahead(samples, Preparer(encoder, views), batch_size=batch_size, workers=workers):
+        for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers):
             parts.append(batch.features)
             kept += batch.readable
             for name, error in zip(batch.names, batch.errors, strict=True):
@@ -64,6 +72,7 @@ def embed(
         files=tuple(samples[i].name for i in kept),
         encoder=model,
         prompts=", ".join(template or [DEFAULT_SET]),
+        views_kind=views_kind if views > 1 else "",
         skipped=len(samples) - len(kept),
         encode_s=perf_counter() - began,
     )

@@ -5,7 +5,7 @@ import os
 from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,16 @@ Templates = Annotated[
 ]
 Views = Annotated[
     int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
+]
+ViewsKind = Annotated[
+    Literal["augmix", "crop", "diffusion"] | None,
+    typer.Option(
+        help="Crops with AugMix, crops alone, or crops and generated images.", show_default="that of the method's paper"
+    ),
+]
+Generated = Annotated[
+    str | None,
+    typer.Option(help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL."),
 ]
 Order = Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")]
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]

@@ -15,7 +15,7 @@ def reproduce(
         list[str],
         typer.Argument(
             help="ood, efficiency, cross-domain (these need --data), caches, capacity, entropy-range, mask-threshold, "
-            "alpha-beta. With --streams also feature files, so that a pattern such as streams/*.safetensors works."
+            "alpha-beta, early. With --streams also feature files: a pattern such as streams/*.safetensors works."
         ),
     ],
     streams: Annotated[Path | None, typer.Option(help="Feature files to run on; more can follow the first.")] = None,

@@ -1,7 +1,7 @@
 """`acclimate serve`: classification over HTTP."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,6 +36,10 @@ def serve(
     ] = None,
     template: options.Templates = None,
     views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
+    views_kind: Annotated[
+        Literal["augmix", "crop"] | None,
+        typer.Option(help=f"{NEW}: crops with AugMix, or crops alone.", show_default="that of the method's paper"),
+    ] = None,
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
     ] = False,
@@ -99,7 +103,8 @@ def serve(
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
-    chosen = setting or template or thumbnails or guarded or views != 1 or method
+    viewed = views != 1 or views_kind is not None
+    chosen = setting or template or thumbnails or guarded or viewed or method
     if labels is None and fitted is None and chosen:
         raise InputError("options for new streams need --labels or --fitted.")
     if fitted is not None and (method or setting):
@@ -107,7 +112,7 @@ def serve(
     names = None if labels is None else options.read_labels(labels)
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
-    setup |= {"templates": options.read_templates(template), "thumbnails": thumbnails}
+    setup |= {"views_kind": views_kind, "templates": options.read_templates(template), "thumbnails": thumbnails}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import unit_rows
+from acclimate.encoders.base import load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
+from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.transformers import TransformersEncoder
 from acclimate.errors import InputError, MissingExtraError, ModelError
 
@@ -20,14 +22,17 @@ def convert(encoder: Any, folder: Path) -> float:
     """Write an encoder as an ONNX folder, completely or not at all.
 
     Args:
-        encoder: loaded from `hf:` or `local:`.
+        encoder: loaded from `hf:` or `local:`, or its name.
         folder: must not exist.
 
     Returns:
         The largest difference between the normalised features of the two models on random images and a few texts.
     """
-    if not isinstance(encoder, TransformersEncoder):
-        raise InputError("only models loaded from hf: or local: can be converted.")
+    if encoder.startswith("open_clip:") if isinstance(encoder, str) else type(encoder) is OpenClipEncoder:
+        raise InputError(
+            "open_clip models cannot be converted: their tokenizer and preprocessing are Python code, which an ONNX "
+            "folder does not hold. A ViT can be converted from hf:; transformers has no CLIP with a ResNet."
+        )
     if folder.exists():
         raise InputError(f"{folder} exists; choose another folder, or remove it first.")
     try:
@@ -35,6 +40,10 @@ def convert(encoder: Any, folder: Path) -> float:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingExtraError("converting needs onnx and onnxscript: pip install 'acclimate[convert]'.") from error
+    if isinstance(encoder, str):
+        encoder = load_encoder(encoder, "cpu")
+    if not isinstance(encoder, TransformersEncoder):
+        raise InputError("only models loaded from hf: or local: can be converted.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:

@@ -23,6 +23,8 @@ class Preprocess:
         resample: name of Pillow's resampling filter.
         mean: mean of each channel, on the scale 0 to 1.
         std: standard deviation of each channel.
+        crop: where the centre begins if an odd number of pixels is cut off: "floor", or "round" as in torchvision,
+            with which CLIP and open_clip prepare images.
     """
 
     height: int
@@ -31,19 +33,26 @@ class Preprocess:
     resample: str
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+    crop: str = "floor"
 
     def __call__(self, image: Image.Image) -> HostArray:
-        """Return the float32 pixels (3, height, width) of an upright RGB image."""
+        """Return the float32 pixels (3, height, width) of an RGB image."""
         size = (self.width, self.height)
         if self.short_side is not None:
             short = min(image.size)
             size = (int(self.short_side * image.width / short), int(self.short_side * image.height / short))
         image = image.resize(size, Image.Resampling[self.resample.upper()])
-        left, top = (image.width - self.width) // 2, (image.height - self.height) // 2
+        left, top = self._margin(image.width - self.width), self._margin(image.height - self.height)
         image = image.crop((left, top, left + self.width, top + self.height))  # black where the image is smaller
         pixels: HostArray = np.asarray(image, np.float32) / np.float32(255.0)
         pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
         return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+    def _margin(self, excess: int) -> int:
+        """Pixels to cut off before the centre; negative where the image is padded because it is too small."""
+        if self.crop == "floor":
+            return excess // 2
+        return round(excess / 2) if excess > 0 else -(-excess // 2)  # torchvision pads the end more
 
     def as_json(self) -> dict[str, Any]:
         """Return the fields for a configuration file."""
@@ -56,7 +65,12 @@ class Preprocess:
 
     @classmethod
     def from_processor(cls, config: Mapping[str, Any]) -> "Preprocess":
-        """Read the preprocessor_config.json of a transformers model."""
+        """Read the preprocessor_config.json of a transformers model.
+
+        Note:
+            The centre is cropped as in the preprocessing that CLIP models were trained with, which is torchvision's.
+            The processors of transformers begin one pixel earlier where 3, 7, 11, ... pixels are cut off.
+        """
         size, crop = config["size"], config.get("crop_size")
         if isinstance(size, int):
             size = {"shortest_edge": size}
@@ -75,4 +89,5 @@ class Preprocess:
             resample=Image.Resampling(int(config.get("resample", Image.Resampling.BICUBIC))).name.lower(),
             mean=tuple(config["image_mean"]),
             std=tuple(config["image_std"]),
+            crop="round",
         )

@@ -25,6 +25,7 @@ class TextTower:
 
     Attributes:
         width: length of an embedding.
+        shortens: whether prompts are cut to the longest one; padding is never looked at, and costs time.
 
     Raises:
         ModelError: the tower cannot take embeddings; the message says which models can.
@@ -43,7 +44,7 @@ class TextTower:
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.end = int(token_ids([""])[0, 1])  # the token that ends a text
-        self._shortens = self._can_shorten(model)
+        self.shortens = self._can_shorten(model)
 
     def words(self, text: str) -> Tensor:
         """Embeddings (M, width) of the words of a text."""
@@ -57,7 +58,7 @@ class TextTower:
 
     def prompts(self, class_names: Sequence[str], context: int) -> "Prompts":
         """Prompts of K classes that begin with `context` vectors; the latest are kept, as they are asked for again."""
-        key = (tuple(class_names), context)
+        key = (tuple(class_names), context, self.shortens)
         if self._latest is None or self._latest[0] != key:
             self._latest = (key, Prompts(self, class_names, context))
         return self._latest[1]
@@ -88,16 +89,19 @@ class TextTower:
         ids = torch.cat([ids[:, :1], filler, ids[:, 1:]], dim=1)[:, :length].clone()
         ends = [min(end + before, length - 1) for end in ends]
         ids[torch.arange(len(ids)), ends] = self.end
-        return (ids[:, : max(ends) + 1] if self._shortens else ids), ends
+        return (ids[:, : max(ends) + 1] if self.shortens else ids), ends
 
     def _can_shorten(self, model: Any) -> bool:
         """Whether padding can be left out, as a causal tower never looks ahead; a tower that looks ahead is refused."""
-        self._shortens = False
+        self.shortens = False
         whole, ends = self.read(["a"])
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
-            expected = self._text_features(whole)
-            if not torch.allclose(self.encode(self._table(whole), whole), expected, atol=1e-4):
+            expected, own = self._text_features(whole), self._table(whole)
+            same, moved = (
+                torch.allclose(self.encode(each, whole), expected, atol=1e-4) for each in (own, own.flip(-1))
+            )
+            if moved or not same:
                 raise ModelError(_cannot(model, "it does not read its table of embeddings"))
             try:
                 found = self._text_features(short)

@@ -42,6 +42,7 @@ class BoostAdapter(TDA):
     name = "boost"
     summary = "TDA with confident views of each image beside the positive cache (BoostAdapter)"
     needs = frozenset({"views"})
+    views_kind = "crop"
 
     extra: int = 1
 
@@ -57,9 +58,11 @@ class BoostAdapter(TDA):
         assert unit is not None  # `adapt` has seen to it
         each = self.head.observe_unit(namespace(unit).reshape(unit, (-1, self.head.dim)))
         votes = self._votes(unit, each, ids, learn) if self.positive else []
+        bypassing = self._bypassing(len(ids), learn)
         step = super().respond(each[:: unit.shape[1]], ids, learn)
         for i, label, vote in votes:
-            step.logits[i, label] += vote
+            if i >= bypassing:
+                step.logits[i, label] += vote
         return step
 
     def _votes(self, unit: Array, each: Evidence, ids: HostArray, learn: bool) -> list[tuple[int, int, float]]:

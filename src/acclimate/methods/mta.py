@@ -45,6 +45,7 @@ class MTA(Adapter):
     kind = "episodic"
     merges = "union"
     needs = frozenset({"views"})
+    views_kind = "crop"
 
     neighbours: float = 0.3
     agreement: float = 4.0

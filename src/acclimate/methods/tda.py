@@ -19,14 +19,14 @@ from acclimate.methods.jagged import compact
 class TDA(Adapter):
     """Two key-value caches of the model's own most useful answers (Karmanov et al., 2024, section 3).
 
-    Positive (eq. 3-4): the lowest-entropy samples of each predicted class vote for their class,
+    Positive (eq. 3): the lowest-entropy samples of each predicted class vote for their class,
     `P_pos[c] = alpha * sum over entries q of class c of exp(-beta (1 - f.q))`.
 
-    Negative (eq. 5-7): moderately uncertain samples vote against the classes they found likely,
+    Negative (eqs. 4-6): moderately uncertain samples vote against the classes they found likely,
     `P_neg = -alpha' * sum over entries q of exp(-beta' (1 - f.q)) m_q`, with `m_q = 1[mask_low < p_q < mask_high]`.
 
-    The answer is `z + P_pos + P_neg`. What enters a cache depends on the zero-shot answer alone. The defaults are the
-    paper's, one set for all datasets.
+    The answer (eq. 7) is `z + P_pos + P_neg`. What enters a cache depends on the zero-shot answer alone. The defaults
+    are one set for all datasets: the paper's, and where it gives no figure, those of the authors' code.
 
     Args:
         positive: use the positive cache.
@@ -43,10 +43,12 @@ class TDA(Adapter):
         mask_low: an entry votes against the classes with mask_low < p < mask_high.
         mask_high: see mask_low.
         self_match: update first, then read, so that an admitted sample meets itself; else read first, then update.
+        bypass: number of samples at the start of the stream that are answered zero-shot while the caches fill.
 
     Note:
-        H is in nats and is divided by log2(K): the ratio's maximum is ln 2, not 1. This is what the authors' published
-        settings mean.
+        H is in nats and is divided by log2(K): the ratio's maximum is ln 2, not 1. This stands in the authors' code
+        only, and it is what their published settings mean. So do negative_alpha (0.117), negative_beta (1.0) and
+        mask_high (1.0).
 
         The paper writes a minus both in the mask and in the read-out, which would cancel; the authors' published
         results subtract, and so does this.
@@ -79,18 +81,21 @@ class TDA(Adapter):
     mask_low: float = 0.03
     mask_high: float = 1.0
     self_match: bool = True
+    bypass: int = 0
 
     def setup(self) -> None:
         """Declare both caches. A cache that is switched off is offered nothing and stays empty."""
         for name in ("positive_capacity", "negative_capacity"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1; to do without a cache, switch it off.")
+        if self.bypass < 0:
+            raise InputError(f"bypass must be at least 0, got {self.bypass}.")
         highest = self.negative_keep == "highest"
         self.positive_cache = self.declare("positive", Cache(self.head, self.positive_capacity))
         self.negative_cache = self.declare("negative", Cache(self.head, self.negative_capacity, highest=highest))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the votes of both caches."""
+        """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
         xp, features = namespace(evidence.logits), evidence.features
         predicted = to_host(xp.argmax(evidence.logits, axis=-1))
         entropy = evidence.host_entropy
@@ -107,6 +112,8 @@ class TDA(Adapter):
         self.positive_cache.vote(votes, features, positive, alpha=alpha, beta=beta, self_match=self.self_match)
         alpha, beta = -self.negative_alpha, self.negative_beta  # these votes are against
         self.negative_cache.vote(votes, features, negative, alpha=alpha, beta=beta, self_match=self.self_match)
+        bypassing = self._bypassing(len(ids), learn)
+        votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
         changes = {
@@ -114,6 +121,11 @@ class TDA(Adapter):
             "negative": Change(negative.samples, negative.dropped),
         }
         return Step(votes.T, changes)
+
+    def _bypassing(self, samples: int, learn: bool) -> int:
+        """How many of the next samples, from the first, are answered zero-shot; all or none when nothing is learnt."""
+        missing = max(0, self.bypass - self.samples_seen)
+        return min(samples, missing) if learn or not missing else samples
 
     def _in_range(self, entropy: HostArray) -> HostArray:
         """Which samples (B,) are uncertain enough for the negative cache, and not too uncertain."""

@@ -32,6 +32,7 @@ class Zero(Adapter):
     kind = "episodic"
     merges = "union"
     needs = frozenset({"views"})
+    views_kind = "crop"
 
     voters: float = 0.3
 

@@ -24,6 +24,7 @@ from acclimate.prompts import build_head
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
+from acclimate.views import Kind
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -63,19 +64,25 @@ class Batcher:
         self._metrics, self._cache = metrics, cache
         self._pool = ThreadPoolExecutor(limits.workers or (os.cpu_count() or 1) + 1, "acclimate-prepare")
         self._change = Condition()
-        self._ready: list[tuple[_Request, int, int]] = []  # request, position of the image in it, views
+        self._ready: list[tuple[_Request, int, Preparer]] = []  # request, position of the image in it, how it is made
         self.waiting = 0  # images in the queue, counting views
         self._closed = False
         self._texts = Lock()  # tokenizers are not thread-safe
         self._recent_head = lru_cache(RECENT)(partial(build_head, encoder, cache=False))
-        self.preparer = lru_cache(None)(partial(Preparer, encoder))  # for so many views
+        self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
 
     def submit(
-        self, images: Sequence[bytes], *, thumbnails: bool = False, views: int = 1, start: int = 0
+        self,
+        images: Sequence[bytes],
+        *,
+        thumbnails: bool = False,
+        views: int = 1,
+        kind: Kind = "augmix",
+        start: int = 0,
     ) -> Future[Encoded]:
-        """Queue image files for encoding; cancelling the future removes them from the queue.
+        """Queue image files for encoding, with `views` of this kind; cancelling the future removes them from the queue.
 
         `start` is the position of the first image in its stream, on which its views depend. BusyError is raised if too
         many images are waiting; the future raises ImageError if an image cannot be read.
@@ -87,7 +94,7 @@ class Batcher:
             self.waiting += len(images) * views
         request = _Request([None] * len(images), [b""] * len(images) if thumbnails else [], len(images))
         for position, image in enumerate(images):
-            self._pool.submit(self._prepare, request, position, image, self.preparer(views), start + position)
+            self._pool.submit(self._prepare, request, position, image, self.preparer(views, kind), start + position)
         return request.future
 
     def head(self, labels: Sequence[str], templates: Any) -> Head:
@@ -124,7 +131,7 @@ class Batcher:
             if request.future.done():
                 self.waiting -= prepare.views
             else:
-                self._ready.append((request, position, prepare.views))
+                self._ready.append((request, position, prepare))
             self._change.notify_all()
 
     def _run(self) -> None:
@@ -133,7 +140,7 @@ class Batcher:
             if wanted:
                 self._encode(wanted)
 
-    def _next_batch(self) -> list[tuple[_Request, int, int]]:
+    def _next_batch(self) -> list[tuple[_Request, int, Preparer]]:
         """Wait for the next batch; it is empty when the batcher is closed and has no more work."""
         with self._change:
             while not self._ready and not (self._closed and not self.waiting):
@@ -141,9 +148,9 @@ class Batcher:
             latest = monotonic() + self.limits.wait_s
             while not self._enough() and (left := latest - monotonic()) > 0:
                 self._change.wait(left)
-            views = self._ready[0][2] if self._ready else 1
+            views = self._ready[0][2].views if self._ready else 1
             size = max(1, self.limits.batch // views)
-            batch = [each for each in self._ready if each[2] == views][:size]
+            batch = [each for each in self._ready if each[2].views == views][:size]
             taken = {id(each) for each in batch}
             self._ready = [each for each in self._ready if id(each) not in taken]
             self.waiting -= len(batch) * views
@@ -151,18 +158,18 @@ class Batcher:
 
     def _enough(self) -> bool:
         """Whether the images that are ready fill a batch, or no others are being prepared."""
-        return sum(views for *_, views in self._ready) >= min(self.limits.batch, self.waiting)
+        return sum(prepare.views for *_, prepare in self._ready) >= min(self.limits.batch, self.waiting)
 
-    def _encode(self, batch: Sequence[tuple[_Request, int, int]]) -> None:
-        began, views = perf_counter(), batch[0][2]
+    def _encode(self, batch: Sequence[tuple[_Request, int, Preparer]]) -> None:
+        began, prepare = perf_counter(), batch[0][2]
         try:
             inputs = [request.images[position] for request, position, _ in batch]
-            features = np.asarray(self.preparer(views).encode(inputs), np.float32)
+            features = np.asarray(prepare.encode(inputs), np.float32)
         except Exception as error:
             for request, *_ in batch:
                 request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
-        self._metrics.encoded(len(batch) * views, perf_counter() - began)
+        self._metrics.encoded(len(batch) * prepare.views, perf_counter() - began)
         for (request, position, _), row in zip(batch, features, strict=True):
             request.images[position] = row
             request.left -= 1

@@ -1,6 +1,6 @@
 """The JSON of requests and responses."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -37,6 +37,9 @@ class Setup(Request):
     )
     settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
     views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
+    views_kind: Literal["augmix", "crop"] | None = Field(
+        None, description="Crops with or without AugMix; what the method's paper uses by default."
+    )
     thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
     guard: GuardRules | None = None
 

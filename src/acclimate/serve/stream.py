@@ -44,7 +44,7 @@ def _read_setup(folder: Path) -> tuple[Setup, str]:
         fields = json.loads((folder / FILE).read_bytes())
         if fields["version"] != VERSION:
             raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
-        return Setup(**fields["setup"]), str(fields["model"])
+        return Setup(**{"views_kind": "augmix", **fields["setup"]}), str(fields["model"])  # the only kind once
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{FILE} cannot be read ({error}); restore the file, or delete the stream.") from error
 
@@ -114,7 +114,8 @@ class Stream:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         self.check_open()
         start, self._received = self._received, self._received + len(images)
-        encoded = self._batcher.submit(images, thumbnails=self.setup.thumbnails, views=views, start=start)
+        kind = self.setup.views_kind or "augmix"
+        encoded = self._batcher.submit(images, thumbnails=self.setup.thumbnails, views=views, kind=kind, start=start)
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, client), encoded)
 
     def describe(self) -> dict[str, Any]:

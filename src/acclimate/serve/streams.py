@@ -86,7 +86,7 @@ class Streams:
             raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
-        self.batcher.preparer(setup.views)  # refuses a model that cannot make views
+        self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
         if fitted is None:
             adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         else:
@@ -198,9 +198,11 @@ def check_setup(
     most = min(limits.views, limits.queue)
     if setup.views > most:
         raise InputError(f"views must be from 1 to {most}, got {setup.views}.")
+    method = find_method(setup.method)
+    setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
     if fitted is not None:
         return names, setup
-    require(find_method(setup.method), views=setup.views > 1)
+    require(method, views=setup.views > 1)
     kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
     if kept > limits.capacity:
         raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed.")

@@ -1,4 +1,4 @@
-"""AugMix views of one image with Pillow and NumPy, both of which release the interpreter lock in worker threads."""
+"""Views of one image with Pillow and NumPy, both of which release the interpreter lock in worker threads."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

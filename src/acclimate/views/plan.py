@@ -1,11 +1,11 @@
-"""The random choices behind AugMix views, drawn separately from the pixels.
+"""The random choices behind views, drawn separately from the pixels.
 
 A plan is drawn on the host from the seed and the index of the image, so it does not depend on workers, batches or
 devices. Pillow and PyTorch execute the same plan, and their results differ only in the rounding of pixels.
 
 The settings are those of the paper's experiments, which follow test-time prompt tuning (Shu et al., NeurIPS 2022): a
 random resized crop and a flip, then AugMix (Hendrycks et al., ICLR 2020) at severity 1 with three chains of one to
-three operations.
+three operations. Views that are crops alone have the same crops and flips, and no chains.
 """
 
 import math
@@ -24,15 +24,15 @@ POSTERIZE_BITS = 4  # the only value at severity 1
 
 @dataclass(frozen=True)
 class ViewPlan:
-    """The random choices for n views of one image.
+    """The random choices for n views of one image, each of C chains: three with AugMix, none without.
 
     Attributes:
         boxes: (n, 4) left, top, right and bottom of the crop.
         flips: (n,) whether the crop is mirrored.
-        depths: (n, 3) number of operations of each chain.
-        operations: (n, 3, 3) indices into `OPERATIONS` by chain and step.
-        amounts: (n, 3, 3) strength of each operation: degrees, a threshold, a slope or pixels.
-        weights: (n, 4) weights of the crop and of the results of the three chains; they add up to 1.
+        depths: (n, C) number of operations of each chain.
+        operations: (n, C, 3) indices into `OPERATIONS` by chain and step.
+        amounts: (n, C, 3) strength of each operation: degrees, a threshold, a slope or pixels.
+        weights: (n, 1 + C) weights of the crop and of the results of the chains; they add up to 1.
     """
 
     boxes: HostArray
@@ -43,7 +43,14 @@ class ViewPlan:
     weights: HostArray
 
 
-def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], view_size: tuple[int, int]) -> ViewPlan:
+def draw_plan(
+    seed: int,
+    index: int,
+    count: int,
+    image_size: tuple[int, int],
+    view_size: tuple[int, int],
+    augmix: bool = True,
+) -> ViewPlan:
     """Draw a plan. A plan of fewer views is the beginning of a plan of more views.
 
     Args:
@@ -52,6 +59,7 @@ def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], vi
         count: number of views n.
         image_size: width and height of the image.
         view_size: width and height of a view.
+        augmix: whether AugMix follows the crop and the flip.
     """
     cells = CHAINS * MAX_DEPTH
     # One row of uniform numbers per view, split into columns by their use.
@@ -66,13 +74,16 @@ def draw_plan(seed: int, index: int, count: int, image_size: tuple[int, int], vi
     # The weights of the chains are drawn from Dirichlet(1, 1, 1): exponential variates, divided by their sum.
     exponentials = -np.log1p(-shares)
     mixture = exponentials / exponentials.sum(axis=1, keepdims=True)
+    amounts = _amounts(operations, 0.1 + 0.9 * level.reshape(grid), signs, view_size)
+    weights = np.concatenate([blend, (1 - blend) * mixture], axis=1) if augmix else np.ones((count, 1))
+    chains = CHAINS if augmix else 0
     return ViewPlan(
         boxes=_crops(area, ratio, corner, *image_size),
         flips=flip[:, 0] < 0.5,
-        depths=1 + _choices(depth, MAX_DEPTH),
-        operations=operations,
-        amounts=_amounts(operations, 0.1 + 0.9 * level.reshape(grid), signs, view_size),
-        weights=np.concatenate([blend, (1 - blend) * mixture], axis=1).astype(np.float32),
+        depths=1 + _choices(depth, MAX_DEPTH)[:, :chains],
+        operations=operations[:, :chains],
+        amounts=amounts[:, :chains],
+        weights=weights.astype(np.float32),
     )
 
 

@@ -1,4 +1,4 @@
-"""AugMix views of one image as batched PyTorch operations on the device of the pixels.
+"""Views of one image as batched PyTorch operations on the device of the pixels.
 
 Executes the same plans as `augment` does with Pillow. Pixels (n, 3, h, w) are integers 0..255 stored as floats, rounded
 after each operation as Pillow does.
@@ -12,7 +12,7 @@ from torch.nn.functional import grid_sample
 
 from acclimate.arrays import HostArray
 from acclimate.views.augment import ModelInput
-from acclimate.views.plan import CHAINS, GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
+from acclimate.views.plan import GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
 
 Tensor = Any  # torch.Tensor
 
@@ -26,7 +26,8 @@ def make_views(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
         target: size and normalisation of the model's input.
     """
     crops = resized_crops(image, plan, target)
-    chains = torch.repeat_interleave(crops, CHAINS, dim=0)
+    count, per_view = plan.depths.shape
+    chains = torch.repeat_interleave(crops, per_view, dim=0)
     operations, amounts = plan.operations.reshape(-1, MAX_DEPTH), plan.amounts.reshape(-1, MAX_DEPTH)
     for step in range(MAX_DEPTH):
         unfinished = plan.depths.reshape(-1) > step
@@ -36,7 +37,7 @@ def make_views(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
                 rows = torch.as_tensor(chosen, device=image.device)
                 chains[rows] = operate(chains[rows], operations[chosen, step], amounts[chosen, step])
     weights = torch.as_tensor(plan.weights, device=image.device)
-    mixed = torch.einsum("nk,nkchw->nchw", weights[:, 1:], chains.reshape(-1, CHAINS, *crops.shape[1:]))
+    mixed = torch.einsum("nk,nkchw->nchw", weights[:, 1:], chains.reshape(count, per_view, *crops.shape[1:]))
     mixed += weights[:, 0, None, None, None] * crops
     gain, offset = (torch.as_tensor(x, device=image.device)[:, None, None] for x in (target.gain, target.offset))
     return mixed * gain + offset

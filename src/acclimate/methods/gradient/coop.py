@@ -57,7 +57,7 @@ class CoOp(TrainedPrompt):
         tokens = len(tower.words(self.context)) if self.context else self.context_tokens
         if tokens < 1:
             raise InputError(f"context_tokens must be at least 1, got {tokens}.")
-        self.prompts(tokens)  # refuses a context that does not fit
+        self.prompts(tokens)  # refuses a context that the model cannot hold
         classes = (CLASSES,) if self.class_specific else ()
         self.learned = self.declare("learned", Tensors(self.head, context=(*classes, tokens, tower.width)))
 

@@ -32,6 +32,7 @@ class DiffTPT(TPT):
 
     name = "difftpt"
     summary = "TPT on augmented and generated views, filtered by similarity"
+    views_kind = "diffusion"
 
     similar: float = 0.8
     confident: float = 0.3

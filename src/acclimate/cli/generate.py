@@ -1,0 +1,59 @@
+"""`acclimate generate`: generated images of every image, for diffusion views."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acclimate.cli import options
+from acclimate.cli.progress import progress_bar
+from acclimate.errors import ImageError, InputError, RunError, reason
+
+
+def generate(
+    source: options.Source,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The folder for generated images.")],
+    generator: Annotated[
+        str, typer.Option(help="diffusers:MODEL or diffusers:MODEL@REVISION, on Hugging Face (downloaded) or a folder.")
+    ],
+    count: Annotated[int, typer.Option(help="Images to generate per image; 64 views need 31.", min=1)] = 31,
+    seed: Annotated[int, typer.Option(help="Of the generator.", min=0)] = 0,
+    upright: Annotated[
+        bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")
+    ] = True,
+    device: options.Device = "auto",
+) -> None:
+    """Generate variations of every image with a diffusion model, and store them for --generated.
+
+    The same command continues an interrupted run: images that have enough generated ones are skipped.
+    """
+    from acclimate.files import writing
+    from acclimate.images import open_image
+    from acclimate.sources.base import open_source
+    from acclimate.views.generated import GeneratedFolder, open_generator
+
+    samples, stored, maker = open_source(source, sys.stdin), GeneratedFolder(out), open_generator(generator, device)
+    folders: dict[Path, str] = {}
+    for sample in samples:
+        if (other := folders.setdefault(stored.folder_of(sample.name), sample.name)) != sample.name:
+            raise InputError(f"{other} and {sample.name} would share a folder below {out}; generate them separately.")
+    made = failed = 0
+    with progress_bar(len(samples), "generating", "images") as advance:
+        for sample in samples:
+            if len(stored.files(sample.name)) < count:
+                try:
+                    image = open_image(sample.read(), upright=upright)
+                except (ImageError, OSError) as error:
+                    why = reason(error) if isinstance(error, OSError) else error
+                    typer.echo(f"skipped {sample.name}: {why}", err=True)
+                    failed += 1
+                else:
+                    with writing(out):
+                        stored.store(sample.name, maker.generate(image, sample.name, count, seed))
+                    made += 1
+            advance(1)
+    if failed == len(samples):
+        raise RunError(f"none of the {failed} images could be read.")
+    there = len(samples) - made - failed
+    typer.echo(f"{out}: {made} images done, {there} were there already, {failed} could not be read.", err=True)
