@@ -62,18 +62,20 @@ def test_the_scores_of_a_run(paths, held_out):
     assert scores[0].alpha is scores[1].alpha is None
 
 
-def test_shots_that_a_stream_cannot_give_are_left_out_and_said(paths):
+def test_a_class_with_fewer_samples_gives_all_it_has_and_that_is_said(paths):
     plan = plan_few_shot(paths, VARIANTS, [10, 1], seeds=2)
     assert [(task.path.stem, task.seed, task.shots) for task in plan.tasks] == [
-        *(("long", 0, (1, 10)), ("long", 1, (1, 10)), ("short", 0, (1,)), ("short", 1, (1,)))
+        *(("long", 0, (1, 10)), ("long", 1, (1, 10)), ("short", 0, (1, 10)), ("short", 1, (1, 10)))
     ]
-    assert plan.complete == ("long",)
-    (sentence,) = plan.left_out
-    assert sentence.startswith("short at 10 shots: class ")
-    with pytest.raises(
-        InputError, match=r"no stream has samples for 99 shots of every class; choose at most 20 shots\."
-    ):
+    (sentence,) = plan.short
+    assert sentence.startswith("short at 10 shots: 4 of 4 classes have fewer samples in their half")
+    assert [score.shots for score in measure(plan.tasks[-1])] == [0, 0, 1, 10, 1, 10]
+    with pytest.raises(InputError, match=r"no class has 99 samples in its half of a stream; choose at most \d+ "):
         plan_few_shot(paths, VARIANTS, [1, 10, 99])
+    stream = read_stream(paths[1])
+    write_stream(replace(stream, labels=np.minimum(stream.labels, 2)), paths[1])
+    with pytest.raises(InputError, match="short has no sample of the class 'class 3'; every class needs one"):
+        plan_few_shot(paths, VARIANTS, [1])
 
 
 def test_methods_that_cannot_run_are_refused(paths, monkeypatch):
@@ -93,7 +95,6 @@ def test_means_are_over_streams_and_deviations_over_seeds(rows):
     (curve,) = curves(scores)
     assert curve == Curve("tip-adapter", tuple(scores))
     assert curve.shots == (2,)
-    assert curve.shots_of(["a", "b"]) == ((2,) if {stream for stream, _ in known} == {"a", "b"} else ())
     by_seed = {seed: [a for (_, each), a in known.items() if each == seed] for _, seed in known}
     means = [sum(each) / len(each) for each in by_seed.values()]
     mean, sd = curve.accuracy(2, ["a", "b"])

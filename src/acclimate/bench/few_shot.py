@@ -4,7 +4,7 @@ The samples of a stream are halved by class. Shots are drawn from one half, the 
 methods are scored on the other half, in the order of the stream.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -62,10 +62,6 @@ class Curve:
         """The numbers of shots that any stream was run with; (0,) for a method that uses no labels."""
         return tuple(sorted({score.shots for score in self.scores}))
 
-    def shots_of(self, streams: Sequence[str]) -> tuple[int, ...]:
-        """Those that all of some streams were run with."""
-        return tuple(each for each in self.shots if {score.stream for score in self.at(each, streams)} == set(streams))
-
     def at(self, shots: int, streams: Sequence[str]) -> tuple[Score, ...]:
         """The scores of some streams with a number of shots."""
         return tuple(score for score in self.scores if score.shots == shots and score.stream in streams)
@@ -80,17 +76,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Plan:
-    """What to run, and what cannot be run."""
+    """What to run, and which classes have fewer samples than asked for."""
 
-    streams: Mapping[str, FeatureStream]
+    streams: tuple[str, ...]  # names
+    shots: tuple[int, ...]
     tasks: tuple[Task, ...]
-    left_out: tuple[str, ...]  # sentences
-
-    @property
-    def complete(self) -> tuple[str, ...]:
-        """The streams that are run with every number of shots, over which means can be compared."""
-        most = max(task.shots for task in self.tasks)
-        return tuple(name for name in self.streams if any(t.path.stem == name and t.shots == most for t in self.tasks))
+    short: tuple[str, ...]  # sentences
 
 
 def plan_few_shot(
@@ -100,7 +91,7 @@ def plan_few_shot(
     seeds: int = 3,
     held_out: int | None = None,
 ) -> Plan:
-    """Read streams and list the runs; numbers of shots that a stream cannot give are left out.
+    """Read streams and list the runs. A class that has fewer samples than a number of shots gives all it has.
 
     Args:
         paths: feature files with labels.
@@ -116,24 +107,24 @@ def plan_few_shot(
         require(method, views=all(stream.views > 1 for stream in streams.values()), labels=True)
     if not any(method.kind == "few-shot" for method in methods):
         raise InputError("none of these methods learns from labelled samples; add one that does, such as tip-adapter.")
-    numbers, tasks, left_out, most = tuple(sorted(set(shots))), [], [], 0
-    for path in paths:
-        stream = streams[path.stem]
+    numbers, short, most = tuple(sorted(set(shots))), [], 0
+    for name, stream in streams.items():
         assert stream.labels is not None
-        counts = np.bincount(stream.labels, minlength=len(stream.head))
-        fewest = int(counts.min() + 1) // 2
-        most = max(most, fewest)
-        able = tuple(each for each in numbers if each <= fewest)
-        if unable := [str(each) for each in numbers if each > fewest]:
-            rarest = stream.head.class_names[int(counts.argmin())]
-            left_out.append(
-                f"{path.stem} at {', '.join(unable)} shots: class {rarest!r} has {fewest} labelled samples in its half."
-            )
-        tasks += [Task(path, seed, able, chosen, held_out) for seed in range(seeds) if able]
+        counts = (np.bincount(stream.labels, minlength=len(stream.head)) + 1) // 2
+        most = max(most, int(counts.max()))
+        rarest = stream.head.class_names[int(counts.argmin())]
+        if not counts.min():
+            raise InputError(f"{name} has no sample of the class {rarest!r}; every class needs one to learn from.")
+        short += [
+            f"{name} at {each} shots: {int((counts < each).sum())} of {len(counts)} classes have fewer samples in "
+            f"their half, and all of these are shots ({rarest!r} has {counts.min()})."
+            for each in numbers
+            if each > counts.min()
+        ]
     if most < numbers[-1]:
-        how = f"choose at most {most} shots" if most else "add samples, or remove classes"
-        raise InputError(f"no stream has samples for {numbers[-1]} shots of every class; {how}. {' '.join(left_out)}")
-    return Plan(streams, tuple(tasks), tuple(left_out))
+        raise InputError(f"no class has {numbers[-1]} samples in its half of a stream; choose at most {most} shots.")
+    tasks = tuple(Task(path, seed, numbers, chosen, held_out) for path in paths for seed in range(seeds))
+    return Plan(tuple(streams), numbers, tasks, tuple(short))
 
 
 def run_few_shot(tasks: Sequence[Task], jobs: int = 1, progress: Progress = silent) -> list[Score]:
@@ -155,7 +146,7 @@ def measure(task: Task) -> list[Score]:
             validation = np.empty(0, np.int64)
             if labelled:
                 most = len(drawn) if task.held_out is None else task.held_out
-                places = draw_shots(labels[drawn], stream.head.class_names, shots, task.seed, most)
+                places = draw_shots(labels[drawn], stream.head.class_names, shots, task.seed, most, True)
                 fitted, validation = (drawn[each] for each in places)
                 held_out = (features[validation], labels[validation]) if len(validation) else None
                 adapter.fit(features[fitted], labels[fitted], validation=held_out)

@@ -179,7 +179,7 @@ def draw_few_shot(board: Sequence[Curve], panels: Mapping[str, Sequence[str]], p
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
             for curve, other in zip(board, _colours(len(board)), strict=False):
                 colour = BY_METHOD.get(curve.method, other)
-                x = curve.shots_of(streams)
+                x = curve.shots
                 pairs = [curve.accuracy(shots, streams) for shots in x]
                 mean, sd = 100 * np.array([(mean, sd or 0.0) for mean, sd in pairs]).T
                 if x[0]:

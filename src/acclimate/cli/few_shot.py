@@ -14,7 +14,9 @@ METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
 
 def few_shot(
     files: Annotated[list[Path], typer.Argument(help="Feature files with labels.")],
-    shots: Annotated[list[int], typer.Option(help="Labelled samples per class; can be repeated.", min=1)],
+    shots: Annotated[
+        list[int], typer.Option(help="Labelled samples per class, where there are as many; can be repeated.", min=1)
+    ],
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(METHODS))
     ] = None,
@@ -52,8 +54,8 @@ def few_shot(
     )
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.left_out:
-        typer.echo(f"left out: {sentence}", err=True)
+    for sentence in plan.short:
+        typer.echo(f"note: {sentence}", err=True)
     try:
         scores = run_few_shot(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
     except KeyboardInterrupt:
