@@ -50,7 +50,7 @@ def desk(tiny_onnx, photos, tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("desk")
-@pytest.mark.parametrize("document", ["README.md", "docs/classify.md", "docs/engine.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/classify.md", "docs/engine.md", "docs/few_shot.md"])
 def test_the_python_in_the_documents_runs(document):
     """Blocks of one document run in order, in one namespace."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / document).read_text(encoding="utf-8"), re.DOTALL)

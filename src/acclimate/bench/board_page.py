@@ -5,6 +5,7 @@ import io
 from collections.abc import Iterable, Sequence
 from dataclasses import astuple, fields
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -38,30 +39,34 @@ def write_board(plan: Plan, scores: Sequence[Score], board: Sequence[Standing], 
         f"```\n{command}\n```",
         "![Mean gain over zero-shot, by method and shape of the stream](leaderboard.png)",
         "## Methods",
-        _markdown(SUMMARY, summary_rows(board)),
+        markdown_table(SUMMARY, summary_rows(board)),
         NOTES,
         f"Measured on {hardware('numpy')}.",
         "## Shapes",
         "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
         "[protocol](../benchmarks.md#protocol).",
-        _markdown(("method", *map(shape_title, shapes)), _shape_rows(board, shapes)),
+        markdown_table(("method", *map(shape_title, shapes)), _shape_rows(board, shapes)),
     ]
     if "seed" in shapes:
         columns = ("stream", "samples", "classes", *(standing.title for standing in board))
         caption = "Accuracy of zero-shot in percent, and the mean gain of the others in points."
-        parts += ["## Streams, shuffled", caption, _markdown(columns, _stream_rows(plan, board))]
+        parts += ["## Streams, shuffled", caption, markdown_table(columns, _stream_rows(plan, board))]
     if plan.left_out:
         parts += ["## Left out", "\n".join(f"- {sentence}" for sentence in plan.left_out)]
-    path = folder / "leaderboard.md"
+    write_page(parts, folder / "leaderboard.md")
+
+
+def write_page(parts: Iterable[str], path: Path) -> None:
+    """Write a Markdown file of paragraphs, headings and tables."""
     with writing(path):
         write_atomically(path, "\n\n".join(parts).encode() + b"\n")
 
 
-def write_scores(scores: Iterable[Score], path: Path) -> None:
-    """Write a CSV file with one line per run and method."""
+def write_scores(scores: Sequence[Any], path: Path) -> None:
+    """Write a CSV file with one line per score, a dataclass whose fields are the columns."""
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
-    lines.writerow([field.name for field in fields(Score)])
+    lines.writerow([field.name for field in fields(scores[0])])
     for score in scores:
         lines.writerow([round(value, DIGITS) if isinstance(value, float) else value for value in astuple(score)])
     with writing(path):
@@ -112,6 +117,7 @@ def _stream_rows(plan: Plan, board: Sequence[Standing]) -> Iterable[Sequence[str
         yield (name, str(len(stream)), str(len(stream.head)), *cells)
 
 
-def _markdown(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Rows of text as a table of a Markdown page."""
     lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,17 +4,10 @@ One run is a stream in one order. All methods share its pass, so they answer the
 evidence, and runs are independent: they can be measured in several processes.
 """
 
-import os
-import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from multiprocessing import get_context, parent_process
 from pathlib import Path
-from threading import Thread
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +15,10 @@ import numpy as np
 from acclimate.bench import Progress, silent
 from acclimate.bench.orders import LEAST, SHAPES, SHORT, order_names, stream_order
 from acclimate.bench.prequential import Outcome, Run, Variant, compare
+from acclimate.bench.processes import run_all
 from acclimate.bench.results import pass_title
 from acclimate.bench.suite import read_labelled
-from acclimate.errors import InputError, RunError, nearest
+from acclimate.errors import InputError, nearest
 from acclimate.methods import find_method, list_methods
 from acclimate.sources.base import parse_order
 from acclimate.stream import FeatureStream, read_stream
@@ -34,7 +28,6 @@ DEFAULT_SHAPES = (
     f"first-{SHORT}",
 )
 SHAPE_TITLES = {"seed": "shuffled", "correlated": "bursts"}  # others are called by their names
-ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 class Task(NamedTuple):
@@ -152,12 +145,7 @@ def plan_board(
 
 def run_board(tasks: Sequence[Task], jobs: int = 1, progress: Progress = silent) -> list[Score]:
     """Measure runs, in `jobs` processes with one thread each, or in this process if it is 1; the order is kept."""
-    scores: list[Score] = []
-    with progress(len(tasks), "measuring", "runs") as advance, _mapping(min(jobs, len(tasks))) as run_all:
-        for each in run_all(measure, tasks):
-            scores += each
-            advance(1)
-    return scores
+    return [score for scores in run_all(measure, tasks, jobs, progress) for score in scores]
 
 
 def measure(task: Task) -> list[Score]:
@@ -254,41 +242,3 @@ def _score(task: Task, outcome: Outcome, passes: int, run: Run, zero_shot: Run, 
         us_per_sample=1e6 * seconds / len(run.order),
         state_bytes=sum(values.nbytes for values in outcome.adapter.dump().values()),
     )
-
-
-Mapper = Callable[[Callable[[Task], list[Score]], Sequence[Task]], Iterable[list[Score]]]
-
-
-def _begin() -> None:
-    """In a process that measures: leave interruptions to its parent, and end when the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = parent_process()
-
-    def end_with_parent() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
-
-    Thread(target=end_with_parent, daemon=True).start()
-
-
-@contextmanager
-def _mapping(jobs: int) -> Iterator[Mapper]:
-    """`map`, or that of a pool of processes; an interruption ends them after their current run."""
-    if jobs <= 1:
-        yield map
-        return
-    known = {name: os.environ.get(name) for name in ONE_THREAD}
-    os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
-    try:
-        yield pool.map
-    except BrokenProcessPool as error:
-        raise RunError("a process was killed, probably for want of memory; try fewer --jobs.") from error
-    finally:
-        pool.shutdown(cancel_futures=True)
-        for name, value in known.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value

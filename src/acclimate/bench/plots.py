@@ -13,6 +13,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench.comparison import Cell, Table
+from acclimate.bench.few_shot import Curve
 from acclimate.bench.leaderboard import Standing, shape_title, size_text
 from acclimate.bench.metrics import running_accuracy
 from acclimate.errors import InputError, MissingExtraError
@@ -27,6 +28,8 @@ REPORTED_LABEL = "reported,\non the paper's data"
 GAIN = "gain over zero-shot, points"
 LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
 FULL_COLOUR = 6.0  # points of gain or loss
+FEW_SHOT_COLUMNS = 4  # panels side by side
+LEAST_SPAN = 4.0  # points of accuracy that a panel shows at least, so that noise does not look like an effect
 NOTABLE_LOSS = -1.0  # points; a worse run is shown in red
 
 
@@ -164,17 +167,56 @@ def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
         axes.set_title(title, loc="left", fontsize=11)
 
 
+def draw_few_shot(board: Sequence[Curve], panels: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Accuracy over the number of shots, a panel per group of streams (title -> names); bands are one sd over seeds.
+
+    Methods that use no labels are dashed lines.
+    """
+    rows = -(-len(panels) // FEW_SHOT_COLUMNS)
+    width, height = 2.4 + 3.0 * -(-len(panels) // rows), 0.6 + 2.9 * rows
+    ticks = sorted({shots for curve in board for shots in curve.shots if shots})
+    with _figure(path, len(panels), width, height=height, rows=rows) as (figure, grid):
+        for axes, (title, streams) in zip(grid, panels.items(), strict=True):
+            for curve, other in zip(board, _colours(len(board)), strict=False):
+                colour = BY_METHOD.get(curve.method, other)
+                x = curve.shots
+                pairs = [curve.accuracy(shots, streams) for shots in x]
+                mean, sd = 100 * np.array([(mean, sd or 0.0) for mean, sd in pairs]).T
+                if x[0]:
+                    axes.plot(x, mean, color=colour, linewidth=2.2, marker="o", markersize=4.5, label=curve.method)
+                    axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
+                else:
+                    axes.axhline(mean[0], color=colour, linewidth=1.6, linestyle="--", label=curve.method)
+            axes.set_title(title, loc="left", fontsize=11)
+            axes.set_xscale("log", base=2)
+            axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+            axes.set_xticks(ticks, map(str, ticks))
+            low, high = axes.get_ylim()
+            spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+            axes.set_ylim(low - spare, high + spare)
+        figure.supxlabel("labelled shots per class", fontsize=10)
+        figure.supylabel("top-1 accuracy, %", fontsize=10)
+        figure.legend(*grid[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+
+
 FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
 
 
 @contextmanager
 def _figure(
-    path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False, height: float = 4.2
+    path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False, height: float = 4.2, rows: int = 1
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """A figure with panels side by side (no box, a light grid), written at the end; the same figure, the same bytes."""
+    """A figure with panels side by side, or in rows (no box, a light grid), written at the end.
+
+    The same figure has the same bytes.
+    """
     plt = pyplot()
     size = (width, height)
-    figure, (grid,) = plt.subplots(1, panels, figsize=size, layout="constrained", sharey=share_y, squeeze=False)
+    columns = -(-panels // rows)
+    figure, cells = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=share_y, squeeze=False)
+    grid = cells.ravel()[:panels]
+    for axes in cells.ravel()[panels:]:
+        axes.remove()
     for axes in grid:
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)

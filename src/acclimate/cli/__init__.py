@@ -11,6 +11,8 @@ from acclimate.cli.classify import classify
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
+from acclimate.cli.few_shot import few_shot
+from acclimate.cli.fit import fit
 from acclimate.cli.generate import generate
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
@@ -62,19 +64,8 @@ def options(
 
 
 COMMANDS = (
-    classify,
-    embed,
-    generate,
-    run,
-    bench,
-    reproduce,
-    leaderboard,
-    tables,
-    convert,
-    models,
-    methods,
-    doctor,
-    demo,
+    *(classify, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(convert, models, methods, doctor, demo),
 )
 for command in COMMANDS:
     app.command()(command)

@@ -183,6 +183,13 @@ class Adapter(ABC):
         """Number of steps that `fit` takes on so many samples, for a progress bar."""
         return 1
 
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes than those it was fitted to; most methods cannot."""
+        raise InputError(
+            f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
+            "leave the labels out, or fit it to the new ones."
+        )
+
     def derive(self) -> None:  # noqa: B027
         """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
 
@@ -216,6 +223,11 @@ class Adapter(ABC):
     def default_settings(cls) -> dict[str, Any]:
         """The method's settings with their defaults."""
         return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the samples it is shown count as seen: not while frozen, and never for methods that are fitted."""
+        return not self.frozen and self.kind != "few-shot"
 
     @property
     def samples_seen(self) -> int:
@@ -273,7 +285,7 @@ class Adapter(ABC):
             require(type(self), views=True, text=True)
         count, first = len(evidence), self.samples_seen
         ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        if not learn or self.frozen or self.kind == "few-shot":
+        if not (learn and self.counts_samples):
             return self.respond(evidence, ids, False)
         if self.parts:
             evidence.require_finite()

@@ -11,7 +11,12 @@ MOST_HELD_OUT = 4  # samples per class held out for validation, as in CoOp's ben
 
 
 def draw_shots(
-    labels: HostArray, class_names: Sequence[str], shots: int, seed: int = 1, held_out: int = 0
+    labels: HostArray,
+    class_names: Sequence[str],
+    shots: int,
+    seed: int = 1,
+    held_out: int = 0,
+    allow_fewer: bool = False,
 ) -> tuple[HostArray, HostArray]:
     """Draw labelled samples of every class.
 
@@ -21,9 +26,10 @@ def draw_shots(
         shots: samples per class.
         seed: the same seed draws the same samples; a draw of fewer shots is part of a draw of more.
         held_out: the most samples per class that are drawn in addition, for validation; a class may have fewer.
+        allow_fewer: take all samples of a class that has fewer than `shots`, as CoOp's benchmark does; one at least.
 
     Returns:
-        The positions (K * shots,) of the shots, by class, and those of the samples that are held out.
+        The positions of the shots, by class, and those of the samples that are held out.
 
     Raises:
         InputError: a class has too few samples; the message names the largest number that every class has.
@@ -38,7 +44,7 @@ def draw_shots(
     if shots < 1:
         raise InputError(f"a few-shot method needs at least one shot per class, got {shots}.")
     counts = np.bincount(labels, minlength=len(class_names))
-    if (fewest := int(counts.min())) < shots:
+    if (fewest := int(counts.min())) < (1 if allow_fewer else shots):
         name = class_names[int(counts.argmin())]
         how = f"choose at most {fewest} shots" if fewest else "add one, or remove the class"
         raise InputError(f"class {name!r} has {fewest} labelled samples, {shots} per class are asked for; {how}.")

@@ -1,0 +1,71 @@
+"""`acclimate few-shot`: methods that learn from a few labelled samples beside methods that use no labels."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acclimate.cli.bench import Out
+from acclimate.cli.options import COMPARED, Settings, parse_settings
+from acclimate.cli.reproduce import as_patterns
+
+METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
+
+
+def few_shot(
+    files: Annotated[list[Path], typer.Argument(help="Feature files with labels.")],
+    shots: Annotated[
+        list[int], typer.Option(help="Labelled samples per class, where there are as many; can be repeated.", min=1)
+    ],
+    method: Annotated[
+        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(METHODS))
+    ] = None,
+    setting: Settings = None,
+    seeds: Annotated[int, typer.Option(help="Draws of each number of shots, seeds 0 to N-1.", min=1)] = 3,
+    held_out: Annotated[
+        int | None,
+        typer.Option(
+            help="Validation samples per class at most; 0 to keep the settings of the methods.",
+            show_default="all that are left",
+            min=0,
+        ),
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Processes.", show_default="as many as cores", min=1)] = None,
+    out: Out = Path("results"),
+) -> None:
+    """Compare few-shot methods with those that use no labels: drawn from one half of a stream, scored on the other.
+
+    Writes few-shot.md, few-shot.png, and few-shot.csv with every run.
+    """
+    import os
+
+    from acclimate.bench.few_shot import curves, plan_few_shot, run_few_shot
+    from acclimate.bench.few_shot_page import headings, table_rows, write_few_shot
+    from acclimate.bench.plots import pyplot
+    from acclimate.bench.prequential import Variant
+    from acclimate.cli.progress import progress_bar
+    from acclimate.cli.tables import print_table
+    from acclimate.files import writing
+
+    pyplot()  # reports a missing matplotlib before the work
+    chosen = list(dict.fromkeys(method or METHODS))
+    plan = plan_few_shot(
+        files, [Variant(name, parse_settings(name, setting, chosen)) for name in chosen], shots, seeds, held_out
+    )
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    for sentence in plan.short:
+        typer.echo(f"note: {sentence}", err=True)
+    try:
+        scores = run_few_shot(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written.", err=True)
+        raise typer.Exit(130) from None
+    given: list[tuple[str, object]] = [("shots", each) for each in shots]
+    given += [("method", each) for each in method or ()] + [("set", each) for each in setting or ()]
+    given += [("seeds", seeds), *((("held-out", held_out),) if held_out is not None else ()), ("out", out)]
+    options = " ".join(f"--{name} {value}" for name, value in given)
+    board = curves(scores)
+    write_few_shot(plan, scores, board, out, f"acclimate few-shot {as_patterns(files)} {options}")
+    print_table(headings(plan), table_rows(plan, board), left=("method",), width=140)
+    typer.echo(f"the table, the picture and all runs are in {out}/few-shot.*.", err=True)

@@ -1,0 +1,102 @@
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate import create, list_methods
+from acclimate.bench.few_shot import Curve, Score, Task, curves, halve, measure, plan_few_shot
+from acclimate.bench.prequential import Variant
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.errors import InputError
+from acclimate.sources.shots import draw_shots
+from acclimate.stream import read_stream, write_stream
+
+VARIANTS = [Variant("zero-shot"), Variant("tda"), Variant("tip-adapter"), Variant("tip-adapter-f", {"epochs": 3})]
+
+
+@pytest.fixture
+def paths(tmp_path):
+    """Two streams with labels: one that has 10 samples or more of each class in each half, one that has fewer."""
+    write_stream(shifted_stream(samples=300, classes=6, dim=16, seed=1), tmp_path / "long.safetensors")
+    write_stream(shifted_stream(samples=40, classes=4, dim=16, seed=2), tmp_path / "short.safetensors")
+    return [tmp_path / "long.safetensors", tmp_path / "short.safetensors"]
+
+
+@given(samples=st.integers(4, 80), classes=st.integers(1, 5), seed=st.integers(0, 9))
+def test_halves_share_no_sample_and_have_half_of_every_class(samples, classes, seed):
+    stream = shifted_stream(samples=samples, classes=classes, dim=4, seed=seed)
+    order = np.random.default_rng(seed).permutation(samples)
+    stream = replace(stream, order=order)
+    drawn, scored = halve(stream, seed)
+    assert sorted([*drawn, *scored]) == list(range(samples))
+    counts = [np.bincount(stream.labels[half], minlength=classes) for half in (drawn, scored)]
+    assert set(counts[0] - counts[1]) <= {0, 1}
+    assert scored.tolist() == [place for place in order if place in set(scored)]
+    np.testing.assert_array_equal(drawn, halve(stream, seed)[0])
+
+
+@pytest.mark.parametrize("held_out", [None, 0, 2])
+def test_the_scores_of_a_run(paths, held_out):
+    scores = measure(Task(paths[0], 5, (1, 4), tuple(VARIANTS), held_out))
+    keys = [("zero-shot", 0), ("tda", 0), *((name, n) for name in ("tip-adapter", "tip-adapter-f") for n in (1, 4))]
+    assert [(score.method, score.shots) for score in scores] == keys
+    stream = read_stream(paths[0])
+    drawn, scored = halve(stream, 5)
+    for score in scores:
+        adapter = create(score.method, stream.head, **({"epochs": 3} if score.method == "tip-adapter-f" else {}))
+        if score.shots:
+            most = len(drawn) if held_out is None else held_out
+            shots, rest = draw_shots(stream.labels[drawn], stream.head.class_names, score.shots, 5, most)
+            assert not set(drawn[shots]) & set(drawn[rest])
+            assert len(rest) == score.validation == (6 * held_out if held_out is not None else len(drawn) - len(shots))
+            validation = (stream.features[drawn[rest]], stream.labels[drawn[rest]]) if len(rest) else None
+            adapter.fit(stream.features[drawn[shots]], stream.labels[drawn[shots]], validation=validation)
+            assert (score.alpha, score.beta) == (adapter.alpha, adapter.beta)
+        right = adapter.step(stream.features[scored]).argmax(axis=1) == stream.labels[scored]
+        assert (score.stream, score.seed, score.samples) == ("long", 5, len(scored))
+        assert score.acc1 == pytest.approx(right.mean())
+        assert score.gain == pytest.approx(score.acc1 - scores[0].acc1)
+    assert scores[0].gain == 0
+    assert scores[0].alpha is scores[1].alpha is None
+
+
+def test_a_class_with_fewer_samples_gives_all_it_has_and_that_is_said(paths):
+    plan = plan_few_shot(paths, VARIANTS, [10, 1], seeds=2)
+    assert [(task.path.stem, task.seed, task.shots) for task in plan.tasks] == [
+        *(("long", 0, (1, 10)), ("long", 1, (1, 10)), ("short", 0, (1, 10)), ("short", 1, (1, 10)))
+    ]
+    (sentence,) = plan.short
+    assert sentence.startswith("short at 10 shots: 4 of 4 classes have fewer samples in their half")
+    assert [score.shots for score in measure(plan.tasks[-1])] == [0, 0, 1, 10, 1, 10]
+    with pytest.raises(InputError, match=r"no class has 99 samples in its half of a stream; choose at most \d+ "):
+        plan_few_shot(paths, VARIANTS, [1, 10, 99])
+    stream = read_stream(paths[1])
+    write_stream(replace(stream, labels=np.minimum(stream.labels, 2)), paths[1])
+    with pytest.raises(InputError, match="short has no sample of the class 'class 3'; every class needs one"):
+        plan_few_shot(paths, VARIANTS, [1])
+
+
+def test_methods_that_cannot_run_are_refused(paths, monkeypatch):
+    with pytest.raises(InputError, match="none of these methods learns from labelled samples"):
+        plan_few_shot(paths, [Variant("tda")], [1])
+    with pytest.raises(InputError, match="the method 'zero' needs several views"):
+        plan_few_shot(paths, [Variant("zero"), Variant("tip-adapter")], [1])
+    monkeypatch.setattr(list_methods()["tip-adapter"], "needs", frozenset({"labels", "text"}))
+    with pytest.raises(InputError, match="the method 'tip-adapter' needs the text tower of a model"):
+        plan_few_shot(paths, [Variant("tip-adapter")], [1])
+
+
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1]), st.floats(0, 1)), min_size=1, max_size=20))
+def test_means_are_over_streams_and_deviations_over_seeds(rows):
+    known = {(stream, seed): acc1 for stream, seed, acc1 in rows}
+    scores = [Score(stream, "tip-adapter", 2, seed, 9, 9, a, 0.0, 1.0, 1.0) for (stream, seed), a in known.items()]
+    (curve,) = curves(scores)
+    assert curve == Curve("tip-adapter", tuple(scores))
+    assert curve.shots == (2,)
+    by_seed = {seed: [a for (_, each), a in known.items() if each == seed] for _, seed in known}
+    means = [sum(each) / len(each) for each in by_seed.values()]
+    mean, sd = curve.accuracy(2, ["a", "b"])
+    assert mean == pytest.approx(sum(means) / len(means))
+    assert sd == (pytest.approx(abs(means[0] - means[1]) / np.sqrt(2)) if len(means) == 2 else None)
