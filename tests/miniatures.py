@@ -6,10 +6,12 @@ A miniature holds a few images of a few classes. A whole dataset has all of its 
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from acclimate.bench.datasets import Dataset
+from acclimate.bench.datasets import DATASETS, Dataset, read_dataset
+from acclimate.bench.training import training_folder
+from acclimate.views.generated import GeneratedFolder
 from drawn_images import COLOURS, draw
 
 POOL = 24  # images that are really drawn
@@ -45,6 +47,28 @@ def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Pat
     else:
         named = zip(dataset.wnids, dataset.class_names, strict=True)
         (folder / "classnames.txt").write_text("".join(f"{wnid} {name}\n" for wnid, name in named))
+    return folder
+
+
+def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
+    """Lay out ImageNet's training images and return their folder."""
+    pool, folder = _pool(root), training_folder(root)
+    for label, count in counts.items():
+        wnid = DATASETS["imagenet"].wnids[label]
+        (folder / wnid).mkdir(parents=True)
+        for i in range(count):
+            os.link(pool[(label + 3 * i) % POOL], folder / wnid / f"{wnid}_{i}.JPEG")
+    return folder
+
+
+def draw_generated_images(root: Path, folder: Path, datasets: Iterable[Dataset], count: int = 31) -> Path:
+    """Lay out images that a generator could have made of every test image, and return their folder."""
+    pool, generated = _pool(root), GeneratedFolder(folder)
+    for dataset in datasets:
+        for path in read_dataset(dataset, root).paths:
+            generated.folder_of(str(path)).mkdir(parents=True)
+            for i in range(count):
+                os.link(pool[(len(path.name) + i) % POOL], generated.folder_of(str(path)) / f"{i}.jpg")
     return folder
 
 

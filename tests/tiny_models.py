@@ -12,13 +12,23 @@ MEANS = {"clip": [0.48145466, 0.4578275, 0.40821073], "siglip": [0.5, 0.5, 0.5]}
 STDS = {"clip": [0.26862954, 0.26130258, 0.27577711], "siglip": [0.5, 0.5, 0.5]}
 
 
-def save_tiny_model(kind: str, folder: Path, size: int = 32, width: int = 32, layers: int = 2, patch: int = 8) -> Path:
+def save_tiny_model(
+    kind: str,
+    folder: Path,
+    size: int = 32,
+    width: int = 32,
+    layers: int = 2,
+    patch: int = 8,
+    text_width: int = 32,
+    text_layers: int = 2,
+) -> Path:
     """Save a random model, tiny unless told otherwise; `kind` is "clip" or "siglip"."""
     import torch
     import transformers
 
     torch.manual_seed(0)
-    tower = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    tower = {"hidden_size": text_width, "intermediate_size": 2 * text_width, "num_hidden_layers": text_layers}
+    tower["num_attention_heads"] = 4
     text = {"vocab_size": 300, "max_position_embeddings": 16, "bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     vision = {"image_size": size, "patch_size": patch}
     vision |= {

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
-from acclimate.bench.comparison import backbone, paper_dataset, reasons
 from acclimate.bench.prequential import Variant, compare
+from acclimate.bench.reasons import backbone, paper_dataset, reasons
 from acclimate.bench.results import OF_FILE, summarise
 
 
@@ -47,10 +47,10 @@ def test_the_papers_protocol_leaves_no_reason(dtd):
         ({"model": "onnx:clip/"}, "the model is not the paper's"),
         ({"n": 1880}, "the number of images or classes"),
         ({"classes": 46}, "the number of images or classes"),
-        ({"prompts": "openai-80"}, "the prompts are not the paper's: openai-80."),
-        ({"method": "zero-shot"}, "the paper's CLIP row uses an ensemble of 80 prompts"),
+        ({"prompts": "openai-80"}, "prompts: openai-80; in the paper: dataset."),
+        ({"method": "zero-shot"}, "prompts: dataset; in the paper: openai-80."),
         ({"settings": "paper", "config": Variant("tda").config}, "the same settings (alpha, beta) for all datasets"),
-        ({"views": 64}, "64 view(s) per image; the paper uses 1."),
+        ({"views": 64}, "views: 64 augmix; in the paper: 1."),
         ({"dataset": "mine"}, "the datasets and prompts are not the paper's"),
         ({"prompts": OF_FILE}, "the datasets and prompts are not the paper's"),
     ],

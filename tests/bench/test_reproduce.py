@@ -9,13 +9,14 @@ from acclimate.bench.datasets import DATASETS, SUITES
 from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.prequential import Variant
-from acclimate.bench.recipes import RECIPES
+from acclimate.bench.reasons import reasons
+from acclimate.bench.recipes import RECIPES, protocol_of, usual_protocol
 from acclimate.bench.report import write_report
+from acclimate.bench.reproduction import run_on_streams
 from acclimate.bench.results import OF_FILE, read_results
-from acclimate.bench.suite import run_on_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.methods import TDA
+from acclimate.methods import TDA, find_method
 from acclimate.stream import write_stream
 
 ABLATIONS = [name for name, recipe in RECIPES.items() if recipe.kind == "settings"]
@@ -53,9 +54,34 @@ def test_the_recipes_are_the_papers():
         "early",
     ]
     for recipe in RECIPES.values():
-        for dataset in recipe.datasets:
-            assert all(variant.config for variant in recipe.variants(dataset))  # every setting is one that TDA has
         assert recipe.figure in FIGURES
+
+
+@pytest.mark.parametrize("name", ["ood", "cross-domain", "efficiency"])
+def test_every_row_of_the_paper_has_a_protocol(name):
+    recipe = RECIPES[name]
+    reported = [recipe.reported] if name == "efficiency" else recipe.reported.values()
+    assert all(list(figures) == list(recipe.rows) for figures in reported)
+    for protocol in recipe.rows.values():
+        method = find_method(protocol.method)
+        for key in recipe.datasets:
+            assert all(
+                variant.config.keys() == method.default_settings().keys()
+                for variant in protocol.variants(DATASETS[key])
+            )
+            assert (protocol.views_of(DATASETS[key]) > 1) >= ("views" in method.needs)
+        assert bool(protocol.shots) == (method.kind == "few-shot")
+        assert protocol_of(protocol.method, DATASETS[recipe.datasets[0]]).prompts == protocol.prompts
+
+
+def test_methods_without_a_row_are_measured_as_tda_with_what_they_need():
+    tda, mta = usual_protocol("tda"), usual_protocol("mta")
+    assert (tda.prompts, tda.views, tda.views_kind, tda.trained) == ("dataset", "paper", "augmix", "")
+    assert (mta.prompts, mta.views, mta.views_kind) == ("dataset", 64, "crop")
+    assert usual_protocol("tip-adapter-f").trained == (
+        "ImageNet's training images, 16 per class (settings searched on its validation images)"
+    )
+    assert usual_protocol("of another version").views == "paper"
 
 
 def test_the_figures_are_the_papers(shared):
@@ -263,7 +289,7 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
     results += [as_dataset(default, key, settings="authors-per-dataset") for key in suite.datasets[:2]]
     results += [as_dataset(default, key, method="mine", settings="paper") for key in suite.datasets]
     (group,) = group_results(results)
-    (table,) = recipe_tables(suite, group)
+    table, gains = recipe_tables(suite, group)
     labels = [label for label, _ in table.rows]
     assert labels == [
         *("zero-shot", "CoOp", "CoCoOp", "Tip-Adapter", "TPT", "DiffTPT", "tda", "tda, authors-per-dataset", "mine")
@@ -275,7 +301,10 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
     assert rows["tda"][0].why == ()  # ImageNet has the same settings in both
     assert rows["tda"][2].why[0].startswith("the same settings (alpha, beta) for all datasets")
     assert rows["zero-shot"][0].measured == pytest.approx(100 * default.baseline["acc1"])
-    assert rows["zero-shot"][0].why[0].startswith("the paper's CLIP row")
+    assert rows["zero-shot"][0].why == ("prompts: dataset; in the paper: openai-80.",)
+    assert [label for label, _ in gains.rows] == ["tda", "tda, authors-per-dataset", "mine"]
+    assert gains.rows[0][1][0].measured == pytest.approx(100 * default.gain)
+    assert "tda: prompts dataset; views per image 1 or 64 augmix." in table.notes
     assert rows["tda, authors-per-dataset"][5].measured is None  # not all five were run
     assert rows["CoOp"][0].measured is None
     assert {cell.reported for cell in rows["mine"]} == {None}
@@ -284,7 +313,7 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
 def test_the_printed_average_of_the_cross_domain_table(default):
     suite = RECIPES["cross-domain"]
     (group,) = group_results([as_dataset(default, key) for key in suite.datasets])
-    (table,) = recipe_tables(suite, group)
+    table, _ = recipe_tables(suite, group)
     assert dict(table.rows)["tda"][-1].reported == 67.53
 
 
@@ -304,7 +333,7 @@ def test_the_printed_average_of_the_cross_domain_table(default):
 def test_printed_averages_that_the_cells_do_not_give(default, suite, averages):
     recipe = RECIPES[suite]
     (group,) = group_results([as_dataset(default, key) for key in recipe.datasets])
-    (table,) = recipe_tables(recipe, group)
+    table, _ = recipe_tables(recipe, group)
     rows = dict(table.rows)
     assert [(cell.reported, cell.why) for cell in rows["DiffTPT"][len(recipe.datasets) :]] == averages
     for name in ("CoOp", "CoCoOp", "TPT"):  # their averages are rounded, no more
@@ -314,7 +343,7 @@ def test_printed_averages_that_the_cells_do_not_give(default, suite, averages):
 def test_a_part_of_a_dataset_is_a_column_of_its_own(default):
     recipe = RECIPES["ood"]
     results = [as_dataset(default, key) for key in ("imagenet", "imagenet-a", "imagenet-a-authors", "dtd")]
-    (table,) = recipe_tables(recipe, group_results(results)[0])
+    table, _ = recipe_tables(recipe, group_results(results)[0])
     assert table.columns[:4] == ("ImageNet", "ImageNet-A", "ImageNet-A (6,862)", "ImageNet-V2")
     tda, zero_shot = dict(table.rows)["tda"], dict(table.rows)["zero-shot"]
     assert [cell.reported for cell in tda[1:3]] == [60.11, 60.11]
@@ -332,18 +361,79 @@ def test_other_views_stand_apart(default):
     assert "Views: 1." in single.context
 
 
-def test_minutes_are_those_of_encoding_and_adapting(default):
-    cost = {**default.cost, "encode_s": 600.0, "wall_s": 60.0, "baseline_s": 30.0}
-    (group,) = group_results([as_dataset(default, "imagenet", cost=cost, model="open_clip:RN50/openai")])
-    (table,) = recipe_tables(RECIPES["efficiency"], group)
-    rows = dict(table.rows)
-    assert (rows["tda"][0].measured, rows["tda"][0].reported) == (11.0, 16)
-    assert rows["zero-shot"][0].measured == 10.5
-    assert rows["tda"][2].reported == pytest.approx(61.35 - 59.81)
-    assert rows["TPT"][0].measured is None
-    assert "one RTX 6000" in rows["tda"][0].why[-1]
-    (group,) = group_results([as_dataset(default, "imagenet")])
-    assert recipe_tables(RECIPES["efficiency"], group) == []  # nobody knows how long the encoding took
+def as_row(result, suite, name, key, **changes):
+    """A result as if it were of a row of the paper, by its protocol."""
+    row, dataset = RECIPES[suite].rows[name], DATASETS[key]
+    settings = find_method(row.method).default_settings() | dict(row.config)
+    own = {"method": row.method, "prompts": row.prompts, "views": row.views_of(dataset), "settings": "paper"}
+    kind = row.views_kind if row.views_of(dataset) > 1 else ""
+    return as_dataset(result, key, **own, views_kind=kind, trained=row.trained, config=settings, **changes)
+
+
+@pytest.mark.parametrize("suite", ["ood", "cross-domain"])
+def test_rows_that_follow_their_protocols_stand_in_one_table_without_reasons(default, suite):
+    recipe = RECIPES[suite]
+    results = [as_row(default, suite, name, key) for name in recipe.rows for key in recipe.datasets]
+    (group,) = group_results(results)
+    assert group.context == "Model: open_clip:ViT-B-16/openai. Order: stored."
+    table, gains = recipe_tables(recipe, group)
+    assert [label for label, _ in table.rows] == [row.method for row in recipe.rows.values()]
+    assert [label for label, _ in gains.rows] == [row.method for row in recipe.rows.values()][1:]
+    assert all(cell.measured is not None for _, cells in table.rows for cell in cells)
+    found = {reason for _, cells in table.rows for cell in cells for reason in cell.why}
+    known = ("the same settings (alpha, beta)", "the authors' loader", "printed in the paper")
+    assert all(reason.startswith(known) for reason in found)
+    assert len(table.notes) == len(table.rows)
+
+
+def test_a_row_that_deviates_from_its_protocol_stands_apart_with_a_reason(default):
+    suite = RECIPES["ood"]
+    results = [as_row(default, "ood", "TPT", "imagenet-a"), as_row(default, "ood", "CLIP", "imagenet-a")]
+    results.append(replace(results[0], views_kind="augmix"))
+    results.append(as_dataset(default, "imagenet-a", method="mta", views_kind="augmix"))
+    main, other = group_results(results)
+    assert other.context == "Model: open_clip:ViT-B-16/openai. Views: 64 augmix. Order: stored."
+    assert [result.method for result in main.results] == ["tpt", "zero-shot"]
+    table, _ = recipe_tables(suite, other)
+    assert dict(table.rows)["tpt"][1].why == ("views: 64 augmix; in the paper: 64 crop.",)
+    assert reasons(results[-1], "ViT-B/16") == ("views: 64 augmix; in the paper: 64 crop.",)
+
+
+def test_given_settings_are_in_the_name_of_a_row_and_a_reason(default):
+    coop = as_row(default, "ood", "CoOp", "imagenet-a")
+    coop = replace(coop, settings="given", config={**coop.config, "epochs": 1})
+    (group,) = group_results([coop])
+    cells = dict(recipe_tables(RECIPES["ood"], group)[0].rows)["coop, epochs 1"]
+    assert cells[1].why == ("the settings are not the paper's: epochs 1.",)
+
+
+def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(default):
+    recipe = RECIPES["efficiency"]
+    results = []
+    for size, faster in ((1, 1), (64, 2)):
+        for name, ms in (("CLIP", 12.0), ("TPT", 600.0), ("TDA", 18.0)):
+            cost = {**default.cost, "ms_per_image": ms / faster, "peak_memory_mb": 100.0}
+            own = {"model": "open_clip:RN50/openai", "cost": cost, "batch_size": size, "end_to_end": True, "n": 50_000}
+            results.append(as_row(default, "ood", name, "imagenet", **{**own, "n": 1000}))
+    (group,) = group_results(results)
+    assert group.results == ()
+    single, batched = recipe_tables(recipe, group)
+    assert single.title.endswith("batch size 1, as in the paper")
+    assert batched.title.endswith("batches of 64, counting views")
+    rows = dict(single.rows)
+    assert list(rows) == ["zero-shot", "tpt", "DiffTPT", "tda"]
+    assert [cell.measured for cell in rows["tda"]] == pytest.approx(
+        [15.0, 1.5, 100 * default.metrics["acc1"], 0, 18, 100]
+    )
+    assert [cell.reported for cell in rows["tpt"]] == pytest.approx([770, 770 / 12, 60.74, 0.93, None, None])
+    assert [cell.reported for cell in rows["DiffTPT"]][:2] == [2085, 2085 / 12]
+    assert {cell.measured for cell in rows["DiffTPT"]} == {None}
+    assert rows["tpt"][0].why == (
+        "the number of images or classes is not the paper's.",
+        "the paper's machine has one RTX 6000.",
+    )
+    assert dict(batched.rows)["tda"][0].measured == pytest.approx(7.5)
+    assert dict(batched.rows)["tda"][0].why[-1] == "the paper's times are for batch size 1."
 
 
 def test_one_dataset_needs_no_average(swept):
@@ -393,6 +483,7 @@ def test_the_overview_leaves_out_nothing_and_repeats_nothing(swept, default):
     (group,) = group_results([as_dataset(default, "dtd")])
     assert [table.title for table in every_table(group)] == [
         f"{RECIPES['cross-domain'].title}: top-1 accuracy, %",
+        f"{RECIPES['cross-domain'].title}: gain over zero-shot with the same prompts and views, points",
         "Expected calibration error (ECE), %",
     ]
 

@@ -249,31 +249,37 @@ def test_renditions_know_their_domains(encoder, tmp_path):
 
 def test_kinds_of_views_are_kept_apart(encoder, listing, tmp_path):
     setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=4)
-    augmix, crop = stored_stream(setup, listing, encoder), stored_stream(setup, listing, encoder, kind="crop")
+    crops = replace(setup, views_kind="crop")
+    augmix, crop = stored_stream(setup, listing, encoder), stored_stream(crops, listing, encoder)
     assert (augmix.views_kind, crop.views_kind, crop.views) == ("augmix", "crop", 4)
     np.testing.assert_array_equal(augmix.features[:, 0], crop.features[:, 0])
     assert not np.allclose(augmix.features[:, 1:], crop.features[:, 1:], atol=1e-2)
-    again = stored_stream(replace(setup, views=1, views_kind="crop"), listing, encoder, views=4)
+    again = stored_stream(crops, listing, encoder)
     np.testing.assert_array_equal(again.features, crop.features)
     assert len(list((tmp_path / "store").iterdir())) == 2
-    one = stored_stream(setup, listing, encoder, views=1, kind="crop")
+    one = stored_stream(replace(crops, views=1), listing, encoder)
     assert (one.views, one.views_kind) == (1, "")
 
 
 def test_diffusion_views_need_every_generated_image(encoder, listing, tmp_path):
-    setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=5, generated=str(tmp_path / "made"))
+    setup = Setup(
+        *(tmp_path, "tiny", tmp_path / "store", "single"),
+        views=5,
+        views_kind="diffusion",
+        generated=str(tmp_path / "made"),
+    )
     folder = GeneratedFolder(tmp_path / "made")
     for path in listing.paths[:-1]:
         folder.store(str(path), [draw("red", 1), draw("blue", 2)])
     name = re.escape(str(folder.folder_of(str(listing.paths[-1]))))
     with pytest.raises(RunError, match=rf"cannot be read: {name} has 0 generated images, 2 are needed; make them"):
-        stored_stream(setup, listing, encoder, kind="diffusion")
+        stored_stream(setup, listing, encoder)
     folder.store(str(listing.paths[-1]), [draw("red", 1), draw("blue", 2)])
-    stream = stored_stream(setup, listing, encoder, kind="diffusion")
+    stream = stored_stream(setup, listing, encoder)
     assert (stream.features.shape[:2], stream.views_kind) == ((20, 5), "diffusion")
     np.testing.assert_array_equal(stream.features[:, 3:], np.stack([stream.features[0, 3:]] * 20))
     with pytest.raises(InputError, match="diffusion views need generated images"):
-        stored_stream(replace(setup, generated=None), listing, encoder, kind="diffusion")
+        stored_stream(replace(setup, generated=None), listing, encoder)
 
 
 def test_images_are_read_as_they_are_stored(encoder, listing, tmp_path):

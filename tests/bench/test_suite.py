@@ -9,10 +9,10 @@ import pytest
 
 from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
 from acclimate.bench.prequential import Variant
-from acclimate.bench.recipes import variant_for
+from acclimate.bench.recipes import Protocol, variant_for
 from acclimate.bench.results import read_results
 from acclimate.bench.store import Setup, stored_stream
-from acclimate.bench.suite import result_name, run_suite
+from acclimate.bench.suite import job_for, result_name, run_suite
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, RunError
 from acclimate.methods import TDA
@@ -165,15 +165,21 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
 
 
 def test_names_of_results_tell_setups_apart():
-    a, dtd, tda = DATASETS["imagenet-a"], DATASETS["dtd"], variant_for("tda", DATASETS["dtd"], "paper")
+    a, dtd = DATASETS["imagenet-a"], DATASETS["dtd"]
     known = {"root": "data", "model": "open_clip:ViT-B-16/openai", "store": "store"}
-    name = result_name(Setup(**known), a, tda)
-    assert name == "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views_seed-1.json"
-    setups = [Setup(**known, **each) for each in ({"prompts": "single"}, {"views": 8}, {"orders": ("rows",)})]
-    setups.append(Setup(**{**known, "model": "m"}))
-    names = {result_name(setup, dataset, tda) for dataset in (a, dtd) for setup in setups}
-    names |= {result_name(Setup(**known), dtd, variant_for("tda", dtd, "authors-per-dataset")), name}
-    assert len(names) == 10
+
+    def name(dataset, settings="paper", kind="augmix", **options):
+        setup = Setup(**{**known, **options})
+        protocol = Protocol("tda", setup.prompts, setup.views, kind)
+        return result_name(job_for(setup, dataset, protocol, variant_for("tda", dataset, settings)), dataset)
+
+    usual = "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views_seed-1.json"
+    assert name(a) == name(a, kind="augmix") == usual
+    assert name(a, kind="crop") == usual.replace("64-views", "64-crop-views")
+    assert name(dtd, kind="crop") == name(dtd)  # one view has no kind
+    options = ({"prompts": "single"}, {"views": 8}, {"orders": ("rows",)}, {"model": "m"}, {"kind": "crop", "views": 8})
+    names = {name(dataset, **each) for dataset in (a, dtd) for each in options}
+    assert len(names | {name(dtd, "authors-per-dataset"), usual}) == 12
 
 
 def test_settings_per_dataset_belong_to_a_method():

@@ -7,12 +7,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from acclimate.bench.datasets import DATASETS
+from acclimate.bench.store import Setup, head_for
 from acclimate.cli import app
 from acclimate.cli.options import COMPARED
+from acclimate.encoders import load_encoder
+from acclimate.methods import create, save_state
 from miniatures import draw_dataset, few
 
 
@@ -57,10 +61,84 @@ def test_from_images_to_the_papers_table(bench, here):
     result = CliRunner().invoke(app, ["tables", "results", "--format", "markdown"])
     assert result.exit_code == 0, result.output
     measured = json.loads(next((here / "results").glob("*_tda_*")).read_text())["metrics"]["acc1"]
-    row, calibration = [line for line in result.stdout.splitlines() if line.startswith("| tda |")]
+    row, gain, calibration = [line for line in result.stdout.splitlines() if line.startswith("| tda |")]
     assert f"| {100 * measured:.2f} / 60.11" in row
+    assert gain.count("|") == row.count("|")
     assert calibration.count("|") == 3  # the calibration error, which the paper does not report
     assert "the number of images or classes is not the paper's" in result.stdout
+
+
+@pytest.fixture
+def fit(here, tiny_clip, monkeypatch):
+    """Fit a few-shot method to random features of EuroSAT's classes, and write it to fitted.safetensors."""
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
+    encoder = load_encoder(f"local:{tiny_clip}", "cpu")
+
+    def fit(method, **settings):
+        head = head_for(Setup(here, "tiny", here, "single"), DATASETS["eurosat"], encoder)
+        text = encoder if method == "coop" else None
+        adapter = create(method, head, text=text, **settings)
+        adapter.fit(np.random.default_rng(0).normal(size=(20, head.dim)), np.arange(20) % 10)
+        notes = {"model": "tiny", "fingerprint": encoder.fingerprint, "shots": 2, "seed": 1, "source": "noise"}
+        save_state(adapter, here / "fitted.safetensors", {"fitted": notes})
+        return adapter
+
+    return fit
+
+
+def test_a_fitted_file_runs_beside_zero_shot(bench, fit, here, tiny_clip):
+    for key in ("dtd", "eurosat"):
+        draw_dataset(here / "data", DATASETS[key], few())
+    adapter = fit("tip-adapter", alpha=3.0)
+    command = ("--model", f"local:{tiny_clip}", "--fitted", "fitted.safetensors", "--dataset", "eurosat")
+    bench(*command)
+    results = {path.name: json.loads(path.read_text()) for path in (here / "results").iterdir()}
+    assert {each["method"] for each in results.values()} == {"zero-shot", "tip-adapter"}
+    (name,) = (name for name in results if "tip-adapter" in name)
+    assert "_tip-adapter_fitted-as-fitted_single-prompts_1-view_" in name
+    assert results[name]["config"] == adapter.settings
+    assert results[name]["trained"] == "2 shots per class of noise, drawn with seed 1, encoded with tiny"
+    assert results[name]["learnt"]["shots"]["label_accuracy"] is None
+    before = {path.name for path in here.rglob("*")}
+    assert (
+        "was fitted to 10 classes and cannot answer for others"
+        in bench(*command, "--dataset", "dtd", exit_code=2).stderr
+    )
+    assert "was not fitted for these features" in bench(*command, "--prompts", "openai-7", exit_code=2).stderr
+    assert {path.name for path in here.rglob("*")} - before <= {path.name for path in (here / "texts").iterdir()}
+    assert "needs to be fitted" in bench("--dataset", "eurosat", "--method", "tip-adapter", exit_code=2).stderr
+
+
+def test_learned_prompts_answer_for_any_dataset(bench, fit, here, tiny_clip):
+    draw_dataset(here / "data", DATASETS["dtd"], few())
+    fit("coop", epochs=1, context_tokens=2)
+    model = ("--model", f"local:{tiny_clip}", "--dataset", "dtd")
+    bench(*model, "--fitted", "fitted.safetensors", "--method", "zero-shot")
+    bench(
+        *model,
+        "--prompts",
+        "learned:fitted.safetensors",
+        "--method",
+        "zero-shot",
+        "--method",
+        "tda",
+        "--out",
+        "learned",
+    )
+    results = [json.loads(path.read_text()) for path in (here / "results").iterdir()]
+    learned = [json.loads(path.read_text()) for path in (here / "learned").iterdir()]
+    (coop,) = (each for each in results if each["method"] == "coop")
+    (zero_shot,) = (each for each in learned if each["method"] == "zero-shot")
+    assert zero_shot["prompts"] == "learned:fitted.safetensors"
+    assert zero_shot["brier"] == pytest.approx(coop["brier"], abs=1e-5)
+    assert "no state file at nowhere" in bench(*model, "--prompts", "learned:nowhere", exit_code=2).stderr
+
+
+def test_methods_that_tune_prompts_need_a_text_tower(bench, here):
+    draw_dataset(here / "data", DATASETS["dtd"], few())
+    said = bench("--dataset", "dtd", "--method", "tpt", "--views", "64", exit_code=2).stderr
+    assert "the method 'tpt' needs a text tower that takes embeddings" in said
+    assert not (here / "features").exists()
 
 
 def test_views_settings_and_orders(bench, here):

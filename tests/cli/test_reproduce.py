@@ -73,6 +73,7 @@ def test_tables_of_a_plain_run(invoke, streams):
         (["caches", "--streams", "x.safetensors"], "no feature file at x.safetensors"),
         (["ood", "--streams", "streams/a.safetensors"], "ood compares the paper's datasets and cannot run on"),
         (["ood", "--data", "data", "--model", "onnx:x"], "data contains none of imagenet, imagenet-adversarial"),
+        (["caches", "--streams", "streams/a.safetensors", "--shots", "4"], "--set, --shots and --generated are for"),
     ],
 )
 def test_what_cannot_be_done_is_said(invoke, streams, arguments, message):
@@ -119,18 +120,72 @@ def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
     for key in ("imagenet", "imagenet-a", "eurosat"):
         draw_dataset(here / "data", DATASETS[key], few(3, 2))
     recipes = ("ood", "efficiency", "cross-domain", "caches", "mask-threshold")
-    output = invoke("reproduce", *recipes, "--data", "data", "--model", f"onnx:{tiny_onnx}", "--out", "out")
+    options = ("--data", "data", "--model", f"onnx:{tiny_onnx}", "--limit", 3, "--out", "out")
+    output = invoke("reproduce", *recipes, *options)
     page = (here / "out" / "README.md").read_text()
-    assert "| method | minutes | accuracy, % | gain |" in page
-    assert page.count("Hardware: ") == 1
+    assert "| method | minutes for 50,000 images | times zero-shot | accuracy, % | gain | ms per image | MB |" in page
+    assert page.count("Hardware: ") == 2  # batch size 1 and batches
     assert "Natural distribution shifts" in output.stdout
     assert "skipped, not in data: imagenet-v2, imagenet-r, imagenet-sketch, aircraft," in output.stderr
+    training = "needs ImageNet's training images in data/imagenet/images/train."
+    tower = "needs a text tower that takes embeddings: a CLIP model of hf:, local: or open_clip:."
+    for row, needs in (("CoOp", training), ("Tip-Adapter", training), ("TPT", tower)):
+        assert f"ood: {row} is not measured; it {needs}" in output.stderr
+        assert f"- {row} was not measured: it {needs}" in page
+    assert "cross-domain: DiffTPT is not measured; it needs generated images: --generated." in output.stderr
+    assert "cross-domain: Tip-Adapter" not in output.stderr  # it has no row there
+    assert "| CoOp | \N{EN DASH} / 71.51 |" in page
     results = {path.stem: json.loads(path.read_text()) for path in (here / "out" / "runs").iterdir()}
-    assert set(results) == {"imagenet", "imagenet-a", "eurosat"}
-    assert {result["views"] for result in results["imagenet-a"]} == {64}
-    assert {result["settings"] for result in results["imagenet-a"]} == {"paper", "authors-per-dataset"}
+    assert set(results) == {"imagenet", "imagenet-a", "eurosat", "imagenet-times"}
+    rows = {(each["method"], each["prompts"], each["views"], each["views_kind"]) for each in results["imagenet-a"]}
+    assert rows == {("zero-shot", "openai-80", 1, ""), ("tda", "dataset", 64, "augmix")}
+    assert {each["settings"] for each in results["imagenet-a"]} == {"paper", "authors-per-dataset"}
     assert all(result["cost"]["encode_s"] > 0 for result in results["imagenet"])
+    times = {(each["method"], each["batch_size"]): each for each in results["imagenet-times"]}
+    assert set(times) == {(method, size) for method in ("zero-shot", "tda") for size in (1, 64)}
+    assert all(each["end_to_end"] and each["n"] == 3 and each["cost"]["wall_s"] > 0 for each in times.values())
     assert {path.name for path in (here / "out").glob("*.png")} == {f"{name}.png" for name in recipes}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "tad"], "unknown method 'tad'; did you mean 'tda'"),
+        (["--generated", "nowhere"], "no folder of generated images at nowhere; make one with `acclimate generate`"),
+        (["--method", "difftpt"], "difftpt in cross-domain needs generated images: --generated."),
+        (["--method", "coop"], "coop in cross-domain needs ImageNet's training images in data/imagenet/images/train."),
+        (["--method", "tip-adapter"], "tip-adapter in cross-domain needs the classes that it was fitted to"),
+        (["--method", "tpt"], "tpt in cross-domain needs a text tower that takes embeddings"),
+        (["--set", "halves.rounds=1"], "'halves' is not among the methods of this run"),
+        (["--method", "tda", "--set", "alpha=1"], "alpha"),
+    ],
+)
+def test_rows_that_cannot_be_run_are_refused_before_anything_is_encoded(invoke, tiny_onnx, here, options, message):
+    draw_dataset(here / "data", DATASETS["eurosat"], few(3, 2))
+    command = ("reproduce", "cross-domain", "--data", "data", "--model", f"onnx:{tiny_onnx}")
+    assert message in invoke(*command, *options, exit_code=2).stderr
+    assert {path.name for path in here.iterdir()} == {"data"}
+
+
+def test_methods_of_ours_stand_beside_the_papers_rows(invoke, tiny_onnx, here, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
+    draw_dataset(here / "data", DATASETS["eurosat"], few(3, 2))
+    options = ("--method", "halves", "--method", "mta", "--set", "halves.rounds=0")
+    invoke("reproduce", "cross-domain", "--data", "data", "--model", f"onnx:{tiny_onnx}", *options, "--out", "out")
+    rows = json.loads((here / "out" / "runs" / "eurosat.json").read_text())
+    assert {
+        (each["method"], each["prompts"], each["views"], each["views_kind"], each["settings"]) for each in rows
+    } == {
+        ("zero-shot", "openai-80", 1, "", "paper"),
+        ("halves", "dataset", 1, "", "given"),
+        ("mta", "dataset", 64, "crop", "paper"),
+    }
+    page = (here / "out" / "README.md").read_text()
+    assert "--method halves --method mta --set halves.rounds=0 --out out\n" in page
+    assert (
+        "- halves, rounds 0: prompts dataset; views per image 1.\n- mta: prompts dataset; views per image 64 crop."
+        in page
+    )
 
 
 def test_an_order_that_a_dataset_cannot_be_taken_in_shows_before_anything_is_encoded(invoke, tiny_onnx, here):

@@ -1,20 +1,19 @@
 """From results and recipes to tables: what was measured next to what the paper reports, and why the two may differ."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 
 import numpy as np
 
-from acclimate.bench.datasets import DATASETS, Dataset
+from acclimate.bench.datasets import DATASETS
 from acclimate.bench.prequential import Variant
+from acclimate.bench.reasons import backbone, changed_settings, deviations, paper_dataset, reasons, views_text
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe
-from acclimate.bench.results import OF_FILE, Result
+from acclimate.bench.results import Result
 
-BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models, as names have them
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
-OUR_NAMES = {"CLIP": "zero-shot"}  # the paper's name of a method -> ours, where they differ by more than case
 ROUNDING = 0.0051  # how far a printed average may be from the mean of the printed cells
 
 
@@ -37,14 +36,19 @@ class Table:
     corner: str  # heading of the row names
     columns: tuple[str, ...]  # headings
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
+    notes: tuple[str, ...] = ()  # how the rows were measured
 
 
 @dataclass(frozen=True)
 class Group:
-    """Results that can be compared in one table; those of zero-shot only where no other method was run."""
+    """Results that can be compared in one table.
 
-    context: str  # the model, prompts, views and orders that they have in common
+    Those of zero-shot are among them if they follow the protocol of the paper's CLIP row, or if they stand alone.
+    """
+
+    context: str  # the model and orders that they have in common, and what is not as in the protocol of their rows
     results: tuple[Result, ...]
+    timed: tuple[Result, ...] = ()  # those with times from the image file to the answer
 
     @property
     def datasets(self) -> list[str]:
@@ -62,11 +66,15 @@ def group_results(results: Iterable[Result]) -> list[Group]:
     """Sort results into groups; results without labels are left out."""
     scored = [(_context(result), result) for result in results if result.metrics["acc1"] is not None]
     adapted = {(context, result.dataset) for context, result in scored if result.method != "zero-shot"}
-    members: dict[str, list[Result]] = {}
+    groups: dict[str, Group] = {}
     for context, result in scored:
-        if result.method != "zero-shot" or (context, result.dataset) not in adapted:
-            members.setdefault(context, []).append(result)
-    return [Group(context, tuple(each)) for context, each in members.items()]
+        group = groups.setdefault(context, Group(context, ()))
+        beside = result.method == "zero-shot" and (context, result.dataset) in adapted
+        if result.end_to_end:
+            groups[context] = replace(group, timed=(*group.timed, result))
+        elif not beside or (paper_dataset(result) and not deviations(result)):
+            groups[context] = replace(group, results=(*group.results, result))
+    return list(groups.values())
 
 
 def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
@@ -82,18 +90,18 @@ def every_table(group: Group) -> list[Table]:
         if made := recipe_tables(recipe, group):
             tables += made
             shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
+    zero_shot = _zero_shots(group.results)
     others: dict[str, dict[str, Result]] = {"zero-shot": {}}
-    every: dict[str, dict[str, Result]] = {"zero-shot": {}}
+    every: dict[str, dict[str, Result]] = {"zero-shot": zero_shot}
     for result in group.results:
         custom = result.settings == "custom"
         if custom and result.config in shown:
             continue
-        defaults = Variant(result.method).config if custom else result.config
-        settings = (f"{key} {value}" for key, value in result.config.items() if value != defaults[key])
-        name = ", ".join([result.title, *settings])
-        for rows in (every, others) if custom or paper_dataset(result) is None else (every,):
-            rows["zero-shot"][result.dataset] = _zero_shot(result)
-            rows.setdefault(name, {})[result.dataset] = result
+        name = ", ".join([result.title, *(changed_settings(result) if custom else ())])
+        every.setdefault(name, {})[result.dataset] = result
+        if custom or paper_dataset(result) is None:
+            others.setdefault(name, {})[result.dataset] = result
+            others["zero-shot"][result.dataset] = zero_shot[result.dataset]
     titles = {"accuracy": "Other streams and settings: top-1 accuracy, %", "ECE": "Expected calibration error (ECE), %"}
     for rows, (score, title) in zip((others, every), titles.items(), strict=True):
         if columns := {name: (name,) for name in rows["zero-shot"]}:
@@ -101,73 +109,43 @@ def every_table(group: Group) -> list[Table]:
     return tables
 
 
-def backbone(model: str) -> str | None:
-    """Which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to; None for others."""
-    name = model.lower()
-    matching = (paper for paper, pattern in BACKBONES.items() if re.search(pattern, name))
-    return next(matching, None) if "openai" in name else None
-
-
-def paper_dataset(result: Result) -> Dataset | None:
-    """The paper's dataset that a result was measured on; None for others and for feature files of any name."""
-    return None if result.prompts == OF_FILE else DATASETS.get(result.dataset)
-
-
-def reasons(result: Result, model: str) -> tuple[str, ...]:
-    """Why a result may differ from the paper's figure for a model ("RN50"), apart from precision and order."""
-    why = []
-    if backbone(result.model) != model:
-        why.append(f"the model is not the paper's (OpenAI's CLIP {model}).")
-    dataset = paper_dataset(result)
-    if dataset is None:
-        return (*why, "the datasets and prompts are not the paper's.")
-    if result.n not in dataset.counts or result.classes != dataset.classes:
-        why.append("the number of images or classes is not the paper's.")
-    if result.prompts != "dataset":
-        why.append(f"the prompts are not the paper's: {result.prompts}.")
-    elif result.method == "zero-shot":
-        why.append("the paper's CLIP row uses an ensemble of 80 prompts; here zero-shot uses the same prompts as TDA.")
-    authors = dataset.authors.get(result.method, {})
-    if result.settings == "paper" and any(result.config[name] != value for name, value in authors.items()):
-        why.append(
-            "the same settings (alpha, beta) for all datasets, as the paper states; the authors' published runs use "
-            "different ones per dataset."
-        )
-    why += (
-        f"the authors' loader dropped files with {part.without!r} in their names, so the paper's figure is probably on "
-        f"{part.test:,} of the {dataset.test:,} images."
-        for part in DATASETS.values()
-        if part.part_of == dataset.key and result.method in part.authors
-    )
-    if result.views != dataset.views:
-        why.append(f"{result.views} view(s) per image; the paper uses {dataset.views}.")
-    return tuple(why)
-
-
 def _context(result: Result) -> str:
-    """What a result was measured with; the views only if they are not those of the paper."""
-    dataset = paper_dataset(result)
-    views = "" if result.views == (dataset.views if dataset else 1) else f" Views: {result.views}."
+    """What a result was measured with; of its prompts and views only what is not as in the protocol of its row."""
+    if paper_dataset(result) is None:
+        own = {"Prompts": result.prompts} | ({"Views": str(result.views)} if result.views > 1 else {})
+    else:
+        # zero-shot is run as the paper's CLIP row, or beside TDA with the same prompts and views
+        runs_as = [replace(result, method="tda"), result] if result.method == "zero-shot" else [result]
+        own = {name: ours for name, (ours, _) in min(map(deviations, runs_as), key=len).items()}
     first, *more = result.orders["names"]
     order = f"{1 + len(more)}, {first} to {more[-1]}" if more else first
-    return f"Model: {result.model}. Prompts: {result.prompts}.{views} Order: {order}."
+    return " ".join(f"{name}: {what}." for name, what in ({"Model": result.model} | own | {"Order": order}).items())
 
 
 def _zero_shot(result: Result) -> Result:
     """The result of zero-shot on the same stream, as stored in the result of another method."""
     metrics: dict[str, float | None] = {**(result.baseline or {})}
-    cost = {**result.cost, "wall_s": result.cost["baseline_s"]}
     orders = {"names": result.orders["names"]}
-    scored = replace(result, metrics=metrics, ece=metrics.get("ece"), cost=cost)
-    return replace(scored, method="zero-shot", passes=1, config={}, orders=orders)
+    scored = replace(result, metrics=metrics, ece=metrics.get("ece"), orders=orders)
+    return replace(scored, method="zero-shot", settings="paper", passes=1, config={}, trained="")
+
+
+def _zero_shots(results: Sequence[Result]) -> dict[str, Result]:
+    """Zero-shot on every dataset: as it was run by itself, else as it stands beside a method."""
+    found: dict[str, Result] = {}
+    for result in results:
+        found.setdefault(result.dataset, _zero_shot(result))
+    return found | {result.dataset: result for result in results if result.method == "zero-shot"}
 
 
 def _score(result: Result, score: str = "accuracy") -> float:
-    """A score of `Sweep`, or ECE, in percent."""
+    """A score of `Sweep`, ECE, or the gain over zero-shot, in percent."""
     if score == "cache label accuracy":
         return 100 * (result.learnt["positive"]["label_accuracy"] or 0.0)
     if score == "short classes":
         return 100 * (result.learnt["positive"]["short_classes"] or 0.0)
+    if score == "gain":
+        return 100 * (result.gain or 0.0)
     if score == "early gain":
         return 100 * ((result.early["acc1"] or 0.0) - (result.baseline or {})["early"])
     return 100 * ((result.ece if score == "ECE" else result.metrics["acc1"]) or 0.0)
@@ -217,11 +195,12 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and (dataset.part_of or dataset.key) in recipe.datasets and result.settings != "custom":
-            label = result.method if result.settings == "paper" else f"{result.method}, {result.settings}"
+            settings = {"paper": [], "given": changed_settings(result, recipe.protocol(result.method))}
+            label = ", ".join([result.method, *settings.get(result.settings, [result.settings])])
             measured.setdefault(result.method, {}).setdefault(label, {})[dataset.key] = result
-            measured.setdefault("zero-shot", {}).setdefault("zero-shot", {})[dataset.key] = _zero_shot(result)
     if not measured:
         return []
+    measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if paper_dataset(each)])}
     model = backbone(group.results[0].model) or SUITE_MODEL
     parts = [key for key in group.datasets if key in DATASETS and DATASETS[key].part_of in recipe.datasets]
     shown = {each.title: (key,) for key, each in DATASETS.items() if key in (*recipe.datasets, *parts)}
@@ -229,12 +208,26 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     rows, reported, remarks = {}, {}, {}
     for name in recipe.reported[model]:
         figures = _paper_row(recipe, model, name, columns)
-        for label, found in measured.pop(OUR_NAMES.get(name, name.lower()), {name: {}}).items():
+        for label, found in measured.pop(recipe.rows[name].method, {name: {}}).items():
             rows[label], (reported[label], remarks[label]) = found, figures
     for others in measured.values():
         rows |= others
+    notes = tuple(_how(label, list(found.values())) for label, found in rows.items() if found)
     title = f"{recipe.title}: top-1 accuracy, %"
-    return [_table(group, title, "method", rows, columns, reported, model, remarks=remarks)]
+    accuracies = _table(group, title, "method", rows, columns, reported, model, remarks=remarks)
+    rows = {label: found for label, found in rows.items() if found and label != "zero-shot"}
+    title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
+    gains = _table(group, title, "method", rows, columns, {}, model, "gain")
+    return [replace(accuracies, notes=notes), *([gains] if rows else [])]
+
+
+def _how(label: str, results: Sequence[Result]) -> str:
+    """How a row was measured, in words."""
+    prompts = dict.fromkeys(result.prompts for result in results)
+    views = dict.fromkeys(views_text(result.views, result.views_kind or "augmix") for result in results)
+    fitted = dict.fromkeys(result.trained for result in results if result.trained)
+    words = {"prompts": prompts, "views per image": views, "fitted to": fitted}
+    return f"{label}: " + "; ".join(f"{name} {' or '.join(each)}" for name, each in words.items() if each) + "."
 
 
 def _paper_row(
@@ -258,28 +251,51 @@ def _paper_row(
 
 
 def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """Minutes, accuracy and gain over zero-shot, if it is known how long the encoding took."""
-    result = group.find(recipe.datasets[0], Variant(recipe.method))
-    if result is None or result.cost["encode_s"] is None:
-        return []
-    zero_shot = _zero_shot(result)
-    measured = {"zero-shot": zero_shot, result.method: result}
-    rows = []
-    for name, figures in recipe.reported.items():
-        gain = figures["accuracy"] - recipe.reported["CLIP"]["accuracy"]
-        paper = (figures["minutes"], figures["accuracy"], gain)
-        method = OUR_NAMES.get(name, name.lower())
-        if (found := measured.get(method)) is None:
-            rows.append((name, tuple(Cell(None, figure) for figure in paper)))
-            continue
-        seconds = result.cost["encode_s"] + (found.cost["wall_s"] or 0.0) / len(found.orders["names"])
-        ours = (seconds / 60, _score(found), _score(found) - _score(zero_shot))
-        why = reasons(found, ABLATION_MODEL)
-        whys = ((*why, "the paper's machine has one RTX 6000."), why, why if gain else ())
-        cells = (Cell(figure, theirs, None, each) for figure, theirs, each in zip(ours, paper, whys, strict=True))
-        rows.append((method, tuple(cells)))
-    context = f"{group.context} Hardware: {result.hardware}."
-    return [Table(recipe.title, context, "method", ("minutes", "accuracy, %", "gain"), tuple(rows))]
+    """A table per batch size: time, accuracy and memory, from the image file to the answer."""
+    dataset = DATASETS[recipe.datasets[0]]
+    timed = [result for result in group.timed if result.dataset == dataset.key]
+    columns = (f"minutes for {dataset.test:,} images", "times zero-shot", "accuracy, %", "gain", "ms per image", "MB")
+    tables = []
+    for size in sorted({result.batch_size for result in timed}):
+        measured = {result.method: result for result in timed if result.batch_size == size}
+        zero_shot, rows = measured["zero-shot"], []
+        for name, protocol in recipe.rows.items():
+            paper = _costs(recipe.reported[name], recipe.reported["CLIP"])
+            rows.append(_cost_row(name, measured.pop(protocol.method, None), zero_shot, paper))
+        rows += [_cost_row(name, result, zero_shot) for name, result in measured.items()]
+        place = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
+        context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {place}."
+        batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
+        notes = tuple(_how(result.method, [result]) for result in timed if result.batch_size == size)
+        tables.append(Table(f"{recipe.title}: {batch}", context, "method", columns, tuple(rows), notes))
+    return tables
+
+
+def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, ...]:
+    """Minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
+    minutes, accuracy = figures["minutes"], figures["accuracy"]
+    return minutes, minutes / base["minutes"], accuracy, accuracy - base["accuracy"]
+
+
+def _cost_row(
+    name: str, result: Result | None, zero_shot: Result, paper: tuple[float, ...] = ()
+) -> tuple[str, tuple[Cell, ...]]:
+    """The cells of a method, next to the paper's figures."""
+    if result is None:
+        return name, tuple(Cell(None, figure) for figure, _ in zip_longest(paper, range(6)))
+    images = DATASETS[result.dataset].test
+    ms, base_ms = (float(each.cost["ms_per_image"] or 0) for each in (result, zero_shot))
+    own = {"minutes": ms * images / 60_000, "accuracy": _score(result)}
+    base = {"minutes": base_ms * images / 60_000, "accuracy": _score(zero_shot)}
+    why = reasons(result, ABLATION_MODEL)
+    slower = [*why, "the paper's machine has one RTX 6000."]
+    if result.batch_size > 1:
+        slower.append("the paper's times are for batch size 1.")
+    if result.views_kind == "diffusion":
+        slower.append("images are generated beforehand; the time for that is not counted.")
+    figures = (*_costs(own, base), ms, result.cost["peak_memory_mb"])
+    whys = (tuple(slower), tuple(slower), why, why) if paper else ()
+    return result.method, tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
 
 
 def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:

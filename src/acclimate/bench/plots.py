@@ -68,8 +68,8 @@ def plot_running_accuracy(correct: Mapping[str, HostArray], title: str, path: Pa
 
 
 def draw_gains(tables: Sequence[Table], path: Path) -> None:
-    """Bars: the gain of each measured row over zero-shot, by dataset."""
-    (table,) = tables
+    """Bars: the gain of each measured row of the first table over zero-shot, by dataset."""
+    table = tables[0]
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
     zero_shot = rows.pop("zero-shot")
     x, width = np.arange(len(table.columns)), 0.8 / max(1, len(rows))
@@ -84,7 +84,7 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
         axes.axvline(len(x) - averages - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, table.columns)
         axes.set_ylabel(GAIN)
-        _finish(figure, tables)
+        _finish(figure, tables[:1])
 
 
 def draw_curves(tables: Sequence[Table], path: Path) -> None:
@@ -116,16 +116,17 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
 
 
 def draw_times(tables: Sequence[Table], path: Path) -> None:
-    """Markers: accuracy over minutes, and the paper's."""
-    (table,) = tables
-    with _figure(path) as (figure, (axes,)):
-        for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
-            colour = BY_METHOD.get(label, other)
-            measured, reported = _gains(cells, None)
-            axes.scatter(*measured[:2], color=colour, s=46, label=label)
-            axes.scatter(*reported[:2], **{**REPORTED, "edgecolors": colour})
-        axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
-        axes.set(xscale="log", xlabel="minutes", ylabel="top-1 accuracy, %")
+    """A panel per table: accuracy over minutes, and the paper's."""
+    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as (figure, panels):
+        for axes, table in zip(panels, tables, strict=True):
+            for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
+                colour = BY_METHOD.get(label, other)
+                measured, reported = _gains(cells, None)
+                axes.scatter(measured[0], measured[2], color=colour, s=46, label=label)
+                axes.scatter(reported[0], reported[2], **{**REPORTED, "edgecolors": colour})
+            axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
+            axes.set(xscale="log", xlabel=table.columns[0], ylabel="top-1 accuracy, %")
+            axes.label_outer()
         _finish(figure, tables)
 
 

@@ -28,21 +28,26 @@ class Variant:
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
-    settings_name: str = ""  # in results; "" for "paper" if the settings are the defaults, else for "custom"
+    settings_name: str = ""  # in results; when not given, "paper" if the settings are the defaults, else "custom"
     fitted: Adapter | None = None  # with this method and these settings; for few-shot methods
+    trained: str = ""  # what it was fitted to, in words
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
+        if not self.settings_name:
+            usual = self.config == find_method(self.method).default_settings()
+            object.__setattr__(self, "settings_name", "paper" if usual else "custom")
 
     @property
     def config(self) -> dict[str, Any]:
         """All settings with their values."""
         return {**find_method(self.method).default_settings(), **self.settings}
 
-    def adapter(self, head: Head, origin: str) -> Adapter:
-        """An adapter that has seen nothing of the stream."""
+    def adapter(self, head: Head, origin: str = "", text: Any = None) -> Adapter:
+        """An adapter that has seen nothing of the stream; `text` is the encoder, for methods that need its tower."""
         if self.fitted is None:
-            return create(self.method, head, origin=origin, **self.settings)
+            needed = text if "text" in find_method(self.method).needs else None
+            return create(self.method, head, origin=origin, text=needed, **self.settings)
         if differences := self.fitted.head.differences(head):
             raise InputError(
                 f"{self.method!r} was not fitted for these features: {'; '.join(differences)}. "
@@ -108,47 +113,51 @@ def compare(
     progress: Advance = lambda samples: None,
     origin: str = "",
     passes: int = 1,
+    text: Any = None,
 ) -> list[Outcome]:
     """Run zero-shot and then variants over a stream, all in one pass per order and each from scratch in every order.
 
     The answers do not depend on `batch_size`, in which each view counts. The device is "numpy" or one of PyTorch, and
     `progress` is called with the number of samples done, for each adapter. `origin` names the stream in the states.
-    With two passes, methods that learn online answer each order once more from everything learnt.
+    With two passes, methods that learn online answer each order once more from everything learnt. `text` is the
+    encoder, for methods that need its text tower.
     """
     if passes not in (1, 2):
         raise InputError(f"there are one or two passes, not {passes}.")
-    head = _on_device(stream.head, device)
+    head = on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
     for variant in every:
-        require(find_method(variant.method), views=stream.views > 1, labels=variant.fitted is not None)
+        has = {"views": stream.views > 1, "text": text is not None, "labels": variant.fitted is not None}
+        require(find_method(variant.method), **has)
     runs: list[dict[str, Run]] = [{} for _ in every]
     refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
         positions = stream_order(stream, order)
-        adapters = [variant.adapter(head, origin) for variant in every]
+        adapters = [variant.adapter(head, origin, text) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
         if passes == 2:
             features = stream.features[positions]
             for known, adapter in zip(refined, adapters, strict=True):
                 if adapter.kind == "online":
-                    known[order] = _refine(adapter, features, _Record(stream, positions), progress)
+                    known[order] = _refine(adapter, features, Record(stream.labels, positions), progress)
     return [
         Outcome(variant, adapter, first, batch_size, device, second)
         for variant, adapter, first, second in zip(every, adapters, runs, refined, strict=True)
     ]
 
 
-class _Record:
-    """The answers of one adapter, gathered block by block."""
+class Record:
+    """The answers of one adapter, gathered block by block, to samples with labels (n,) that are taken in an order."""
 
-    def __init__(self, stream: FeatureStream, order: HostArray) -> None:
-        self.order, self.labels = order, None if stream.labels is None else stream.labels[order]
+    def __init__(self, labels: HostArray | None, order: HostArray) -> None:
+        self.order, self.labels = order, None if labels is None else labels[order]
         self.wall_s, self.done = 0.0, 0
         self._parts: list[tuple[HostArray, ...]] = []
 
     def add(self, logits: HostArray) -> None:
+        """Score the logits (b, K) of the next b samples."""
         block = slice(self.done, self.done + len(logits))
         probs = softmax_and_entropy(logits)[0]
         errors = np.empty(0) if self.labels is None else squared_errors(probs, self.labels[block])
@@ -156,6 +165,7 @@ class _Record:
         self.done = block.stop
 
     def run(self) -> Run:
+        """All answers."""
         top, confidence, errors = (np.concatenate(part) for part in zip(*self._parts, strict=True))
         return Run(self.order, self.labels, top, confidence, errors, self.wall_s)
 
@@ -165,7 +175,7 @@ def _run_pass(
 ) -> list[Run]:
     """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)
-    records = [_Record(stream, order) for _ in adapters]
+    records = [Record(stream.labels, order) for _ in adapters]
     for start in range(0, len(order), size):
         began = perf_counter()
         evidence = adapters[0].head.observe(stream.features[order[start : start + size]])
@@ -179,7 +189,7 @@ def _run_pass(
     return [record.run() for record in records]
 
 
-def _refine(adapter: Adapter, features: HostArray, record: _Record, progress: Advance) -> Run:
+def _refine(adapter: Adapter, features: HostArray, record: Record, progress: Advance) -> Run:
     """The second pass of an adapter over features in the order taken."""
     blocks = adapter.refined(features)
     while True:
@@ -193,7 +203,8 @@ def _refine(adapter: Adapter, features: HostArray, record: _Record, progress: Ad
         progress(len(logits))
 
 
-def _on_device(head: Head, device: str) -> Head:
+def on_device(head: Head, device: str) -> Head:
+    """A head on "numpy" or on a device of PyTorch."""
     if device == "numpy":
         return head
     try:

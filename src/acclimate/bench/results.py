@@ -19,7 +19,7 @@ import numpy as np
 
 from acclimate import __version__
 from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, learnt, worst_tenth
-from acclimate.bench.prequential import Outcome, Run, Variant
+from acclimate.bench.prequential import Outcome, Run
 from acclimate.errors import InputError
 from acclimate.files import write_atomically, writing
 from acclimate.sources.base import parse_order
@@ -71,6 +71,9 @@ class Result:
     hardware: str
     cost: dict[str, float | None]
     passes: int = 1
+    views_kind: str = ""
+    trained: str = ""
+    end_to_end: bool = False
     pretrained: str = ""
     task: str = "zeroshot_classification"
     language: str = "en"
@@ -119,8 +122,8 @@ def summarise(
         dataset=dataset,
         model=stream.encoder or "unknown",
         method=variant.method,
-        settings=variant.settings_name or ("paper" if variant.config == Variant(variant.method).config else "custom"),
-        config=variant.config,
+        settings=variant.settings_name,
+        config=adapter.settings,
         prompts=prompts,
         views=stream.views,
         classes=len(stream.head),
@@ -134,7 +137,7 @@ def summarise(
         brier=scores.get("brier"),
         early={"n": early_phase(samples), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
-        learnt=learnt(adapter, runs[-1].labels),
+        learnt=learnt(adapter, None if adapter.kind == "few-shot" else runs[-1].labels),  # its entries are shots
         order=names[0] if len(names) == 1 else "many",
         seed=parse_order(names[0])[1] if len(names) == 1 else None,
         orders={"names": names, **_spread(runs)},
@@ -152,6 +155,8 @@ def summarise(
             "peak_memory_mb": peak_memory_mb(outcome.device),
         },
         passes=passes,
+        views_kind=stream.views_kind,
+        trained=variant.trained,
     )
     return Result(**_rounded(asdict(result)))
 
@@ -207,12 +212,26 @@ def hardware(device: str) -> str:
     return words
 
 
+def reset_peak_memory(device: str) -> None:
+    """Let `peak_memory_mb` count from now on; on the CPU this works on Linux only."""
+    if device.startswith("cuda"):
+        import torch
+
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        with suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5")
+
+
 def peak_memory_mb(device: str) -> float | None:
     """Peak memory of the process, or of its tensors on a GPU; None if the system does not report it."""
     if device.startswith("cuda"):
         import torch
 
         return float(torch.cuda.max_memory_allocated(device) / 1e6)
+    with suppress(OSError, StopIteration):  # Linux, where the peak can be reset
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024 / 1e6
     try:
         import resource
     except ImportError:  # Windows

@@ -23,9 +23,11 @@ from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import Dataset, Listing
 from acclimate.encoders import Encoder
 from acclimate.errors import InputError, RunError
+from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.predict import Preparer, encode_ahead, gpu_of
-from acclimate.prompts import build_head, prompts_for, template_sets
+from acclimate.prompts import LearnedPrompts, build_head, prompts_for, template_sets
+from acclimate.prompts.learned import PREFIX
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views import Kind
@@ -43,7 +45,7 @@ class Setup:
     root: Path  # the folder of all datasets
     model: str  # name of the encoder; also distinguishes encoders without a fingerprint
     store: Path  # the folder of encoded features
-    prompts: str = "dataset"  # each dataset's template set, or the name of one set for all
+    prompts: str = "dataset"  # each dataset's template set, or one for all: the name of a set or learned:FILE
     views: int | str = "paper"  # each dataset's number in the paper, or one for all: the image and other views of it
     orders: tuple[str, ...] = ("seed:1",)  # to take the samples in; several give a mean and its spread
     batch_size: int = 64  # images encoded at once, counting views
@@ -55,64 +57,84 @@ class Setup:
 
     def __post_init__(self) -> None:
         known = ("dataset", *template_sets())
-        if self.prompts not in known:
-            raise InputError(f"unknown prompts {self.prompts!r}; choose from {', '.join(known)}.")
+        if self.prompts not in known and not _learned(self.prompts):
+            raise InputError(f"unknown prompts {self.prompts!r}; choose from {', '.join(known)} or {PREFIX}FILE.")
 
     def views_of(self, dataset: Dataset) -> int:
         """The number of views per image."""
         return dataset.views if self.views == "paper" else int(self.views)
 
+    def prompts_of(self, dataset: Dataset) -> str:
+        """The name of the template set."""
+        return dataset.key if self.prompts == "dataset" else self.prompts
+
 
 def stored_stream(
-    setup: Setup,
-    listing: Listing,
-    encoder: Encoder,
-    progress: Advance = lambda images: None,
-    *,
-    views: int | None = None,
-    kind: Kind | None = None,
+    setup: Setup, listing: Listing, encoder: Encoder, progress: Advance = lambda images: None
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
     Images are read as published benchmarks read them: as they are stored, whatever their EXIF orientation says.
-    `views` and `kind` replace those of the setup, whose kind is "augmix" if it leaves that to the method.
     If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
     view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
     skip it would make a different dataset.
     """
-    dataset = listing.dataset
-    views, kind = views or setup.views_of(dataset), kind or setup.views_kind or "augmix"
-    generator = open_generator(setup.generated, setup.device) if kind == "diffusion" and setup.generated else None
-    prepare = Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False)
-    pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
-    description = {
-        "format": FORMAT,
-        "dataset": dataset.key,
-        "encoder": encoder.fingerprint or setup.model,
-        "images": _fingerprint(listing),
-        "shape": [len(listing), views, encoder.dim],
-        "views": None if views == 1 else [kind, SEED, VIEWS_VERSION, pixels, generator.source if generator else ""],
-    }
+    dataset, prepare = listing.dataset, preparer_for(setup, listing.dataset, encoder)
+    description = description_of(setup, listing, prepare)
     name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
-    folder = setup.store / f"{dataset.key}-{views}-{name}"
+    folder = setup.store / f"{dataset.key}-{prepare.views}-{name}"
     encode_s = _encode_missing(folder, description, setup, listing, prepare, progress)
     features: HostArray = np.load(folder / "features.npy", mmap_mode="r")
-    if views == 1:
+    if prepare.views == 1:
         features = unit_rows(features[:, 0].astype(np.float32), "features")
-    templates = dataset.key if setup.prompts == "dataset" else setup.prompts
-    prompts: dict[str, list[str]] = {}
-    for label in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
-        (prompts[label if label not in prompts else f"{label} (2)"],) = prompts_for([label], templates)
     return FeatureStream(
         features,
-        build_head(encoder, tuple(prompts), prompts),
+        head_for(setup, dataset, encoder),
         labels=listing.labels,
         domains=listing.domains,
         encoder=setup.model,
-        prompts=templates,
-        views_kind=kind if views > 1 else "",
+        prompts=setup.prompts_of(dataset),
+        views_kind=prepare.kind if prepare.views > 1 else "",
         encode_s=encode_s,
     )
+
+
+def preparer_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Preparer:
+    """How the images of a dataset are prepared; the kind of views is "augmix" if the setup does not say."""
+    views, kind = setup.views_of(dataset), setup.views_kind or "augmix"
+    generator = open_generator(setup.generated, setup.device) if kind == "diffusion" and setup.generated else None
+    return Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False)
+
+
+def head_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Head:
+    """The zero-shot classifier of a dataset."""
+    templates, names = setup.prompts_of(dataset), {}
+    for name in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
+        names[name if name not in names else f"{name} (2)"] = name
+    if learned := _learned(templates):
+        return build_head(encoder, tuple(names), learned)
+    prompts = prompts_for(list(names.values()), templates)
+    return build_head(encoder, tuple(names), dict(zip(names, prompts, strict=True)))
+
+
+def _learned(prompts: str) -> LearnedPrompts | None:
+    """The prompts of a file that was named as learned:FILE."""
+    return LearnedPrompts.load(prompts.removeprefix(PREFIX)) if prompts.startswith(PREFIX) else None
+
+
+def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[str, Any]:
+    """Everything that the features of a dataset depend on."""
+    encoder = prepare.encoder
+    pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
+    source = prepare.generator.source if prepare.generator else ""
+    return {
+        "format": FORMAT,
+        "dataset": listing.dataset.key,
+        "encoder": encoder.fingerprint or setup.model,
+        "images": _fingerprint(listing),
+        "shape": [len(listing), prepare.views, encoder.dim],
+        "views": None if prepare.views == 1 else [prepare.kind, SEED, VIEWS_VERSION, pixels, source],
+    }
 
 
 def _encode_missing(

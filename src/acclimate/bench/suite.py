@@ -1,84 +1,114 @@
-"""Running methods and recipes on the paper's datasets or on feature files, and writing the results as JSON.
+"""Running methods on the paper's datasets or on feature files, and writing the results as JSON.
 
-Each dataset is encoded once, and all settings share one pass over its features.
+Each dataset is encoded once for each kind of views, and all settings with the same prompts share one pass over it.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, NamedTuple
 
-from acclimate.bench import Progress, silent
-from acclimate.bench.datasets import DATASETS, Dataset, present_datasets, read_dataset
+from acclimate.bench import Progress
+from acclimate.bench.datasets import DATASETS, Dataset, Listing, read_dataset
 from acclimate.bench.orders import stream_order, take_order
 from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.recipes import Recipe, variant_for
+from acclimate.bench.recipes import Protocol, variant_for
 from acclimate.bench.results import OF_FILE, Result, read_results, summarise, write_results
-from acclimate.bench.store import Setup, stored_stream
-from acclimate.encoders import load_encoder
-from acclimate.errors import InputError
+from acclimate.bench.store import Setup, head_for, stored_stream
+from acclimate.bench.training import Trainer
+from acclimate.encoders import Encoder, load_encoder
+from acclimate.errors import InputError, ModelError
+from acclimate.evidence import Head
 from acclimate.files import writing
-from acclimate.methods import find_method, require
+from acclimate.methods import describe_fit, duplicate, find_method, load_fitted, require
 from acclimate.predict import gpu_of
 from acclimate.stream import FeatureStream, read_stream
 
 
+class Job(NamedTuple):
+    """Something to run on a dataset."""
+
+    setup: Setup  # with the prompts and views of the row
+    variant: Variant
+    protocol: Protocol  # of the row
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal for jobs that give the same result."""
+        return self.setup, self.variant.method, self.variant.settings_name, repr(self.variant.config)
+
+
 def run_suite(
-    setup: Setup, datasets: list[Dataset], methods: list[str], settings: str, out: Path, skip_existing: bool = True
+    setup: Setup,
+    datasets: list[Dataset],
+    methods: list[str],
+    settings: str,
+    out: Path,
+    skip_existing: bool = True,
+    fitted: Path | None = None,
 ) -> list[Result]:
     """Run methods on datasets, write one JSON file per dataset and method, and return all results.
 
-    With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues.
+    With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues. `fitted`
+    is the file of a few-shot method that runs beside the others.
     """
+    encoder = None if fitted is None else load_encoder(setup.model, setup.device)
+    own = [] if fitted is None else [_read_fitted(fitted, encoder, setup.model)]
     paths: dict[tuple[str, str], Path] = {}
-    missing: dict[str, list[Variant]] = {}
+    missing: dict[str, list[Job]] = {}
     for dataset in datasets:
-        for method in methods:
-            variant = variant_for(method, dataset, settings)
-            path = paths[dataset.key, method] = out / result_name(setup, dataset, variant)
+        for variant in [*(variant_for(method, dataset, settings) for method in methods), *own]:
+            kind = setup.views_kind or find_method(variant.method).views_kind
+            job = job_for(setup, dataset, Protocol(variant.method, setup.prompts, setup.views, kind), variant)
+            path = paths[dataset.key, variant.method] = out / result_name(job, dataset)
             if not (skip_existing and path.is_file()):
-                missing.setdefault(dataset.key, []).append(variant)
+                missing.setdefault(dataset.key, []).append(job)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for results in _run_datasets(setup, missing):
-        for result in results:
-            if any(variant.method == result.method for variant in missing[result.dataset]):
+    if missing:
+        listings = list_datasets(setup, missing)
+        for key, jobs in missing.items():
+            for job in jobs:
+                has = {"views": job.setup.views_of(DATASETS[key]) > 1, "labels": job.variant.fitted is not None}
+                require(find_method(job.variant.method), **has, text=True)
+        encoder, trainer = encoder or load_encoder(setup.model, setup.device), Trainer(setup)
+        for key, jobs in missing.items():
+            for job in jobs:
+                if "text" in find_method(job.variant.method).needs and (lack := text_lack(encoder)):
+                    raise InputError(f"the method {job.variant.method!r} needs {lack}.")
+                if job.variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
+                    head = head_for(job.setup, DATASETS[key], encoder)
+                    prepared(job, trainer, DATASETS[key], head, encoder).adapter(head)
+        for results in run_jobs(missing, listings, encoder, trainer):
+            for result in results:
                 write_results([result], paths[result.dataset, result.method])
     return [result for path in paths.values() for result in read_results(path)]
 
 
-def result_name(setup: Setup, dataset: Dataset, variant: Variant) -> str:
+def _read_fitted(path: Path, encoder: Encoder | None, model: str) -> Variant:
+    """The few-shot method that a file holds."""
+    adapter, about = load_fitted(path, encoder, model)
+    trained = describe_fit(about).removeprefix("fitted to ")
+    return Variant(adapter.name, adapter.settings, f"fitted as {path.stem}", adapter, trained)
+
+
+def result_name(job: Job, dataset: Dataset) -> str:
     """The file name of a result; different setups give different names."""
+    setup, variant = job.setup, job.variant
     views, (order, *more) = setup.views_of(dataset), setup.orders
+    kind = "" if setup.views_kind in (None, "augmix") else f"{setup.views_kind}-"
     parts = (
         dataset.key,
         setup.model,
         variant.method,
         variant.settings_name,
         f"{setup.prompts}-prompts",
-        f"{views}-views" if views > 1 else "1-view",
+        f"{views}-{kind}views" if views > 1 else "1-view",
         f"{order.partition(':')[0]}-x{1 + len(more)}" if more else order,
     )
     return "_".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts) + ".json"
-
-
-def run_on_datasets(recipes: Sequence[Recipe], setup: Setup, folder: Path) -> list[Result]:
-    """Run recipes on those of their datasets that are present; `folder` gets a JSON file of results per dataset."""
-    keys = dict.fromkeys(key for recipe in recipes for key in recipe.datasets)
-    present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], setup.root)]
-    variants = {key: _variants([each for each in recipes if key in each.datasets], key) for key in present}
-    return _write_each(_run_datasets(setup, variants), folder)
-
-
-def run_on_streams(
-    recipes: Sequence[Recipe], paths: Sequence[Path], orders: Sequence[str], folder: Path, progress: Progress = silent
-) -> list[Result]:
-    """Run ablations on feature files with labels; `folder` gets a JSON file of results per feature file."""
-    for recipe in recipes:
-        if recipe.kind != "settings":
-            raise InputError(f"{recipe.name} compares the paper's datasets and cannot run on feature files.")
-    streams = read_labelled(paths)
-    runs = (_run_stream(name, each, _variants(recipes, name), orders, progress) for name, each in streams.items())
-    return _write_each(runs, folder)
 
 
 def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
@@ -92,44 +122,65 @@ def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
     return streams
 
 
-def _variants(recipes: Sequence[Recipe], dataset: str) -> list[Variant]:
-    """What recipes run on a dataset; settings that several recipes have in common are run once."""
-    every = [variant for recipe in recipes for variant in recipe.variants(dataset)]
-    return list({(each.settings_name, repr(each.config)): each for each in every}.values())
+def text_lack(encoder: Encoder) -> str:
+    """What a method that learns prompts lacks, in words; "" if it can use the encoder."""
+    with suppress(ModelError):
+        if hasattr(encoder, "text_tower"):
+            encoder.text_tower()
+            return ""
+    return "a text tower that takes embeddings: a CLIP model of hf:, local: or open_clip:"
 
 
-def _write_each(runs: Iterable[list[Result]], folder: Path) -> list[Result]:
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    every = []
-    for results in runs:
-        write_results(results, folder / f"{results[0].dataset}.json")
-        every += results
-    return every
+def job_for(setup: Setup, dataset: Dataset, protocol: Protocol, variant: Variant) -> Job:
+    """A job that runs a variant on a dataset with the prompts and views of a protocol."""
+    views = protocol.views_of(dataset)
+    kind = protocol.views_kind if views > 1 else None
+    generated = setup.generated if kind == "diffusion" else None
+    own = replace(setup, prompts=protocol.prompts, views=views, views_kind=kind, generated=generated)
+    return Job(own, variant, protocol)
 
 
-def _run_datasets(setup: Setup, variants: Mapping[str, Sequence[Variant]]) -> Iterator[list[Result]]:
-    """Run variants on datasets (key -> what to run), one dataset after another; zero-shot is the first of its results.
-
-    Everything is checked before the first dataset is encoded, so that a damaged dataset is reported at once.
-    """
-    if not variants:
-        return
-    listings = {key: read_dataset(DATASETS[key], setup.root) for key in variants}
-    for key, listing in listings.items():
-        for variant in variants[key]:
-            require(find_method(variant.method), views=setup.views_of(listing.dataset) > 1)
+def list_datasets(setup: Setup, keys: Iterable[str]) -> dict[str, Listing]:
+    """List the images of datasets; InputError if one is damaged or cannot be taken in the orders of the setup."""
+    listings = {key: read_dataset(DATASETS[key], setup.root) for key in keys}
+    for listing in listings.values():
         for order in setup.orders:
             take_order(order, len(listing), listing.labels, listing.domains)
-    encoder = load_encoder(setup.model, setup.device)
+    return listings
+
+
+def run_jobs(
+    jobs: Mapping[str, Sequence[Job]], listings: Mapping[str, Listing], encoder: Encoder, trainer: Trainer
+) -> Iterator[list[Result]]:
+    """Run jobs on datasets, one dataset after another."""
     device = gpu_of(encoder) or "numpy"
-    for key, listing in listings.items():
-        with setup.progress(len(listing), f"encoding {key}", "images") as advance:
-            stream = stored_stream(setup, listing, encoder, advance)
-        yield _run_stream(key, stream, variants[key], setup.orders, setup.progress, setup.prompts, device)
+    for key, wanted in jobs.items():
+        listing, results = listings[key], []
+        distinct = {job.key: job for job in wanted}.values()
+        for setup in dict.fromkeys(job.setup for job in distinct):
+            with setup.progress(len(listing), f"encoding {key}", "images") as advance:
+                stream = stored_stream(setup, listing, encoder, advance)
+            same = [job for job in distinct if job.setup == setup]
+            variants = [prepared(job, trainer, listing.dataset, stream.head, encoder) for job in same]
+            made = run_stream(key, stream, variants, setup.orders, setup.progress, setup.prompts, device, encoder)
+            results += [each for each in made if any(each.method == variant.method for variant in variants)]
+        yield results
 
 
-def _run_stream(
+def prepared(job: Job, trainer: Trainer, dataset: Dataset, head: Head, encoder: Encoder) -> Variant:
+    """What to run on a dataset with that head: the variant of a job, with a fitted adapter if it is few-shot."""
+    variant = job.variant
+    if find_method(variant.method).kind != "few-shot":
+        return variant
+    if variant.fitted is None:
+        return trainer.fitted(job.protocol, variant, dataset, head, encoder)
+    adapter = duplicate(variant.fitted)
+    if adapter.head.class_names != head.class_names:
+        adapter.relabel(head)
+    return replace(variant, fitted=adapter)
+
+
+def run_stream(
     name: str,
     stream: FeatureStream,
     variants: Sequence[Variant],
@@ -137,9 +188,11 @@ def _run_stream(
     progress: Progress,
     prompts: str = OF_FILE,
     device: str = "numpy",
+    text: Encoder | None = None,
 ) -> list[Result]:
+    """The results of zero-shot and of variants, in one pass over a stream for each order."""
     adapting = [variant for variant in variants if variant.method != "zero-shot"]
     total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
-        outcomes = compare(stream, adapting, orders, device=device, progress=advance)
+        outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
     return [summarise(name, stream, outcome, outcomes[0], prompts) for outcome in outcomes]

@@ -24,12 +24,16 @@ def bench(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
+    fitted: Annotated[
+        Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
+    ] = None,
     settings: Annotated[
         Literal["paper", "authors-per-dataset"],
         typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
     ] = "paper",
     prompts: Annotated[
-        str, typer.Option(help="dataset (a template set per dataset), single, openai-7, openai-80 or another set.")
+        str,
+        typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE."),
     ] = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
     views_kind: ViewsKind = None,
@@ -60,7 +64,7 @@ def bench(
     chosen = find_datasets(suite or [], dataset or [])
     if not chosen:
         raise InputError("nothing to run; name a --suite (ood, cross-domain) or a --dataset.")
-    methods = list(dict.fromkeys(method or COMPARED))
+    methods = list(dict.fromkeys(method or (("zero-shot",) if fitted else COMPARED)))
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
@@ -70,7 +74,7 @@ def bench(
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:
-        results = run_suite(setup, present, methods, settings, out, skip_existing)
+        results = run_suite(setup, present, methods, settings, out, skip_existing, fitted)
     except KeyboardInterrupt:
         typer.echo("stopped; run the same command again to continue.", err=True)
         raise typer.Exit(130) from None

@@ -1,13 +1,13 @@
 """`acclimate reproduce`: the paper's tables and figures, by name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_skipped
-from acclimate.cli.options import MODEL_HELP, Device, Workers
+from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
 
 
 def reproduce(
@@ -23,10 +23,28 @@ def reproduce(
         Path | None,
         typer.Option(
             help="The folder of all datasets; see `acclimate data check`. "
-            "--model, --store, --batch-size, --workers and --device apply to it."
+            "--model, --method, --set, --shots, --generated, --limit, --store, --batch-size, --workers and --device "
+            "apply to it."
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A row of ood, cross-domain or efficiency, or another method; can be repeated.",
+            show_default="all rows of the paper that can be run here",
+        ),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of a --method or row, KEY=VALUE or METHOD.KEY=VALUE; can be repeated."),
+    ] = None,
+    shots: Annotated[
+        int | None,
+        typer.Option(help="Training images per class for rows that are fitted.", min=1, show_default="16, the paper's"),
+    ] = None,
+    generated: Generated = None,
+    limit: Annotated[int, typer.Option(help="Images that efficiency times.", min=1)] = 1000,
     store: Store = Path("features"),
     order: Annotated[
         str | None, typer.Option(help="As in `acclimate run`. [default: stored with --streams, seed:1 with --data]")
@@ -46,8 +64,8 @@ def reproduce(
     from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.report import cell_text, write_report
+    from acclimate.bench.reproduction import Choice, plan_recipes, run_on_streams
     from acclimate.bench.store import Setup
-    from acclimate.bench.suite import run_on_datasets, run_on_streams
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
 
@@ -57,15 +75,26 @@ def reproduce(
         raise InputError(f"unknown recipe {str(files[0])!r}; choose from {', '.join(RECIPES)}.")
     if not names or (streams is None) == (data is None) or (data is not None and model is None):
         raise InputError("name recipes, and either --streams with feature files, or --data with a folder and --model.")
+    if data is None and (method or setting or shots or generated):
+        raise InputError("--method, --set, --shots and --generated are for --data; feature files run the ablations.")
     chosen = [RECIPES[name] for name in names]
+    rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
+    settings = {name: parse_settings(name, setting, rows) for name in rows}
     pyplot()  # reports a missing matplotlib before the work
     folder = out / "runs"
+    lacking: Mapping[str, Mapping[str, str]] = {}
     taken = tuple(order_names(order or ("seed:1" if streams is None else "stored"), orders))
     try:
         if data is not None and model is not None:
             where = f"--data {data} --model {model}"
-            setup = Setup(data, model, store, "dataset", "paper", taken, batch_size, workers, device, progress_bar)
-            results = run_on_datasets(chosen, setup, folder)
+            reading = (batch_size, workers, device, progress_bar, None, generated)
+            setup = Setup(data, model, store, "dataset", "paper", taken, *reading)
+            plan = plan_recipes(chosen, setup, Choice(tuple(method or ()), settings, shots, limit))
+            lacking = plan.lacking
+            for name, needs in lacking.items():
+                for row, what in needs.items():
+                    typer.echo(f"{name}: {row} is not measured; it needs {what}.", err=True)
+            results = plan.run(folder)
         else:
             paths = [path for path in (streams, *files) if path is not None]
             where = f"--streams {as_patterns(paths)}"
@@ -73,15 +102,20 @@ def reproduce(
     except KeyboardInterrupt:
         typer.echo(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
         raise typer.Exit(130) from None
-    how = "".join(f" --{name} {value}" for name, value in (("order", order), ("orders", orders)) if value)
+    given: list[tuple[str, Any]] = [("method", each) for each in method or ()]
+    given += [("set", each) for each in setting or ()]
+    given += [("shots", shots), ("generated", generated), ("order", order), ("orders", orders)]
+    given += [("limit", limit)] if any(recipe.kind == "cost" for recipe in chosen) else []
+    how = "".join(f" --{name} {value}" for name, value in given if value)
     command = f"acclimate reproduce {' '.join(names)} {where}{how} --out {out}"
-    report = write_report(chosen, results, out, command, streams is not None)
+    report = write_report(chosen, results, out, command, streams is not None, lacking)
     for group in group_results(results):
-        for table in (table for recipe in chosen for table in recipe_tables(recipe, group)):
-            # The last column is the average, if there is one.
-            typer.echo(f"\n{table.title} ({table.columns[-1]}; measured / reported)")
-            for label, cells in table.rows:
-                typer.echo(f"  {label:22} {cell_text(cells[-1])}")
+        for recipe in chosen:
+            column = 0 if recipe.kind == "cost" else -1  # the time; or the average, if there is one
+            for table in recipe_tables(recipe, group):
+                typer.echo(f"\n{table.title} ({table.columns[column]}; measured / reported)")
+                for label, cells in table.rows:
+                    typer.echo(f"  {label:22} {cell_text(cells[column])}")
     measured = {result.dataset for result in results}
     if data is not None:
         needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
