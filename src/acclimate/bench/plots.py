@@ -23,6 +23,8 @@ FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # the first, grey, is for zero-shot
 GREY, GREEN, RED, BLUE, *_ = COLOURS
 BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN, "tda": GREEN}
+BY_ROW = {"coop": "#b08900", "cocoop": "#e0c068", "tip-adapter": RED, "tpt": BLUE, "difftpt": "#8fb0d8"}
+BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}  # in tables of the paper's methods
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
 REPORTED_LABEL = "reported,\non the paper's data"
 GAIN = "gain over zero-shot, points"
@@ -78,7 +80,7 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
         for place, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
             at = x + (place - (len(rows) - 1) / 2) * width
             measured, reported = _gains(cells, zero_shot)
-            axes.bar(at, measured, 0.92 * width, color=BY_METHOD.get(label, colour), label=label)
+            axes.bar(at, measured, 0.92 * width, color=_colour_of(label, colour), label=label)
             axes.scatter(at, reported, **REPORTED, label=None if place else REPORTED_LABEL)
         averages = sum("average" in heading.lower() for heading in table.columns)
         axes.axvline(len(x) - averages - 0.5, color=GREY, linewidth=0.8, linestyle=":")
@@ -120,7 +122,7 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
     with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as (figure, panels):
         for axes, table in zip(panels, tables, strict=True):
             for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
-                colour = BY_METHOD.get(label, other)
+                colour = _colour_of(label, other)
                 measured, reported = _gains(cells, None)
                 axes.scatter(measured[0], measured[2], color=colour, s=46, label=label)
                 axes.scatter(reported[0], reported[2], **{**REPORTED, "edgecolors": colour})
@@ -128,6 +130,8 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
             axes.set(xscale="log", xlabel=table.columns[0], ylabel="top-1 accuracy, %")
             axes.label_outer()
         _finish(figure, tables)
+        for axes, table in zip(panels, tables, strict=True):
+            axes.set_title(table.title.partition(": ")[2], loc="left", fontsize=11)
 
 
 def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
@@ -250,6 +254,11 @@ def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[lis
 
     pairs = list(zip(cells, zero_shot or [Cell(0.0, 0.0)] * len(cells), strict=True))
     return [gain(a.measured, b.measured) for a, b in pairs], [gain(a.reported, b.reported) for a, b in pairs]
+
+
+def _colour_of(label: str, other: str) -> str:
+    """The colour of a row: its own, or that of its method without the settings that follow, or another one."""
+    return BY_ROW.get(label) or BY_ROW.get(label.partition(",")[0], other)
 
 
 def _colours(count: int) -> list[str]:
