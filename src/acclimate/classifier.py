@@ -174,7 +174,7 @@ class Classifier:
         Examples:
             >>> import numpy as np
             >>> shades = [np.full((32, 32, 3), shade, np.uint8) for shade in (0, 20, 240, 250)]
-            >>> classifier = Classifier(["dark", "bright"], method="tip-adapter")
+            >>> classifier = Classifier(["dark", "bright"], method="tip-adapter", alpha=20.0)
             >>> classifier.fit(shades, ["dark", "dark", "bright", "bright"]).samples
             4
             >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]

@@ -225,7 +225,7 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     invoke(*options, "--out", "coop.safetensors", *model)
     shown = invoke("state", "inspect", "coop.safetensors").stdout
     assert "coop, 3 classes" in shown
-    assert "fitted to 1 shots per class" in shown
+    assert "fitted to 1 shot per class" in shown
     rows = invoke("classify", f"{photos}/red", "--fitted", "coop.safetensors", "--labels", "cat, dog", *model).stdout
     assert {row["label"] for row in csv.DictReader(rows.splitlines())} <= {"cat", "dog"}
     said = invoke("classify", photos, "--fitted", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier
+from acclimate.encoders import load_encoder
 from acclimate.methods import load_fitted
 
 COLOURS = ["blue", "green", "red"]
@@ -54,6 +55,19 @@ def test_a_restart_needs_no_file(start, after_a_kill, defaults, pictures):
     (answer,) = again.classify(pictures[:1]).result(30)
     assert answer.top == first.top
     assert again.describe()["broken"] is None
+
+
+def test_learned_prompts_survive_a_restart(start, after_a_kill, tiny_clip, photos, pictures, tmp_path):
+    clip = load_encoder(f"local:{tiny_clip}", "cpu")
+    classifier = Classifier(COLOURS, clip, method="coop", cache=False, epochs=1, context_tokens=2)
+    paths = [next((photos / colour).iterdir()) for colour in COLOURS]
+    classifier.fit(paths, COLOURS)
+    fields = {"method": "coop", "settings": classifier.adapter.settings, "fitted": classifier.adapter}
+    stream = start(model=clip).create("shop", COLOURS, **fields)
+    (first,) = stream.classify(pictures[:1]).result(30)
+    assert first.score == pytest.approx(next(classifier.stream(pictures[:1])).score, abs=1e-5)
+    (answer,) = after_a_kill(model=clip).get("shop").classify(pictures[:1]).result(30)
+    assert answer.top == first.top
 
 
 def test_what_clients_cannot_do(serve, defaults, pictures):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from acclimate.classifier import Progress
     from acclimate.sources.base import Sample
 
-HELD_OUT = 4  # images per class, at most, that are held out for validation (as CoOp does)
 THINGS = {"encoding": "images", "fitting": "steps"}
 
 
@@ -59,7 +58,7 @@ def fit(
     from acclimate.files import check_writable
     from acclimate.methods import find_method, save_state
     from acclimate.prompts import clean_labels
-    from acclimate.sources.shots import draw_shots
+    from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 
     check_writable(out)
     if find_method(method).kind != "few-shot":
@@ -70,7 +69,7 @@ def fit(
     samples = _labelled(source)
     names = clean_labels(sorted({label for _, label in samples})) if labels is None else options.read_labels(labels)
     known = _of_classes(samples, names)
-    held_out = 0 if no_validation or validation is not None else min(shots, HELD_OUT)
+    held_out = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
     drawn, rest = draw_shots(classes, names, shots, seed, held_out)
     held = [known[i] for i in rest] if validation is None else _of_classes(_labelled(validation), names)

@@ -51,4 +51,5 @@ def describe_fit(about: Mapping[str, Any]) -> str:
     """The note of a fitted file in words."""
     seed = "" if about.get("seed") is None else f", drawn with seed {about['seed']}"
     source = f" of {about['source']}" if about.get("source") else ""
-    return f"fitted to {about.get('shots')} shots per class{source}{seed}, encoded with {about.get('model')}"
+    shots = f"{about.get('shots')} shot{'' if about.get('shots') == 1 else 's'} per class"
+    return f"fitted to {shots}{source}{seed}, encoded with {about.get('model')}"
