@@ -1,11 +1,20 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.results import Result, hardware, peak_memory_mb, read_results, summarise, write_results
+from acclimate.bench.results import (
+    Result,
+    hardware,
+    peak_memory_mb,
+    read_results,
+    reset_peak_memory,
+    summarise,
+    write_results,
+)
 from acclimate.errors import InputError, RunError
 
 
@@ -105,9 +114,21 @@ def test_results_that_cannot_be_read_or_written(stream, tmp_path):
         write_results(results_of(stream), tmp_path / "nowhere" / "x.json")
 
 
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="only Linux can count from now on")
+def test_peak_memory_counts_from_the_last_reset():
+    reset_peak_memory("numpy")
+    before = peak_memory_mb("numpy")
+    np.ones(25_000_000)  # 200 MB
+    assert peak_memory_mb("numpy") > before + 150
+    reset_peak_memory("numpy")
+    assert peak_memory_mb("numpy") < before + 100
+
+
 def test_a_gpu_is_named_and_measured():
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
     assert torch.cuda.get_device_name() in hardware("cuda")
-    assert peak_memory_mb("cuda") is not None
+    reset_peak_memory("cuda")
+    torch.ones(25_000_000, device="cuda")
+    assert peak_memory_mb("cuda") > 100

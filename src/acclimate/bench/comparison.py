@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.bench.datasets import DATASETS
 from acclimate.bench.prequential import Variant
 from acclimate.bench.reasons import backbone, changed_settings, deviations, paper_dataset, reasons, views_text
-from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe
+from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, protocol_of
 from acclimate.bench.results import Result
 
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
@@ -195,9 +195,7 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and (dataset.part_of or dataset.key) in recipe.datasets and result.settings != "custom":
-            settings = {"paper": [], "given": changed_settings(result, recipe.protocol(result.method))}
-            label = ", ".join([result.method, *settings.get(result.settings, [result.settings])])
-            measured.setdefault(result.method, {}).setdefault(label, {})[dataset.key] = result
+            measured.setdefault(result.method, {}).setdefault(_label(result), {})[dataset.key] = result
     if not measured:
         return []
     measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if paper_dataset(each)])}
@@ -219,6 +217,13 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
     gains = _table(group, title, "method", rows, columns, {}, model, "gain")
     return [replace(accuracies, notes=notes), *([gains] if rows else [])]
+
+
+def _label(result: Result) -> str:
+    """The name of a row: the method, and its settings if they are not the paper's."""
+    changed = changed_settings(result, protocol_of(result.method, DATASETS[result.dataset]))
+    settings = {"paper": [], "given": changed}.get(result.settings, [result.settings])
+    return ", ".join([result.method, *settings])
 
 
 def _how(label: str, results: Sequence[Result]) -> str:
@@ -266,7 +271,7 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
         place = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
         context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {place}."
         batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
-        notes = tuple(_how(result.method, [result]) for result in timed if result.batch_size == size)
+        notes = tuple(_how(_label(result), [result]) for result in timed if result.batch_size == size)
         tables.append(Table(f"{recipe.title}: {batch}", context, "method", columns, tuple(rows), notes))
     return tables
 
@@ -295,7 +300,7 @@ def _cost_row(
         slower.append("images are generated beforehand; the time for that is not counted.")
     figures = (*_costs(own, base), ms, result.cost["peak_memory_mb"])
     whys = (tuple(slower), tuple(slower), why, why) if paper else ()
-    return result.method, tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
+    return _label(result), tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
 
 
 def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:

@@ -50,9 +50,9 @@ def measure(
     head = on_device(head_for(setup, listing.dataset, encoder), device)
     prepare = preparer_for(setup, listing.dataset, encoder)
 
-    def answer(paths: Sequence[Path], progress: Advance) -> tuple[Adapter, list[tuple[HostArray, HostArray]]]:
-        """An adapter, and the logits of zero-shot and of the adapter for each batch."""
-        adapter, answers = variant.adapter(head, text=encoder), []
+    def answer(adapter: Adapter, paths: Sequence[Path], progress: Advance) -> list[tuple[HostArray, HostArray]]:
+        """The logits of zero-shot and of the adapter for each batch."""
+        answers = []
         for batch in encode_ahead(paths, prepare, batch_size=batch_size, workers=setup.workers):
             for path, error in zip(batch.names, batch.errors, strict=True):
                 if error is not None:
@@ -60,12 +60,13 @@ def measure(
             evidence = head.observe(batch.features)
             answers.append((to_host(evidence.logits), to_host(adapter.adapt(evidence).logits)))
             progress(len(batch.names))
-        return adapter, answers
+        return answers
 
-    answer(listing.paths[:WARM_UP], lambda images: None)
+    answer(variant.adapter(head, text=encoder), listing.paths[:WARM_UP], lambda images: None)
+    adapter = variant.adapter(head, text=encoder)
     reset_peak_memory(device)
     began = perf_counter()
-    adapter, answers = answer(listing.paths, progress)
+    answers = answer(adapter, listing.paths, progress)
     wall_s = perf_counter() - began
     runs = []
     for logits in zip(*answers, strict=True):

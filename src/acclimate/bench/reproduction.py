@@ -108,7 +108,8 @@ def _rows(
     names = {protocol.method: name for name, protocol in recipe.rows.items()}
     protocols, lacking = [], {}
     for method in dict.fromkeys(("zero-shot", *choice.methods) if choice.methods else names):
-        protocol = recipe.protocol(method)
+        known = method in names
+        protocol = recipe.protocol(method) if known else protocol_of(method, DATASETS[recipe.datasets[0]])
         if not (lack := _lack(protocol, recipe, setup, encoder, trainer)):
             protocols.append(protocol)
         elif choice.methods:

@@ -57,16 +57,16 @@ class Trainer:
     def fitted(self, protocol: Protocol, variant: Variant, dataset: Dataset, head: Head, encoder: Encoder) -> Variant:
         """A variant together with its adapter, fitted by the protocol and then given the classes of a dataset.
 
-        Where settings are searched, this is done on ImageNet's validation images. If these are the test images, or are
-        not there, other training images take their place.
+        Where settings are searched, this is done on ImageNet's validation images. If these are the test images, other
+        training images take their place; if there are none, the settings stay as they are.
         """
         count = self._shots or protocol.shots
         shots, rest = self._drawn(count)
         validation, trained = None, trained_on(count)
         if protocol.validation:
-            unseen = dataset.key != IMAGENET.key and IMAGENET.image_folder(self._setup.root).is_dir()
-            validation = read_dataset(IMAGENET, self._setup.root) if unseen else rest
-            trained += SEARCHED if unseen else HELD_OUT
+            unseen = dataset.key != IMAGENET.key
+            validation = read_dataset(IMAGENET, self._setup.root) if unseen else rest or None
+            trained += SEARCHED if unseen else HELD_OUT if rest else ""
         adapter = self._adapter(replace(self._setup, prompts=protocol.prompts), variant, shots, validation, encoder)
         return replace(variant, fitted=_with_classes(adapter, dataset, head), trained=trained)
 
