@@ -26,3 +26,13 @@ def draw_folder(folder: Path, count: int) -> Path:
         (folder / colour).mkdir(exist_ok=True)
         draw(colour, i).save(folder / colour / f"img{i}.png")
     return folder
+
+
+def draw_shapes(folder: Path, seeds: range) -> Path:
+    """Ellipses and rectangles of all colours, each in the folder of its shape."""
+    names = list(COLOURS)
+    for seed in seeds:
+        shape = folder / ("rectangle" if seed % 2 else "ellipse")
+        shape.mkdir(parents=True, exist_ok=True)
+        draw(names[seed // 2 % len(names)], seed).save(shape / f"img{seed}.png")
+    return folder

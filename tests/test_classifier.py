@@ -275,3 +275,94 @@ def test_transformers_and_onnx_agree(tiny_model, tmp_path, paths):
     np.testing.assert_allclose(one, other, atol=1e-3)
     assert np.array_equal(one.argmax(axis=1), other.argmax(axis=1))
     shutil.rmtree(tmp_path / "onnx")
+
+
+COLOURS = ["blue", "green", "red"]
+
+
+@pytest.fixture
+def fitted(encoder, paths, tmp_path):
+    """A file of a classifier that was fitted to six photos."""
+    classifier = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path, alpha=2.0)
+    classifier.fit(paths[::7], [path.parent.name for path in paths[::7]])
+    classifier.save(tmp_path / "fitted.safetensors")
+    return tmp_path / "fitted.safetensors"
+
+
+def test_fit_is_the_adapters_fit_on_the_encoders_features(encoder, paths, tmp_path):
+    images, labels = paths[::2], [path.parent.name for path in paths[::2]]
+    others = paths[1::2], [path.parent.name for path in paths[1::2]]
+    classifier = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path)
+    stages = []
+    done = classifier.fit(images, labels, validation=others, progress=lambda *stage: stages.append(stage))
+    assert (done.samples, done.skipped) == (20, [])
+    assert sum(count for stage, count, total in stages if stage == "encoding") == 40
+    assert {total for stage, _, total in stages if stage == "encoding"} == {40}
+    assert [stage for stage in stages if stage[0] == "fitting"] == [("fitting", 1, 1)]
+
+    features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
+    truth = np.array([COLOURS.index(path.parent.name) for path in paths])
+    adapter = create("tip-adapter", classifier.head)
+    adapter.fit(features[::2], truth[::2], validation=(features[1::2], truth[1::2]))
+    assert classifier.adapter.settings == adapter.settings
+    answers = {"zero-shot": classifier.head.observe(features[1::2]).logits, "tip-adapter": adapter.step(features[1::2])}
+    right = {name: (logits.argmax(axis=1) == truth[1::2]).mean() for name, logits in answers.items()}
+    assert done.accuracy == pytest.approx(right)
+    assert done.accuracy["tip-adapter"] > done.accuracy["zero-shot"]
+    assert classifier.predict(others[0]).tolist() == [COLOURS[i] for i in answers["tip-adapter"].argmax(axis=1)]
+
+
+def test_fit_to_many_versions_and_answer_with_one(encoder, paths, tmp_path):
+    labels = [path.parent.name for path in paths[::7]]
+    one, many = (Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path) for _ in range(2))
+    one.fit(paths[::7], labels)
+    many.fit(paths[::7], labels, views=4)
+    assert many.adapter.samples_seen == one.adapter.samples_seen == len(labels)
+    assert np.abs(many.adapter.shots.keys - one.adapter.shots.keys).max() > 1e-3
+    assert len(many(paths[0])) == 3
+
+
+def test_a_fitted_classifier_from_its_file(encoder, paths, fitted):
+    classifier = Classifier(encoder=encoder, fitted=fitted)
+    assert classifier.labels == tuple(COLOURS)
+    assert classifier.adapter.settings["alpha"] == 2.0
+    assert classifier.about_fit["shots"] >= 1
+    assert Classifier(COLOURS[::-1], encoder, fitted=fitted)(paths[0]) == classifier(paths[0])
+    assert not classifier.learns
+    prediction = next(classifier.stream(paths[:1]))
+    assert prediction.id is None
+    before = classifier.adapter.samples_seen
+    classifier(paths[:5])
+    assert classifier.adapter.samples_seen == before
+    classifier.add_labels(["violet"])
+    assert len(classifier(paths[0])) == 4
+
+
+def test_what_cannot_be_fitted(encoder, classifier, paths, fitted, tmp_path):
+    with pytest.raises(InputError, match="'halves' learns without labels"):
+        classifier.fit(paths[:2], ["cat", "dog"])
+    few_shot = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path)
+    with pytest.raises(InputError, match="needs to be fitted"):
+        few_shot(paths[0])
+    with pytest.raises(InputError, match="2 images and 1 labels"):
+        few_shot.fit(paths[:2], ["red"])
+    with pytest.raises(InputError, match="no class is named 'rod'; did you mean 'red'"):
+        few_shot.fit(paths[:1], ["rod"])
+    with pytest.raises(ImageError, match=r"nothing\.png cannot be read"):
+        few_shot.fit([tmp_path / "nothing.png"] * 3, COLOURS)
+    with pytest.raises(InputError, match="no labelled sample of 'green', 'red'"):
+        few_shot.fit([tmp_path / "nothing.png"], ["blue"])  # before it is read
+    for wrong in ({"method": "tip-adapter"}, {"alpha": 1.0}, {"templates": "a {}."}):
+        with pytest.raises(InputError, match="come from the fitted file"):
+            Classifier(encoder=encoder, fitted=fitted, **wrong)
+    with pytest.raises(InputError, match="cannot answer for others"):
+        Classifier(["cat", "dog"], encoder, fitted=fitted)
+    with pytest.raises(InputError, match="needs labels, or a fitted file"):
+        Classifier(encoder=encoder)
+
+
+def test_a_fitted_file_with_prompts_that_are_functions(encoder, paths, tmp_path):
+    classifier = Classifier(COLOURS, encoder, method="tip-adapter", templates=lambda name: f"my {name}")
+    classifier.fit(paths[::7], [path.parent.name for path in paths[::7]])
+    classifier.save(tmp_path / "f.safetensors")
+    assert "templates" not in Classifier(encoder=encoder, fitted=tmp_path / "f.safetensors").about_fit

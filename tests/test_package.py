@@ -61,6 +61,19 @@ def test_the_python_in_the_documents_runs(document):
 
 
 @pytest.mark.usefixtures("desk")
+def test_the_commands_about_labelled_images_run():
+    """With a tiny model in place of the bundled one."""
+    guide = (ROOT / "docs" / "few_shot.md").read_text(encoding="utf-8")
+    section = guide.partition("## From a folder of labelled images\n")[2].partition("\n## ")[0]
+    commands = re.findall(r"^acclimate (.*?)(?: +#.*)?$", section, re.MULTILINE)
+    assert len(commands) == 3
+    for command in commands:
+        model = [] if command.startswith("state") else ["--model", "onnx:clip"]
+        result = CliRunner().invoke(app, [*shlex.split(command), *model])
+        assert result.exit_code == 0, (command, result.output)
+
+
+@pytest.mark.usefixtures("desk")
 def test_the_commands_in_the_readme_run():
     commands = re.findall(
         r"^acclimate (.*?)(?: +#.*)?$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE

@@ -1,17 +1,29 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
+import json
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
-from acclimate.encoders import BUNDLED, Encoder, load_encoder
-from acclimate.errors import ImageError, InputError
+from acclimate.encoders import BUNDLED, Encoder, as_encoder
+from acclimate.errors import ImageError, InputError, nearest
 from acclimate.evidence import Head
-from acclimate.methods import DEFAULT_METHOD, Adapter, create, find_method, load_state, require, save_state
+from acclimate.methods import (
+    DEFAULT_METHOD,
+    Adapter,
+    create,
+    find_method,
+    load_fitted,
+    load_state,
+    require,
+    save_state,
+)
 from acclimate.predict import (
     Batch,
     Prediction,
@@ -23,22 +35,35 @@ from acclimate.predict import (
     predictions,
 )
 from acclimate.prompts import build_head, clean_labels
+from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
 
 OnError = Literal["raise", "skip"]
+Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
+
+
+class Fit(NamedTuple):
+    """What `Classifier.fit` did."""
+
+    samples: int  # images it was fitted to
+    skipped: list[tuple[str, str]]  # names of images that could not be read, and why
+    accuracy: dict[str, float]  # on the validation images: of zero-shot and of the method; empty without such images
 
 
 class Classifier:
     """Classifies images and adapts to them as it goes; `freeze` it to answer without learning.
 
+    Few-shot methods do not learn as they go: `fit` them to labelled images first.
+
     Args:
-        labels: names of the classes, at least two to choose from.
+        labels: names of the classes, at least two to choose from; those of the file when `fitted` is given.
         encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
             `Encoder`, or open_clip's (model, preprocess, tokenizer).
-        method: name of the method; see `list_methods`.
-        templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set.
+        method: name of the method, see `list_methods`; "halves" when not given.
+        templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
+            "single" when not given.
         views: per image: itself and `views - 1` other versions of it; the paper uses 64 on some datasets.
         views_kind: "augmix", "crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's paper uses
             when not given.
@@ -48,6 +73,8 @@ class Classifier:
         workers: threads that read and prepare images.
         device: where the encoder runs, if it is given by name.
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
+        fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
+            and prompts come from it. It must have been fitted with the same model.
         **settings: of the method.
 
     Examples:
@@ -62,11 +89,11 @@ class Classifier:
 
     def __init__(
         self,
-        labels: Sequence[str],
+        labels: Sequence[str] | None = None,
         encoder: str | Encoder | tuple[Any, Any, Any] = BUNDLED,
         *,
-        method: str = DEFAULT_METHOD,
-        templates: Any = "single",
+        method: str | None = None,
+        templates: Any = None,
         views: int = 1,
         views_kind: Kind | None = None,
         generated: str | os.PathLike[str] | ImageGenerator | None = None,
@@ -74,24 +101,37 @@ class Classifier:
         workers: int | None = None,
         device: str = "auto",
         cache: Path | Literal[False] | None = None,
+        fitted: str | os.PathLike[str] | None = None,
         **settings: Any,
     ) -> None:
         if batch_size < 1 or views < 1:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
-        require(find_method(method), views=views > 1, text=True)
-        self.encoder: Encoder = _encoder(encoder, device)
-        self.templates, self.cache, self.views = templates, cache, views
+        if fitted is None and labels is None:
+            raise InputError("a classifier needs labels, or a fitted file that has them.")
+        if fitted is not None and (method is not None or settings):
+            raise InputError("the method and its settings come from the fitted file; leave them out.")
+        method = method or DEFAULT_METHOD
+        require(find_method(method), views=views > 1, text=True, labels=True)
+        self.encoder: Encoder = as_encoder(encoder, device)
+        self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
+        self.cache, self.views = cache, views
+        self.batch_size, self.workers = batch_size, workers or default_workers()
+        self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
+        self.adapter: Adapter
+        if fitted is not None:
+            self.adapter, self.about_fit = load_fitted(fitted, self.encoder, self.model)
+            method = self.adapter.name
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
         self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
-        self.batch_size, self.workers = batch_size, workers or default_workers()
-        head = build_head(self.encoder, labels, templates, cache)
-        if len(head) < 2:
-            raise InputError(
-                f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
-            )
-        text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-        self.adapter: Adapter = create(method, head, text=text, **settings)
+        self.templates = templates or self.about_fit.get("templates") or DEFAULT_SET
+        if fitted is None:
+            text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
+            self.adapter = create(method, self._head(labels or ()), text=text, **settings)
+        elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
+            self.adapter.relabel(self._head(labels))
+        elif templates is not None:
+            raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
 
     @property
     def head(self) -> Head:
@@ -112,6 +152,72 @@ class Classifier:
     def classes_(self) -> HostArray:
         """The classes as scikit-learn names them."""
         return np.array(self.labels)
+
+    def fit(
+        self,
+        images: Sequence[Any],
+        labels: Sequence[str],
+        *,
+        validation: tuple[Sequence[Any], Sequence[str]] | None = None,
+        views: int = 1,
+        on_error: OnError = "raise",
+        progress: Progress = lambda stage, done, total: None,
+    ) -> Fit:
+        """Fit a few-shot method to labelled images; what it was fitted to before is forgotten.
+
+        Args:
+            images: n images, as for a call; every class needs at least one.
+            labels: n names of classes.
+            validation: other images and their labels, for methods that choose settings by them.
+            views: versions of each image to fit to: itself and `views - 1` random crops. Answers use one view.
+            on_error: "skip" to leave out images that cannot be read.
+            progress: called with the stage ("encoding", "fitting"), steps done since its last call, and their total.
+
+        Examples:
+            >>> import numpy as np
+            >>> shades = [np.full((32, 32, 3), shade, np.uint8) for shade in (0, 20, 240, 250)]
+            >>> classifier = Classifier(["dark", "bright"], method="tip-adapter", alpha=20.0)
+            >>> classifier.fit(shades, ["dark", "dark", "bright", "bright"]).samples
+            4
+            >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]
+            'dark'
+        """
+        if self.adapter.kind != "few-shot":
+            raise InputError(f"the method {self.adapter.name!r} learns without labels; there is nothing to fit.")
+        held_images, held_labels = ((), ()) if validation is None else validation
+        places, held_places = self._places(images, labels), self._places(held_images, held_labels)
+        self.adapter.require_every_class(places)
+        count = len(images) + len(held_images)
+
+        def encoded(done: int) -> None:
+            progress("encoding", done, count)
+
+        features, kept, skipped = self._features(images, views, on_error, encoded)
+        held_features, held_kept, held_skipped = self._features(held_images, 1, on_error, encoded)
+        fitted_to, truth = places[kept], held_places[held_kept]
+        if lost := set(places.tolist()) - set(fitted_to.tolist()):
+            name, why = skipped[0]
+            raise ImageError(
+                f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
+                f"images is {name}: {why}"
+            )
+        steps = self.adapter.fit_steps(len(fitted_to))
+        self.adapter.fit(
+            features,
+            fitted_to,
+            validation=(held_features, truth) if len(truth) else None,
+            progress=lambda done: progress("fitting", done, steps),
+        )
+        self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "seed": None, "source": ""}
+        self.about_fit |= {"shots": min(Counter(fitted_to.tolist()).values())}
+        with suppress(TypeError):  # functions cannot be written to a file
+            self.about_fit |= {"templates": json.loads(json.dumps(self.templates))}
+        accuracy = {}
+        if len(truth):
+            answers = {"zero-shot": self.head.observe(held_features).logits}
+            answers[self.adapter.name] = self.adapter.step(held_features, learn=False)
+            accuracy = {name: float((to_host(given).argmax(axis=1) == truth).mean()) for name, given in answers.items()}
+        return Fit(len(fitted_to), skipped + held_skipped, accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
@@ -236,33 +342,50 @@ class Classifier:
         self.adapter.reset()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what was learnt to a state file, atomically."""
-        save_state(self.adapter, path)
+        """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
+        save_state(self.adapter, path, {"fitted": self.about_fit} if self.about_fit else None)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter = load_state(path, like=self.adapter)
 
-    def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
+    def _head(self, labels: Sequence[str]) -> Head:
+        head = build_head(self.encoder, labels, self.templates, self.cache)
+        if len(head) < 2:
+            raise InputError(
+                f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
+            )
+        return head
+
+    def _places(self, images: Sequence[Any], labels: Sequence[str]) -> HostArray:
+        """The class indices (n,) of the labels of n images."""
+        if len(images) != len(labels):
+            raise InputError(f"{len(images)} images and {len(labels)} labels; give one label per image.")
+        place = {label: i for i, label in enumerate(self.labels)}
+        if unknown := next((label for label in labels if label not in place), None):
+            raise InputError(f"no class is named {unknown!r}; {nearest(unknown, self.labels)}")
+        return np.array([place[label] for label in labels], dtype=np.int64)
+
+    def _features(
+        self, images: Iterable[Any], views: int, on_error: OnError, progress: Callable[[int], None]
+    ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
+        """Features of the images that can be read, their positions, and the names of the others with the reasons."""
+        parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
+        for batch in self._encoded(images, on_error, prepare=Preparer(self.encoder, views, kind="crop")):
+            parts.append(batch.features)
+            kept += batch.readable
+            skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]
+            progress(len(batch.names))
+        return np.concatenate(parts[1:] or parts), kept, skipped
+
+    def _encoded(
+        self, images: Iterable[Any], on_error: OnError, start: int = 0, prepare: Preparer | None = None
+    ) -> Iterator[Batch]:
         """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
         options = {"batch_size": self.batch_size, "workers": self.workers, "start": start}
-        for batch in encode_ahead(images, self._prepare, **options):
+        for batch in encode_ahead(images, prepare or self._prepare, **options):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"
                     raise ImageError(f"{name} cannot be read: {error}")
             yield batch
-
-
-def _encoder(encoder: Any, device: str) -> Encoder:
-    if isinstance(encoder, str):
-        return load_encoder(encoder, device)
-    if isinstance(encoder, tuple) and len(encoder) == 3:
-        from acclimate.encoders.open_clip import OpenClipEncoder
-
-        return OpenClipEncoder(*encoder)
-    if isinstance(encoder, Encoder):
-        return encoder
-    members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
-    missing = [name for name in members if not hasattr(encoder, name)]
-    raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")

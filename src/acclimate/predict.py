@@ -263,7 +263,7 @@ def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, lea
     ids = counted if first_id is None else first_id + np.array(readable)
     evidence = adapter.head.observe(batch.features)
     step = adapter.adapt(evidence, ids, learn)
-    return Adapted(evidence, step, ids if learn and not adapter.frozen else None)
+    return Adapted(evidence, step, ids if learn and adapter.counts_samples else None)
 
 
 def predictions(

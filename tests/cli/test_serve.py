@@ -168,3 +168,22 @@ def test_a_port_or_a_folder_that_is_taken(invoke, tiny_onnx, tmp_path):
 def test_without_the_extra_it_says_what_to_install(invoke, monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert "pip install 'acclimate[serve]'" in invoke()
+
+
+def test_streams_from_a_fitted_file(tiny_onnx, photos, tmp_path):
+    model = ["--model", f"onnx:{tiny_onnx}"]
+    fitted = tmp_path / "fitted.safetensors"
+    made = CliRunner().invoke(app, ["fit", str(photos), "--out", str(fitted), "--shots", "4", "--views", "1", *model])
+    assert made.exit_code == 0, made.output
+    image = next((photos / "red").iterdir()).read_bytes()
+    with running(tmp_path, *model, "--fitted", str(fitted)) as client:
+        first = client.post("/v1/streams/shop/classify", files={"image": image}).json()
+        described = client.get("/v1/streams/shop").json()
+        assert (described["method"], described["labels"]) == ("tip-adapter-f", ["blue", "green", "red"])
+    fitted.unlink()
+    with running(tmp_path, *model) as client:
+        assert client.post("/v1/streams/shop/classify", files={"image": image}).json() == first
+    for wrong in (["--method", "tda"], ["--set", "alpha=1"]):
+        refused = CliRunner().invoke(app, ["serve", "--data", str(tmp_path), "--fitted", "f", *wrong])
+        assert refused.exit_code == 2
+        assert "a fitted file has the method and its settings" in refused.output

@@ -17,18 +17,19 @@ from acclimate.bench.metrics import early_phase, expected_calibration_error, mea
 from acclimate.bench.orders import stream_order
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, check_settings, create, find_method, require
+from acclimate.methods import Adapter, check_settings, create, duplicate, find_method, require
 from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings."""
+    """A method with its settings, or an adapter of it that was fitted."""
 
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
     settings_name: str = ""  # in results; "" for "paper" if the settings are the defaults, else for "custom"
+    fitted: Adapter | None = None  # with this method and these settings; for few-shot methods
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
@@ -37,6 +38,19 @@ class Variant:
     def config(self) -> dict[str, Any]:
         """All settings with their values."""
         return {**find_method(self.method).default_settings(), **self.settings}
+
+    def adapter(self, head: Head, origin: str) -> Adapter:
+        """An adapter that has seen nothing of the stream."""
+        if self.fitted is None:
+            return create(self.method, head, origin=origin, **self.settings)
+        if differences := self.fitted.head.differences(head):
+            raise InputError(
+                f"{self.method!r} was not fitted for these features: {'; '.join(differences)}. "
+                "Fit it with their model, classes and prompts."
+            )
+        adapter = duplicate(self.fitted)
+        adapter.to(head.class_vectors)
+        return adapter
 
 
 @dataclass(frozen=True)
@@ -106,13 +120,13 @@ def compare(
     head = _on_device(stream.head, device)
     every = [Variant("zero-shot"), *variants]
     for variant in every:
-        require(find_method(variant.method), views=stream.views > 1)
+        require(find_method(variant.method), views=stream.views > 1, labels=variant.fitted is not None)
     runs: list[dict[str, Run]] = [{} for _ in every]
     refined: list[dict[str, Run]] = [{} for _ in every]
     adapters: list[Adapter] = []
     for order in orders:
         positions = stream_order(stream, order)
-        adapters = [create(variant.method, head, origin=origin, **variant.settings) for variant in every]
+        adapters = [variant.adapter(head, origin) for variant in every]
         for known, run in zip(runs, _run_pass(adapters, stream, positions, batch_size, progress), strict=True):
             known[order] = run
         if passes == 2:

@@ -9,6 +9,7 @@ same bytes as those of a run that was never stopped. A checkpoint whose summary 
 of the second pass are there, whether or not they have replaced the first ones.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.methods import load_with_notes, save_state
+from acclimate.methods import load_with_notes, save_state, state_to_bytes
 from acclimate.predict import Prediction, answer_again
 from acclimate.sources.base import Sample, source_fingerprint
 
@@ -61,6 +62,9 @@ class Classification:
             "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,
         }
+        if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
+            content = state_to_bytes(self.classifier.adapter)
+            self._identity["fitted file"] = hashlib.sha256(content).hexdigest()
 
     def run(self, resume: bool = False) -> bool:
         """Classify all images, or those that a stopped run has left; returns False if this run was stopped.

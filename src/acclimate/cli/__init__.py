@@ -12,6 +12,7 @@ from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.few_shot import few_shot
+from acclimate.cli.fit import fit
 from acclimate.cli.generate import generate
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
@@ -63,7 +64,7 @@ def options(
 
 
 COMMANDS = (
-    *(classify, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(classify, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
     *(convert, models, methods, doctor, demo),
 )
 for command in COMMANDS:

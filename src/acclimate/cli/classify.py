@@ -20,11 +20,16 @@ if TYPE_CHECKING:
 
 def classify(
     source: options.Source,
-    labels: options.Labels,
+    labels: Annotated[str | None, typer.Option(help=f"{options.LABELS_HELP} Not needed with --fitted.")] = None,
     model: options.Model = options.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
-    method: options.Method = options.DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
+    ] = None,
     setting: options.Settings = None,
+    fitted: Annotated[
+        Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
+    ] = None,
     template: options.Templates = None,
     views: options.Views = 1,
     views_kind: options.ViewsKind = None,
@@ -62,6 +67,7 @@ def classify(
     from acclimate.classify.report import count, write_report
     from acclimate.classify.run import Classification
     from acclimate.files import check_writable
+    from acclimate.methods import describe_fit, find_method, require
     from acclimate.prompts import example_prompts
     from acclimate.sources.base import open_source, order_samples
 
@@ -78,12 +84,22 @@ def classify(
         if not (resume or overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
-    names, templates = options.read_labels(labels), options.read_templates(template)
-    settings = options.parse_settings(method, setting) | {"origin": "" if state is None else state.stem}
+    names = None if labels is None else options.read_labels(labels)
+    if fitted is None:
+        require(find_method(method or options.DEFAULT_METHOD), views=views > 1, text=True)
+        settings = options.parse_settings(method or options.DEFAULT_METHOD, setting)
+        settings |= {} if state is None else {"origin": state.stem}
+    elif method or setting or state:
+        raise InputError(
+            "a fitted file has the method, its settings and its state; leave out --method, --set, --state."
+        )
+    else:
+        settings = {}
+    templates = options.read_templates(template) if template else None
     samples = order_samples(open_source(source, sys.stdin), order)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
+    classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
@@ -91,8 +107,8 @@ def classify(
     if freeze:
         classifier.freeze()
     if sys.stderr.isatty():
-        prompts = " · ".join(example_prompts(names, templates))
-        typer.secho(f"{len(samples)} images, {len(names)} labels: {prompts}", dim=True, err=True)
+        prompts = " · ".join(example_prompts(classifier.labels, classifier.templates))
+        typer.secho(f"{len(samples)} images, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
     with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
         run = Classification(
             classifier=classifier,
@@ -117,7 +133,8 @@ def classify(
     if report is not None:
         shown = {"source": source, "order": order, "model": model, "views per image": views}
         shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
-        shown |= {"passes": run.passes, "method": method}
+        shown |= {"passes": run.passes, "method": classifier.adapter.name}
+        shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, source, shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""

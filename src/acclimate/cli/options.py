@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
+DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
@@ -26,11 +27,13 @@ Source = Annotated[
         help="A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
     ),
 ]
-Labels = Annotated[str, typer.Option(help="Labels, separated by commas, or a file with one label per line.")]
+LABELS_HELP = "Labels, separated by commas, or a file with one label per line."
+Labels = Annotated[str, typer.Option(help=LABELS_HELP)]
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
-Method = Annotated[str, typer.Option(help="How to adapt; see `acclimate methods`.")]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
-Templates = Annotated[list[str] | None, typer.Option("--template", help=TEMPLATE_HELP, show_default="single")]
+Templates = Annotated[
+    list[str] | None, typer.Option("--template", "--prompts", help=TEMPLATE_HELP, show_default="single")
+]
 Views = Annotated[
     int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
 ]

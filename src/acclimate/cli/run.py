@@ -15,6 +15,9 @@ def run(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
+    fitted: Annotated[
+        Path | None, typer.Option(help="A file of `acclimate fit` with the same classes; compared with zero-shot.")
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", help="A setting, KEY=VALUE or METHOD.KEY=VALUE; can be repeated.")
     ] = None,
@@ -49,13 +52,17 @@ def run(
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
     from acclimate.files import check_writable
-    from acclimate.methods import find_method
+    from acclimate.methods import find_method, load_fitted
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
-    chosen = list(dict.fromkeys(method or COMPARED))
+    chosen = list(dict.fromkeys(method or (() if fitted else COMPARED)))
     adapting = [name for name in chosen if name != "zero-shot"]
     variants = [Variant(name, parse_settings(name, setting, adapting)) for name in adapting]
+    if fitted is not None:
+        adapter, _ = load_fitted(fitted)
+        variants.append(Variant(adapter.name, adapter.settings, fitted=adapter))
+        chosen.append(adapter.name)
     for path in filter(None, (json, plot, save_state)):
         check_writable(path)
     if (plot or save_state) and (len(files) > 1 or orders):

@@ -1,7 +1,7 @@
 """`acclimate serve`: classification over HTTP."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -25,9 +25,14 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{NEW}: the adaptation method.")] = options.DEFAULT_METHOD,
+    method: Annotated[
+        str | None, typer.Option(help=f"{NEW}: the adaptation method.", show_default=options.DEFAULT_METHOD)
+    ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
+    ] = None,
+    fitted: Annotated[
+        Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
     template: options.Templates = None,
     views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
@@ -71,7 +76,9 @@ def serve(
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
             raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
+    from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
+    from acclimate.prompts import LearnedPrompts
     from acclimate.serve.app import bind, create_app, is_loopback
     from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
@@ -98,20 +105,31 @@ def serve(
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
     viewed = views != 1 or views_kind is not None
-    chosen = setting or template or thumbnails or guarded or viewed or method != options.DEFAULT_METHOD
-    if labels is None and chosen:
-        raise InputError("options for new streams need --labels.")
+    chosen = setting or template or thumbnails or guarded or viewed or method
+    if labels is None and fitted is None and chosen:
+        raise InputError("options for new streams need --labels or --fitted.")
+    if fitted is not None and (method or setting):
+        raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
+    names = None if labels is None else options.read_labels(labels)
+    if isinstance(templates := options.read_templates(template), LearnedPrompts):
+        raise InputError("streams take prompts as text; serve a file of learned prompts with --fitted.")
+    method = method or options.DEFAULT_METHOD
+    setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
+    setup |= {"views_kind": views_kind, "templates": templates, "thumbnails": thumbnails}
+    if guarded:
+        setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
+    adapter = encoder = None
+    if fitted is not None:
+        ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
+        adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
+        setup |= {"method": adapter.name, "settings": adapter.settings, "templates": ready.templates}
     defaults = None
-    if labels is not None:
-        setup = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
-        setup |= {"views_kind": views_kind, "templates": options.read_templates(template), "thumbnails": thumbnails}
-        if guarded:
-            setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
-        names, checked = check_setup(options.read_labels(labels), setup, limits)
-        defaults = {"labels": names, **checked.model_dump()}
+    if names is not None:
+        names, checked = check_setup(names, setup, limits, adapter)
+        defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
-        streams = Streams(data, load_encoder(model, device), limits, defaults)
+        streams = Streams(data, encoder or load_encoder(model, device), limits, defaults)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"

@@ -17,12 +17,20 @@ def inspect(
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
-    from acclimate.methods import load_state
+    from acclimate.files import read_snapshot
+    from acclimate.methods import describe_fit, list_methods, load_state
 
     for path in files:
+        _, about = read_snapshot(path)
+        typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
+        if fitted := about.get("notes", {}).get("fitted"):
+            typer.echo(describe_fit(fitted))
+        method = list_methods().get(about.get("method", ""))
+        if method is not None and "text" in method.needs:  # it cannot be loaded without its model
+            typer.echo(f"{method.name}, {len(about['head']['class_names'])} classes: {about['settings']}")
+            continue
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
-        typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
         typer.echo(adapter)
         for origin, count in adapter.seen.items():
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")

@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 from PIL import Image
 
 from acclimate.arrays import HostArray
-from acclimate.errors import ModelError
+from acclimate.errors import InputError, ModelError
 
 
 @runtime_checkable
@@ -89,6 +89,21 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
     module, function, *_ = PREFIXES[prefix]
     load: Callable[[str, str], Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
     return load(what, device)
+
+
+def as_encoder(encoder: Any, device: str) -> Encoder:
+    """An encoder from a model's name, from open_clip's (model, preprocess, tokenizer), or as it is; else InputError."""
+    if isinstance(encoder, str):
+        return load_encoder(encoder, device)
+    if isinstance(encoder, tuple) and len(encoder) == 3:
+        from acclimate.encoders.open_clip import OpenClipEncoder
+
+        return OpenClipEncoder(*encoder)
+    if isinstance(encoder, Encoder):
+        return encoder
+    members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
+    missing = [name for name in members if not hasattr(encoder, name)]
+    raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
 
 
 def fingerprint_files(paths: Sequence[Path]) -> str:

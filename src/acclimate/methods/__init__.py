@@ -15,6 +15,7 @@ from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
+from acclimate.methods.fitted import describe_fit, load_fitted
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
 from acclimate.methods.halves import Halves
@@ -72,9 +73,11 @@ __all__ = [
     "ZeroShot",
     "check_settings",
     "create",
+    "describe_fit",
     "duplicate",
     "find_method",
     "list_methods",
+    "load_fitted",
     "load_state",
     "load_with_notes",
     "merge_states",

@@ -159,15 +159,19 @@ class Adapter(ABC):
         if self.kind != "few-shot":
             raise InputError(f"the method {self.name!r} learns without labels; there is nothing to fit.")
         unit, checked = self._labelled(features, labels)
-        if missing := sorted(set(range(len(self.head))) - set(checked.tolist())):
-            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
+        self.require_every_class(checked)
         held_out = None if validation is None else self._labelled(*validation)
         self.reset()
         self.learn(unit, checked, held_out, progress)
         self.seen = {self.origin: len(checked)}
         self.derive()
+
+    def require_every_class(self, labels: HostArray) -> None:
+        """Refuse labels (n,) that leave out a class of the head."""
+        if missing := sorted(set(range(len(self.head))) - set(labels.tolist())):
+            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
 
     def learn(
         self,
@@ -182,6 +186,13 @@ class Adapter(ABC):
     def fit_steps(self, samples: int) -> int:
         """Number of steps that `fit` takes on so many samples, for a progress bar."""
         return 1
+
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes than those it was fitted to; most methods cannot."""
+        raise InputError(
+            f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
+            "leave the labels out, or fit it to the new ones."
+        )
 
     def derive(self) -> None:  # noqa: B027
         """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
@@ -216,6 +227,11 @@ class Adapter(ABC):
     def default_settings(cls) -> dict[str, Any]:
         """The method's settings with their defaults."""
         return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
+
+    @property
+    def counts_samples(self) -> bool:
+        """Whether the samples it is shown count as seen: not while frozen, and never for methods that are fitted."""
+        return not self.frozen and self.kind != "few-shot"
 
     @property
     def samples_seen(self) -> int:
@@ -273,7 +289,7 @@ class Adapter(ABC):
             require(type(self), views=True, text=True)
         count, first = len(evidence), self.samples_seen
         ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        if not learn or self.frozen or self.kind == "few-shot":
+        if not (learn and self.counts_samples):
             return self.respond(evidence, ids, False)
         if self.parts:
             evidence.require_finite()

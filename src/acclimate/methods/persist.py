@@ -88,7 +88,7 @@ def load_with_notes(
     path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None
 ) -> tuple[Adapter, dict[str, Any]]:
     """`load_state`, and the notes that were saved with the adapter."""
-    return _build(*read_snapshot(path), path, like, text)
+    return build_adapter(*read_snapshot(path), path, like, text)
 
 
 def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
@@ -99,11 +99,11 @@ def state_from_bytes(content: bytes, like: Adapter | None = None) -> Adapter:
         Traceback (most recent call last):
         acclimate.errors.StateError: the state cannot be read as a state: it is truncated, damaged or foreign (...).
     """
-    return _build(*parse_snapshot(content), "the state", like)[0]
+    return build_adapter(*parse_snapshot(content), "the state", like)[0]
 
 
-def _build(
-    tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None, text: Any = None
+def build_adapter(
+    tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None = None, text: Any = None
 ) -> tuple[Adapter, dict[str, Any]]:
     """An adapter from what a state file says. The description is checked first, then the method's own code runs."""
     for key, kind in FIELDS.items():
@@ -123,7 +123,7 @@ def _build(
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
     if like is not None:
         head = head.to(like.head.class_vectors)
-    text = text or (like and like.text)
+    text = (text or (like and like.text)) if "text" in method.needs else None
     made_with, given = description.get("encoder", ""), getattr(text, "fingerprint", "")  # older states have none
     if made_with and given and made_with != given:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")

@@ -40,6 +40,7 @@ class History:
         folder: the stream's folder.
         keep: number of snapshots to keep.
         adapter: starts a new history; when not given, the state is recovered from the files.
+        text: the encoder, for methods that need its text tower.
 
     Attributes:
         adapter: what was learnt.
@@ -58,8 +59,8 @@ class History:
     taught: Counter[str]
     thumbnails: dict[int, bytes]
 
-    def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None) -> None:
-        self.folder, self._keep = folder, keep
+    def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None, text: Any = None) -> None:
+        self.folder, self._keep, self._text = folder, keep, text
         self.samples = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
@@ -293,7 +294,7 @@ class History:
 
     def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
         try:
-            return load_with_notes(self._path(number, SNAPSHOT))
+            return load_with_notes(self._path(number, SNAPSHOT), text=self._text)
         except StateError as error:  # clients need not know the folder
             raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
 

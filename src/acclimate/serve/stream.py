@@ -78,7 +78,7 @@ class Stream:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._metrics = batcher, metrics
         self.setup, model = _read_setup(folder)
-        self.history = History(folder, self.limits.history)
+        self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
@@ -202,7 +202,9 @@ class Stream:
 
     @queued
     def reset(self) -> None:
-        """Forget everything learnt; the snapshots remain."""
+        """Forget everything learnt; the snapshots remain. A stream that was created from a fitted file cannot."""
+        if self.history.adapter.kind == "few-shot":
+            raise InputError("this stream answers as it was fitted and learns nothing; there is nothing to reset.")
         adapter = duplicate(self.history.adapter)
         adapter.reset()
         self._replace(adapter, {}, "reset")
@@ -263,7 +265,7 @@ class Stream:
         self.check_open()
         began = perf_counter()
         adapter, features = self.history.adapter, encoded.features
-        learn = learn and not adapter.frozen
+        learn = learn and adapter.counts_samples
         # The guard decides for each sample. Evidence is computed first: an invalid row must fail before any is learnt.
         size = 1 if learn and self._guard is not None else len(features)
         parts = [slice(start, start + size) for start in range(0, len(features), size)]

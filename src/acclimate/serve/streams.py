@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from acclimate.encoders import Encoder
 from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
-from acclimate.methods import Step, create, find_method, require
+from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import (
@@ -75,17 +75,22 @@ class Streams:
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
 
-    def create(self, name: str, labels: Sequence[str], **options: Any) -> Stream:
+    def create(self, name: str, labels: Sequence[str], *, fitted: Adapter | None = None, **options: Any) -> Stream:
         """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
+
+        A few-shot method needs an adapter that was `fitted`, of this method, these settings and these labels.
 
         Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
         if not NAME.fullmatch(name):
             raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
         self._check_new(name)
-        labels, setup = check_setup(labels, options, self.limits)
+        labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
-        adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
+        if fitted is None:
+            adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
+        else:
+            adapter = duplicate(fitted)
         unfinished = self._folder / f".new-{token_hex(8)}"
         try:
             create_files(unfinished, setup, self.batcher.encoder.fingerprint, adapter, self.limits.history)
@@ -181,7 +186,9 @@ class Streams:
                 stream.tick()
 
 
-def check_setup(labels: Sequence[str], options: Mapping[str, Any], limits: Limits) -> tuple[tuple[str, ...], Setup]:
+def check_setup(
+    labels: Sequence[str], options: Mapping[str, Any], limits: Limits, fitted: Adapter | None = None
+) -> tuple[tuple[str, ...], Setup]:
     """The labels and the setup of a new stream; InputError if they cannot be used, before anything is encoded."""
     try:
         setup = Setup(**options)
@@ -192,8 +199,10 @@ def check_setup(labels: Sequence[str], options: Mapping[str, Any], limits: Limit
     if setup.views > most:
         raise InputError(f"views must be from 1 to {most}, got {setup.views}.")
     method = find_method(setup.method)
-    require(method, views=setup.views > 1)
     setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
+    if fitted is not None:
+        return names, setup
+    require(method, views=setup.views > 1)
     kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
     if kept > limits.capacity:
         raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from acclimate.arrays import Array, HostArray, move
 from acclimate.errors import InputError
-from acclimate.evidence import Evidence
+from acclimate.evidence import Evidence, Head
 from acclimate.methods.base import Step, register
 from acclimate.methods.gradient.prompt import TrainedPrompt
 from acclimate.methods.state import CLASSES, Tensors
@@ -95,6 +95,14 @@ class CoOp(TrainedPrompt):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits of the learned prompt."""
         return Step(self.prompted.observe_unit(evidence.features if evidence.views is None else evidence.views).logits)
+
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes, unless every class has its own context."""
+        if self.class_specific:
+            raise InputError(
+                "every class has its own context, so there is none for other labels; leave the labels out."
+            )
+        super().relabel(head)
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
         """Append classes; a context of each class has none for them."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, move, to_host
 from acclimate.errors import InputError, ModelError
+from acclimate.evidence import Head
 from acclimate.methods.base import Adapter
 
 Tensor = Any  # torch.Tensor
@@ -76,6 +77,10 @@ class TrainedPrompt(PromptMethod):
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes: the learned words go before any name."""
+        self._follow(head)
 
     def fit_steps(self, samples: int) -> int:
         """Steps of SGD."""

@@ -1,0 +1,141 @@
+"""`acclimate fit`: a few-shot method fitted to labelled images."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from acclimate.cli import options
+from acclimate.cli.progress import progress_bar
+from acclimate.errors import InputError
+
+if TYPE_CHECKING:
+    from acclimate.classifier import Progress
+    from acclimate.sources.base import Sample
+
+THINGS = {"encoding": "images", "fitting": "steps"}
+
+
+def fit(
+    source: Annotated[str, typer.Argument(help="Labelled images: a folder per class, coop:FILE#train, or a list.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
+    method: Annotated[
+        str, typer.Option(help="A few-shot method; see `acclimate methods`.")
+    ] = options.DEFAULT_FEW_SHOT_METHOD,
+    setting: options.Settings = None,
+    labels: Annotated[
+        str | None, typer.Option(help=options.LABELS_HELP, show_default="all of the source, sorted")
+    ] = None,
+    shots: Annotated[int, typer.Option(help="Images per class to fit to.", min=1)] = 16,
+    seed: Annotated[int, typer.Option(help="Of the draw of images.", min=0)] = 1,
+    validation: Annotated[
+        str | None,
+        typer.Option(help="Labelled images to choose settings by.", show_default="up to 4 per class of the source"),
+    ] = None,
+    no_validation: Annotated[
+        bool, typer.Option("--no-validation", help="Hold nothing out; keep the settings as they are.")
+    ] = False,
+    model: options.Model = options.DEFAULT_MODEL,
+    template: options.Templates = None,
+    views: Annotated[
+        int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)
+    ] = 10,
+    batch_size: options.BatchSize = 32,
+    workers: options.Workers = None,
+    device: options.Device = "auto",
+) -> None:
+    """Fit a few-shot method to labelled images, and write a file for --fitted of `classify`, `run` and `serve`.
+
+    Images are drawn per class; the same seed draws the same ones, and fewer shots are part of more.
+    """
+    import numpy as np
+
+    from acclimate.classifier import Classifier
+    from acclimate.classify.report import count
+    from acclimate.files import check_writable
+    from acclimate.methods import find_method, save_state
+    from acclimate.prompts import clean_labels
+    from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
+
+    check_writable(out)
+    if find_method(method).kind != "few-shot":
+        raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
+    settings, templates = options.parse_settings(method, setting), options.read_templates(template)
+    if validation is not None and no_validation:
+        raise InputError("choose one of --validation and --no-validation.")
+    samples = _labelled(source)
+    names = clean_labels(sorted({label for _, label in samples})) if labels is None else options.read_labels(labels)
+    known = _of_classes(samples, names)
+    held_out = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
+    classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
+    drawn, rest = draw_shots(classes, names, shots, seed, held_out)
+    held = [known[i] for i in rest] if validation is None else _of_classes(_labelled(validation), names)
+    if validation is not None and not held:
+        raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
+    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
+    classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
+    with _bars() as show:
+        fitted = classifier.fit(
+            *_split([known[i] for i in drawn]), validation=_split(held), views=views, on_error="skip", progress=show
+        )
+    for name, why in fitted.skipped:
+        typer.echo(f"skipped {name}: {why}", err=True)
+    about = {**classifier.about_fit, "shots": shots, "seed": seed, "source": source}
+    save_state(classifier.adapter, out, {"fitted": about})
+    made = f"{method} fitted to {count(fitted.samples, 'image')}, {shots} per class of {len(names)} classes"
+    scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
+    scored = f"accuracy on {count(len(held), 'validation image')}: {scores}" if scores else "no validation images"
+    given = f" --model {model}" if model != options.DEFAULT_MODEL else ""
+    typer.echo(f"{out}: {made}; {scored}.\nNext: acclimate classify PHOTOS{given} --fitted {out}", err=True)
+
+
+def _labelled(source: str) -> "list[tuple[Sample, str]]":
+    """The images of a source with their labels, of which none may be missing."""
+    from acclimate.sources.base import open_source
+
+    samples = open_source(source, sys.stdin)
+    found = [(sample, sample.label) for sample in samples if sample.label is not None]
+    if len(found) < len(samples):
+        first = next(sample.name for sample in samples if sample.label is None)
+        raise InputError(
+            f"{len(samples) - len(found)} of the {len(samples)} images of {source} have no label ({first}); "
+            "put the images of each class into a folder named after it, or list them with a label column."
+        )
+    return found
+
+
+def _of_classes(samples: "list[tuple[Sample, str]]", names: Sequence[str]) -> "list[tuple[Sample, str]]":
+    """The images of the named classes, labelled with these names: underscores count as spaces."""
+    from acclimate.prompts.templates import as_words
+
+    by_words = {as_words(name): name for name in names}
+    known = [(sample, by_words[as_words(label)]) for sample, label in samples if as_words(label) in by_words]
+    if others := {label for _, label in samples if as_words(label) not in by_words}:
+        shown = ", ".join(sorted(others)[:5]) + (", ..." if len(others) > 5 else "")
+        typer.echo(f"note: images of other classes are left out: {shown}.", err=True)
+    return known
+
+
+def _split(samples: "list[tuple[Sample, str]]") -> "tuple[list[Sample], list[str]]":
+    """The images and their labels."""
+    return [sample for sample, _ in samples], [label for _, label in samples]
+
+
+@contextmanager
+def _bars() -> "Iterator[Progress]":
+    """A progress bar on stderr for each stage."""
+    with ExitStack() as shown:
+        current: str | None = None
+        advance: Callable[..., None]
+
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal current, advance
+            if stage != current:
+                shown.close()
+                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS[stage]))
+            advance(done)
+
+        yield show

@@ -1,0 +1,248 @@
+"""`acclimate fit`, and what takes its files: classify, run and state."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from acclimate import TDA, Head, load_state, save_state
+from acclimate.files import read_snapshot
+from drawn_images import draw_folder, draw_shapes
+
+
+@pytest.fixture
+def model(tiny_onnx):
+    return ["--model", f"onnx:{tiny_onnx}"]
+
+
+@pytest.fixture
+def fitted(invoke, model, photos):
+    """A file fitted to 4 of the 13 or 14 photos of each colour."""
+    invoke("fit", photos, "--out", "fitted.safetensors", "--shots", 4, "--views", 2, *model)
+    return "fitted.safetensors"
+
+
+@pytest.mark.slow
+def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path):
+    """Ellipses and rectangles of any colour: zero-shot can only guess."""
+    train, new = draw_shapes(tmp_path / "train", range(32)), draw_shapes(tmp_path / "new", range(100, 124))
+    result = invoke("fit", train, "--out", "shapes.safetensors", "--shots", 16, "--views", 1)
+    assert "tip-adapter-f fitted to 32 images, 16 per class of 2 classes; no validation images" in result.stderr
+    assert "Next: acclimate classify PHOTOS --fitted shapes.safetensors" in result.stderr
+    rows = list(csv.DictReader(invoke("classify", new, "--fitted", "shapes.safetensors").stdout.splitlines()))
+    right = {
+        column: np.mean([row["file"].split("/")[-2] == row[column] for row in rows])
+        for column in ("zero_shot_label", "label")
+    }
+    assert right["label"] > 0.8
+    assert right["zero_shot_label"] < 0.7
+
+
+def test_what_the_file_holds(invoke, model, photos, fitted):
+    adapter = load_state(fitted)
+    assert (adapter.name, adapter.head.class_names) == ("tip-adapter-f", ("blue", "green", "red"))
+    assert adapter.learnt()["shots"].tolist() == [4, 4, 4]
+    about = read_snapshot(fitted)[1]["notes"]["fitted"]
+    assert about.pop("fingerprint")
+    assert about == {"model": model[1], "shots": 4, "seed": 1, "source": str(photos), "templates": ["single"]}
+    shown = invoke("state", "inspect", fitted).stdout
+    assert f"fitted to 4 shots per class of {photos}, drawn with seed 1, encoded with {model[1]}" in shown
+
+
+def test_the_seed_decides_and_nothing_else(invoke, model, photos, fitted, tmp_path):
+    options = ["fit", photos, "--shots", 4, "--views", 2, *model]
+    invoke(*options, "--out", "again.safetensors", "--batch-size", 5, "--workers", 1)
+    again, first = load_state("again.safetensors"), load_state(fitted)
+    np.testing.assert_allclose(again.dump()["shots.keys"], first.dump()["shots.keys"], atol=1e-5)
+    invoke(*options, "--out", "other.safetensors", "--seed", 2)
+    other = load_state("other.safetensors").dump()["shots.keys"]
+    assert np.abs(other - first.dump()["shots.keys"]).max() > 1e-3
+
+
+def test_validation(invoke, model, photos, tmp_path):
+    options = ["fit", photos, "--shots", 2, "--views", 1, "--method", "tip-adapter", *model]
+    held_out = invoke(*options, "--out", "a.safetensors").stderr
+    assert "tip-adapter fitted to 6 images, 2 per class of 3 classes; accuracy on 6 validation images: " in held_out
+    assert "zero-shot " in held_out
+    more = draw_folder(tmp_path, 9)
+    assert "accuracy on 9 validation images" in invoke(
+        *options, "--out", "b.safetensors", "--validation", more
+    ).stderr  # fmt: skip
+    assert "no validation images" in invoke(*options, "--out", "c.safetensors", "--no-validation").stderr
+    assert load_state("c.safetensors").settings["alpha"] == load_state("c.safetensors").default_settings()["alpha"]
+
+
+def test_labels_choose_classes_of_the_source(invoke, model, photos, tmp_path):
+    (tmp_path / "train").mkdir()
+    for colour in ("red", "blue"):
+        (tmp_path / "train" / f"{colour}_thing").symlink_to(photos / colour)
+    (tmp_path / "train" / "green").symlink_to(photos / "green")
+    options = ["--labels", "red thing, blue thing", "--shots", 2, "--views", 1, "--no-validation"]
+    result = invoke("fit", "train", "--out", "f.safetensors", *options, *model)
+    assert "note: images of other classes are left out: green." in result.stderr
+    assert load_state("f.safetensors").head.class_names == ("red thing", "blue thing")
+
+
+def test_a_split_of_coop(invoke, model, photos, tmp_path):
+    rows = [[f"{colour}/img{i}.png", i % 3, colour] for i, colour in enumerate(["red", "green", "blue"] * 4)]
+    (tmp_path / "images").symlink_to(photos)
+    (tmp_path / "split.json").write_text(json.dumps({"train": rows, "val": rows[:3], "test": rows[:3]}))
+    options = ["--validation", "coop:split.json#val", "--shots", 4, "--views", 1]
+    invoke("fit", "coop:split.json#train", "--out", "f.safetensors", *options, *model)
+    assert load_state("f.safetensors").samples_seen == 12
+
+
+def test_unreadable_images_are_left_out(invoke, model, tmp_path):
+    train = draw_folder(tmp_path, 9)
+    (train / "red" / "img0.png").write_bytes(b"not an image")
+    options = ["fit", train, "--shots", 3, "--views", 1, *model, "--out"]
+    assert "skipped" in invoke(*options, "f.safetensors").stderr
+    assert load_state("f.safetensors").learnt()["shots"].tolist() == [3, 3, 2]
+    for path in (train / "red").iterdir():
+        path.write_bytes(b"not an image")
+    failed = invoke(*options, "g.safetensors", exit_code=2)
+    assert "none of the images of 'red' can be read. The first of 3 unreadable images is" in failed.stderr
+    assert not (tmp_path / "g.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "tip-adaptor"], "unknown method 'tip-adaptor'; did you mean 'tip-adapter'"),
+        (["--method", "tda"], "'tda' learns without labels; use it with `acclimate classify`"),
+        (["--set", "gamma=1"], "gamma"),
+        (
+            ["--shots", "14"],
+            "class 'blue' has 13 labelled samples, 14 per class are asked for; choose at most 13 shots",
+        ),
+        (["--labels", "red,violet"], "class 'violet' has 0 labelled samples"),
+        (["--out", "nowhere/f.safetensors"], "cannot write nowhere/f.safetensors"),
+        (["--validation", "photos", "--no-validation"], "choose one of --validation and --no-validation"),
+        (["--validation", "others", "--shots", "2"], "no image of others is labelled with one of the classes"),
+        (["--template", "a photo"], "has no {} for the class name"),
+    ],
+)
+def test_errors_come_before_any_work(invoke, photos, tmp_path, options, message):
+    """There is no such model: it was not yet looked for."""
+    draw_shapes(tmp_path / "others", range(2))
+    failed = invoke("fit", photos, "--model", "onnx:missing", "--out", "f.safetensors", *options, exit_code=2)
+    assert message in failed.stderr
+    assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_a_source_without_labels(invoke, photos):
+    failed = invoke("fit", f"{photos}/red/*.png", "--out", "f.safetensors", exit_code=2)
+    assert "14 of the 14 images" in failed.stderr
+    assert "put the images of each class into a folder named after it" in failed.stderr
+
+
+def test_classify_with_a_fitted_file(invoke, model, photos, fitted):
+    plain = invoke("classify", photos, "--fitted", fitted, *model)
+    same = invoke("classify", photos, "--fitted", fitted, "--labels", "red, green, blue", *model)
+    assert plain.stdout == same.stdout
+    invoke("classify", photos, "--fitted", fitted, *model, "--report", "report.html", "--out", "r.csv")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "tda"], "leave out --method, --set, --state"),
+        (["--state", "s.safetensors"], "leave out --method, --set, --state"),
+        (["--prompts", "a photo of a {}."], "the prompts of these labels come from the fitted file"),
+        (
+            ["--prompts", "a {}.", "--labels", "red, green, blue"],
+            "the prompts of these labels come from the fitted file",
+        ),
+        (["--labels", "cat, dog"], "'tip-adapter-f' was fitted to 3 classes and cannot answer for others"),
+    ],
+)
+def test_what_a_fitted_file_decides(invoke, model, photos, fitted, options, message):
+    assert message in invoke("classify", photos, "--fitted", fitted, *model, *options, exit_code=2).stderr
+
+
+def test_a_fitted_file_of_another_model(invoke, model, photos, fitted):
+    said = invoke("classify", photos, "--fitted", fitted, exit_code=2).stderr
+    assert (
+        f"{fitted} was fitted with the model {model[1]!r} (24 dimensions), not with 'bundled' (768 dimensions)" in said
+    )
+
+
+def test_files_that_are_not_fitted(invoke, model, photos, tmp_path):
+    adapter = TDA(Head(np.eye(24)[:2], logit_scale=10.0))
+    save_state(adapter, "tda.safetensors")
+    said = invoke("classify", photos, "--fitted", "tda.safetensors", *model, exit_code=2).stderr
+    assert "tda.safetensors is a state of 'tda' that was not fitted to labelled samples" in said
+    said = invoke("classify", photos, "--fitted", "missing.safetensors", *model, exit_code=2).stderr
+    assert "no state file at missing.safetensors" in said
+    said = invoke("classify", photos, "--method", "tip-adapter", "--labels", "a, b", *model, exit_code=2).stderr
+    assert "needs to be fitted to labelled samples first: `acclimate fit`" in said
+    assert "needs labels, or a fitted file" in invoke("classify", photos, *model, exit_code=2).stderr
+
+
+def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path):
+    from acclimate import Classifier
+    from acclimate.classify.outputs import ResultFile
+    from acclimate.classify.run import Classification
+    from acclimate.sources.base import open_source
+
+    classifier = Classifier(encoder=model[1], fitted=fitted)
+    run = Classification(
+        classifier=classifier,
+        samples=open_source(str(photos)),
+        output=ResultFile(tmp_path / "r.csv", 3),
+        stop=lambda: True,
+    )
+    assert not run.run()
+    options = ["classify", photos, *model, "--out", "r.csv", "--resume"]
+    other = ["--shots", 4, "--views", 2, "--seed", 2, "--no-validation"]
+    for adapted in ([], ["--set", f"alpha={classifier.adapter.settings['alpha']}"]):
+        set_beta = ["--set", f"beta={classifier.adapter.settings['beta']}"] if adapted else []
+        invoke("fit", photos, "--out", "other.safetensors", *other, *adapted, *set_beta, *model)
+        said = invoke(*options, "--fitted", "other.safetensors", exit_code=2).stderr
+        assert ("its fitted file was different" if adapted else "does not match") in said
+    invoke(*options, "--fitted", fitted)
+    whole = invoke("classify", photos, *model, "--fitted", fitted, "--out", "whole.csv")
+    assert whole
+    assert (tmp_path / "r.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
+
+
+def test_run_with_a_fitted_file(invoke, model, photos, fitted):
+    invoke("embed", photos, "--labels", "blue, green, red", "--out", "photos.safetensors", *model)
+    table = invoke("run", "photos.safetensors", "--fitted", fitted, "--json", "r.json").stdout
+    assert [line.split()[1] for line in table.splitlines()[1:]] == ["zero-shot", "tip-adapter-f"]
+    result = json.loads(Path("r.json").read_text())
+    assert result["method"] == "tip-adapter-f"
+    rows = list(csv.DictReader(invoke("classify", photos, "--fitted", fitted, *model).stdout.splitlines()))
+    right = np.mean([row["file"].split("/")[-2] == row["label"] for row in rows])
+    assert result["metrics"]["acc1"] == pytest.approx(right)
+    invoke("embed", photos, "--labels", "red, green, blue", "--out", "others.safetensors", *model)
+    said = invoke("run", "others.safetensors", "--fitted", fitted, exit_code=2).stderr
+    assert "'tip-adapter-f' was not fitted for these features: class 0 is 'blue' against 'red'" in said
+
+
+def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos):
+    model = ["--model", f"local:{tiny_clip}", "--device", "cpu"]
+    options = ["fit", photos, "--method", "coop", "--shots", 1, "--views", 1, "--set", "epochs=1", "--set"]
+    options.append("context_tokens=2")
+    invoke(*options, "--out", "coop.safetensors", *model)
+    shown = invoke("state", "inspect", "coop.safetensors").stdout
+    assert "coop, 3 classes" in shown
+    assert "fitted to 1 shot per class" in shown
+    options_of_serve = ["serve", "--data", "state", "--labels", "cat, dog", "--prompts", "learned:coop.safetensors"]
+    assert "serve a file of learned prompts with --fitted" in invoke(*options_of_serve, exit_code=2).stderr
+    rows = invoke("classify", f"{photos}/red", "--fitted", "coop.safetensors", "--labels", "cat, dog", *model).stdout
+    assert {row["label"] for row in csv.DictReader(rows.splitlines())} <= {"cat", "dog"}
+    said = invoke("classify", photos, "--fitted", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)
+    assert f"was fitted with the model 'local:{tiny_clip}'" in said.stderr
+    invoke("embed", photos, "--labels", "blue, green, red", "--out", "photos.safetensors", *model)
+    said = invoke("run", "photos.safetensors", "--fitted", "coop.safetensors", exit_code=2).stderr
+    assert "'coop' needs the text tower of a model, which stored features do not have" in said
+    invoke(*options, "--out", "own.safetensors", "--set", "class_specific=true", *model)
+    said = invoke("classify", photos, "--fitted", "own.safetensors", "--labels", "cat, dog", *model, exit_code=2)
+    assert "every class has its own context" in said.stderr
+    said = invoke(*options, "--out", "onnx.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2).stderr
+    assert "needs a text tower that takes embeddings" in said
+    said = invoke(*options, "--out", "long.safetensors", "--set", "context_tokens=14", *model, exit_code=2).stderr
+    assert "a context of 14 tokens does not fit; the model reads 13 at most" in said
