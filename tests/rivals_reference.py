@@ -222,7 +222,8 @@ class NaiveTip(Naive):
         for i in range(200):
             for j in range(20):
                 self.beta, self.alpha = 0.1 + i * (largest_beta - 0.1) / 200, 0.1 + j * (largest_alpha - 0.1) / 20
-                right = np.sum(self.step(features).argmax(axis=1) == labels)
-                if right > best:
+                correct = self.step(features).argmax(axis=1) == labels
+                right = np.mean([correct[labels == label].mean() for label in np.unique(labels)])
+                if right > best + 1e-9:
                     best, found = right, (self.alpha, self.beta)
         self.alpha, self.beta = found

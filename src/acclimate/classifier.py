@@ -108,8 +108,8 @@ class Classifier:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
         if fitted is None and labels is None:
             raise InputError("a classifier needs labels, or a fitted file that has them.")
-        if fitted is not None and (method is not None or settings or (templates is not None and labels is None)):
-            raise InputError("the method, its settings and the prompts come from the fitted file; leave them out.")
+        if fitted is not None and (method is not None or settings):
+            raise InputError("the method and its settings come from the fitted file; leave them out.")
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
         self.encoder: Encoder = as_encoder(encoder, device)
@@ -130,6 +130,8 @@ class Classifier:
             self.adapter = create(method, self._head(labels or ()), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
             self.adapter.relabel(self._head(labels))
+        elif templates is not None:
+            raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
 
     @property
     def head(self) -> Head:
@@ -184,6 +186,7 @@ class Classifier:
             raise InputError(f"the method {self.adapter.name!r} learns without labels; there is nothing to fit.")
         held_images, held_labels = ((), ()) if validation is None else validation
         places, held_places = self._places(images, labels), self._places(held_images, held_labels)
+        self.adapter.require_every_class(places)
         count = len(images) + len(held_images)
 
         def encoded(done: int) -> None:
@@ -195,7 +198,8 @@ class Classifier:
         if lost := set(places.tolist()) - set(fitted_to.tolist()):
             name, why = skipped[0]
             raise ImageError(
-                f"no image of the class {self.labels[min(lost)]!r} can be read; the first is {name}: {why}"
+                f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
+                f"images is {name}: {why}"
             )
         steps = self.adapter.fit_steps(len(fitted_to))
         self.adapter.fit(

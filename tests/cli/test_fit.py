@@ -103,7 +103,7 @@ def test_unreadable_images_are_left_out(invoke, model, tmp_path):
     for path in (train / "red").iterdir():
         path.write_bytes(b"not an image")
     failed = invoke(*options, "g.safetensors", exit_code=2)
-    assert "no image of the class 'red' can be read; the first is" in failed.stderr
+    assert "none of the images of 'red' can be read. The first of 3 unreadable images is" in failed.stderr
     assert not (tmp_path / "g.safetensors").exists()
 
 
@@ -150,7 +150,11 @@ def test_classify_with_a_fitted_file(invoke, model, photos, fitted):
     [
         (["--method", "tda"], "leave out --method, --set, --state"),
         (["--state", "s.safetensors"], "leave out --method, --set, --state"),
-        (["--prompts", "a photo of a {}."], "the prompts come from the fitted file"),
+        (["--prompts", "a photo of a {}."], "the prompts of these labels come from the fitted file"),
+        (
+            ["--prompts", "a {}.", "--labels", "red, green, blue"],
+            "the prompts of these labels come from the fitted file",
+        ),
         (["--labels", "cat, dog"], "'tip-adapter-f' was fitted to 3 classes and cannot answer for others"),
     ],
 )
@@ -226,6 +230,8 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     shown = invoke("state", "inspect", "coop.safetensors").stdout
     assert "coop, 3 classes" in shown
     assert "fitted to 1 shot per class" in shown
+    options_of_serve = ["serve", "--data", "state", "--labels", "cat, dog", "--prompts", "learned:coop.safetensors"]
+    assert "serve a file of learned prompts with --fitted" in invoke(*options_of_serve, exit_code=2).stderr
     rows = invoke("classify", f"{photos}/red", "--fitted", "coop.safetensors", "--labels", "cat, dog", *model).stdout
     assert {row["label"] for row in csv.DictReader(rows.splitlines())} <= {"cat", "dog"}
     said = invoke("classify", photos, "--fitted", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)

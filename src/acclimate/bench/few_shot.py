@@ -91,7 +91,7 @@ def plan_few_shot(
     seeds: int = 3,
     held_out: int | None = None,
 ) -> Plan:
-    """Read streams and list the runs. A class that has fewer samples than a number of shots gives all it has.
+    """Read streams and list the runs. A class that has fewer samples than a number of shots gives what it has.
 
     Args:
         paths: feature files with labels.
@@ -117,7 +117,7 @@ def plan_few_shot(
             raise InputError(f"{name} has no sample of the class {rarest!r}; every class needs one to learn from.")
         short += [
             f"{name} at {each} shots: {int((counts < each).sum())} of {len(counts)} classes have fewer samples in "
-            f"their half, and all of these are shots ({rarest!r} has {counts.min()})."
+            f"their half; a fifth of them is for validation, the others are shots ({rarest!r} has {counts.min()})."
             for each in numbers
             if each > counts.min()
         ]

@@ -78,6 +78,7 @@ def serve(
             raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
+    from acclimate.prompts import LearnedPrompts
     from acclimate.serve.app import bind, create_app, is_loopback
     from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
@@ -110,14 +111,16 @@ def serve(
     if fitted is not None and (method or setting):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     names = None if labels is None else options.read_labels(labels)
+    if isinstance(templates := options.read_templates(template), LearnedPrompts):
+        raise InputError("streams take prompts as text; serve a file of learned prompts with --fitted.")
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
-    setup |= {"views_kind": views_kind, "templates": options.read_templates(template), "thumbnails": thumbnails}
+    setup |= {"views_kind": views_kind, "templates": templates, "thumbnails": thumbnails}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None
     if fitted is not None:
-        ready = Classifier(names, model, device=device, templates=template and setup["templates"], fitted=fitted)
+        ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
         adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
         setup |= {"method": adapter.name, "settings": adapter.settings, "templates": ready.templates}
     defaults = None

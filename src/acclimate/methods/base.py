@@ -159,15 +159,19 @@ class Adapter(ABC):
         if self.kind != "few-shot":
             raise InputError(f"the method {self.name!r} learns without labels; there is nothing to fit.")
         unit, checked = self._labelled(features, labels)
-        if missing := sorted(set(range(len(self.head))) - set(checked.tolist())):
-            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
+        self.require_every_class(checked)
         held_out = None if validation is None else self._labelled(*validation)
         self.reset()
         self.learn(unit, checked, held_out, progress)
         self.seen = {self.origin: len(checked)}
         self.derive()
+
+    def require_every_class(self, labels: HostArray) -> None:
+        """Refuse labels (n,) that leave out a class of the head."""
+        if missing := sorted(set(range(len(self.head))) - set(labels.tolist())):
+            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
+            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
+            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
 
     def learn(
         self,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, index, namespace, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step, register
@@ -24,8 +24,8 @@ class TipAdapter(Adapter):
 
     The answer is `z + alpha * sum over shots q of class c of exp(-beta (1 - f.q))`. The key q of a shot is the mean of
     the unit features of its augmented versions, scaled to unit length. If `fit` is given validation samples, alpha and
-    beta are those of a grid of 200 x 20 values that answer most of them right, and become the settings; else they stay
-    as they are. A class that is added later has no shots: nothing votes for it.
+    beta are those of a grid of 200 x 20 values with the highest mean accuracy over the classes, and become the
+    settings; else they stay as they are. A class that is added later has no shots: nothing votes for it.
 
     Args:
         alpha: weight of the votes.
@@ -36,7 +36,8 @@ class TipAdapter(Adapter):
     Note:
         The defaults are the authors' for ImageNet (and Oxford Pets). Their settings for other datasets have wider grids
         (EuroSAT: 10 and 12). Their code for ImageNet searches on the test set; here a search sees validation samples
-        only. The authors average features before they scale them, here each version counts the same.
+        only, and all classes count the same in it, however many samples they have. The authors average features before
+        they scale them, here each version counts the same.
 
     Examples:
         >>> import numpy as np
@@ -104,19 +105,21 @@ class TipAdapter(Adapter):
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, features: Array, labels: HostArray) -> tuple[float, float]:
-        """The first alpha and beta, by beta and then alpha, that answer most of the samples right."""
+        """The first alpha and beta, by beta and then alpha, with the highest mean accuracy over the classes."""
         betas, alphas = _grid(self.largest_beta, BETAS), _grid(self.largest_alpha, ALPHAS)
-        right = np.zeros((BETAS, ALPHAS), np.int64)
+        right = np.zeros((BETAS, ALPHAS))
+        shares = 1.0 / np.bincount(labels)[labels]
         for start, evidence in self.observed(features):
             logits, xp = evidence.logits, namespace(evidence.logits)
-            truth = index(labels[start : start + len(evidence)], logits)
+            block = slice(start, start + len(evidence))
+            truth, share = index(labels[block], logits), move(shares[block], logits)
             cosines = self.shots.keys @ evidence.features.T
             for row, beta in enumerate(betas):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
                 add_by_class(votes, affinities(beta * cosines, 1.0, beta), self.shots.diagonals)
                 answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
-                right[row] += to_host(xp.stack([xp.sum(answer == truth) for answer in answers]))
-        best = int(np.argmax(right))
+                right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
+        best = int(np.argmax(right.round(4)))  # equal ones differ by rounding
         return alphas[best % ALPHAS], betas[best // ALPHAS]
 
 

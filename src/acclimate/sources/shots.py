@@ -26,7 +26,9 @@ def draw_shots(
         shots: samples per class.
         seed: the same seed draws the same samples; a draw of fewer shots is part of a draw of more.
         held_out: the most samples per class that are drawn in addition, for validation; a class may have fewer.
-        allow_fewer: take all samples of a class that has fewer than `shots`, as CoOp's benchmark does; one at least.
+        allow_fewer: let a class give fewer shots than asked for if it has fewer samples. Where some are held out, a
+            fifth of the class stays for that, at least one of two samples or more: validation without a class would
+            favour the others.
 
     Returns:
         The positions of the shots, by class, and those of the samples that are held out.
@@ -51,6 +53,9 @@ def draw_shots(
     drawn, rest = [], []
     for label in range(len(class_names)):
         positions = np.random.default_rng([seed, label]).permutation(np.flatnonzero(labels == label))
-        drawn.append(positions[:shots])
-        rest.append(positions[shots : shots + held_out])
+        number = len(positions)
+        kept = min(held_out, max(1, number // 5), number - 1) if allow_fewer else 0
+        taken = min(shots, number - kept)
+        drawn.append(positions[:taken])
+        rest.append(positions[taken : taken + held_out])
     return np.concatenate(drawn), np.concatenate(rest)
