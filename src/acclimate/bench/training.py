@@ -83,7 +83,7 @@ class Trainer:
     def _adapter(
         self, setup: Setup, variant: Variant, shots: Listing, validation: Listing | None, encoder: Encoder
     ) -> Adapter:
-        """The adapter as it was fitted, on NumPy; from the store if it is there."""
+        """The adapter with all classes of ImageNet; read from the store if it was fitted before."""
         versions = replace(setup, views=VERSIONS, views_kind="crop")
         plain = replace(setup, views=1)
         description = {
