@@ -36,12 +36,13 @@ def test_type_checkers_see_the_same_names():
 
 
 @pytest.fixture
-def desk(tiny_onnx, photos, tmp_path, monkeypatch):
+def desk(tiny_onnx, tiny_clip, photos, tmp_path, monkeypatch):
     """A folder with what the documents speak of: a model, photos, labels, a feature file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / ".cache"))
     monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
     shutil.copytree(tiny_onnx, "clip")
+    shutil.copytree(tiny_clip, "my-clip")
     shutil.copytree(photos, "photos")
     Path("labels.txt").write_text("red\ngreen\nblue\n")
     for name in ("photo.jpg", "other.jpg"):
@@ -61,14 +62,15 @@ def test_the_python_in_the_documents_runs(document):
 
 
 @pytest.mark.usefixtures("desk")
-def test_the_commands_about_labelled_images_run():
+@pytest.mark.parametrize("title", ["From a folder of labelled images", "Learned prompts"])
+def test_the_commands_about_labelled_images_run(title):
     """With a tiny model in place of the bundled one."""
     guide = (ROOT / "docs" / "few_shot.md").read_text(encoding="utf-8")
-    section = guide.partition("## From a folder of labelled images\n")[2].partition("\n## ")[0]
+    section = guide.partition(f"## {title}\n")[2].partition("\n## ")[0]
     commands = re.findall(r"^acclimate (.*?)(?: +#.*)?$", section, re.MULTILINE)
     assert len(commands) == 3
     for command in commands:
-        model = [] if command.startswith("state") else ["--model", "onnx:clip"]
+        model = [] if command.startswith("state") or "--model" in command else ["--model", "onnx:clip"]
         result = CliRunner().invoke(app, [*shlex.split(command), *model])
         assert result.exit_code == 0, (command, result.output)
 

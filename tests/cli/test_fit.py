@@ -230,8 +230,6 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     shown = invoke("state", "inspect", "coop.safetensors").stdout
     assert "coop, 3 classes" in shown
     assert "fitted to 1 shot per class" in shown
-    options_of_serve = ["serve", "--data", "state", "--labels", "cat, dog", "--prompts", "learned:coop.safetensors"]
-    assert "serve a file of learned prompts with --fitted" in invoke(*options_of_serve, exit_code=2).stderr
     rows = invoke("classify", f"{photos}/red", "--fitted", "coop.safetensors", "--labels", "cat, dog", *model).stdout
     assert {row["label"] for row in csv.DictReader(rows.splitlines())} <= {"cat", "dog"}
     said = invoke("classify", photos, "--fitted", "coop.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2)

@@ -5,7 +5,9 @@ import pytest
 
 from acclimate import Classifier
 from acclimate.encoders import load_encoder
+from acclimate.errors import InputError
 from acclimate.methods import load_fitted
+from acclimate.prompts import LearnedPrompts
 
 COLOURS = ["blue", "green", "red"]
 
@@ -68,6 +70,29 @@ def test_learned_prompts_survive_a_restart(start, after_a_kill, tiny_clip, photo
     assert first.score == pytest.approx(next(classifier.stream(pictures[:1])).score, abs=1e-5)
     (answer,) = after_a_kill(model=clip).get("shop").classify(pictures[:1]).result(30)
     assert answer.top == first.top
+
+
+def test_any_method_runs_on_learned_prompts(start, after_a_kill, tiny_clip, photos, pictures, tmp_path):
+    clip = load_encoder(f"local:{tiny_clip}", "cpu")
+    learner = Classifier(COLOURS, clip, method="coop", cache=False, epochs=1, context_tokens=2)
+    learner.fit([next((photos / colour).iterdir()) for colour in COLOURS], COLOURS)
+    learner.save(tmp_path / "coop")
+    prompts = LearnedPrompts.load(tmp_path / "coop")
+    classifier = Classifier(COLOURS, clip, method="tda", templates=prompts)
+    stream = start(model=clip, prompts=prompts).create("shop", COLOURS, method="tda", templates=prompts.name)
+    for image in pictures[:3]:
+        (answer,) = stream.classify([image]).result(30)
+        assert answer.score == pytest.approx(next(classifier.stream([image])).score, abs=1e-5)
+    for given, message in ((None, "which this service was not started with"), (prompts, None)):
+        again = after_a_kill(model=clip, prompts=given).get("shop")
+        (answer,) = again.classify(pictures[3:4], adapt=False).result(30)  # answers need no prompts
+        assert answer.score == pytest.approx(classifier(pictures[3], adapt=False)[0]["score"], abs=1e-5)
+        if message is None:
+            again.change_labels(["violet"])
+            assert again.describe()["labels"] == [*COLOURS, "violet"]
+        else:
+            with pytest.raises(InputError, match=message):
+                again.change_labels(["violet"])
 
 
 def test_what_clients_cannot_do(serve, defaults, pictures):

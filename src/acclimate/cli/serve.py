@@ -111,11 +111,11 @@ def serve(
     if fitted is not None and (method or setting):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     names = None if labels is None else options.read_labels(labels)
-    if isinstance(templates := options.read_templates(template), LearnedPrompts):
-        raise InputError("streams take prompts as text; serve a file of learned prompts with --fitted.")
+    templates = options.read_templates(template)
+    learned = templates if isinstance(templates, LearnedPrompts) else None
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
-    setup |= {"views_kind": views_kind, "templates": templates, "thumbnails": thumbnails}
+    setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None
@@ -129,7 +129,7 @@ def serve(
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
-        streams = Streams(data, encoder or load_encoder(model, device), limits, defaults)
+        streams = Streams(data, encoder or load_encoder(model, device), limits, defaults, learned)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"

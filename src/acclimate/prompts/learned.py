@@ -1,5 +1,6 @@
 """Learned prompts: vectors in place of the words before a class name, from a fitted state of CoOp or CoCoOp."""
 
+import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.errors import InputError, ModelError, StateError
 from acclimate.files import read_snapshot
 
-PREFIX = "learned:"  # before the path of a file, on the command line
+PREFIX = "learned:"  # before the path of a file on the command line, and before a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +45,12 @@ class LearnedPrompts:
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
         context = arrays["learned.context"] + arrays.get("learned.mean_shift", np.float32(0))
         return cls(context, tuple(names), str(description.get("encoder", "")), os.fspath(path))
+
+    @property
+    def name(self) -> str:
+        """Stands for them where templates are text: equal for equal content."""
+        names = self.class_names if self.context.ndim == 3 else ()
+        return PREFIX + hashlib.sha256(repr((self.context.shape, names)).encode() + self.context.tobytes()).hexdigest()
 
     def example(self, label: str) -> str:
         """How the prompt of a label may be shown."""

@@ -16,11 +16,12 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders import Encoder
-from acclimate.errors import ImageError, ModelError
+from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.evidence import Head
 from acclimate.images import open_image, thumbnail
 from acclimate.predict import Preparer
-from acclimate.prompts import build_head
+from acclimate.prompts import LearnedPrompts, build_head
+from acclimate.prompts.learned import PREFIX
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
@@ -59,8 +60,15 @@ class Batcher:
     and in a batch; the images of a batch have the same number of views. The folder `cache` is for encoded labels.
     """
 
-    def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics, cache: Path | None = None) -> None:
-        self.encoder, self.limits = encoder, limits
+    def __init__(
+        self,
+        encoder: Encoder,
+        limits: Limits,
+        metrics: Metrics,
+        cache: Path | None = None,
+        prompts: LearnedPrompts | None = None,
+    ) -> None:
+        self.encoder, self.limits, self.prompts = encoder, limits, prompts
         self._metrics, self._cache = metrics, cache
         self._pool = ThreadPoolExecutor(limits.workers or (os.cpu_count() or 1) + 1, "acclimate-prepare")
         self._change = Condition()
@@ -98,7 +106,17 @@ class Batcher:
         return request.future
 
     def head(self, labels: Sequence[str], templates: Any) -> Head:
-        """The head of a stream's labels; their vectors are stored on disk."""
+        """The head of a stream's labels; their vectors are stored on disk.
+
+        Learned prompts are given by their name, and have to be those that the service was started with.
+        """
+        if isinstance(templates, str) and templates.startswith(PREFIX):
+            if self.prompts is None or self.prompts.name != templates:
+                raise InputError(
+                    "the stream has learned prompts, which this service was not started with; start it with "
+                    "--prompts learned:FILE to add labels."
+                )
+            templates = self.prompts
         with self._texts:
             return build_head(self.encoder, labels, templates, self._cache)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from acclimate.errors import InputError
 from acclimate.prompts import clean_labels, prompts_for
+from acclimate.prompts.learned import PREFIX
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ class Limits:
         longest = max(names, key=len)
         if len(longest) > self.label_chars:
             raise InputError(f"the label {longest[:20]!r}... is longer than {self.label_chars} characters; shorten it.")
-        prompts = sum(map(len, prompts_for(names, templates)))
+        learned = isinstance(templates, str) and templates.startswith(PREFIX)
+        prompts = len(names) if learned else sum(map(len, prompts_for(names, templates)))
         if prompts > self.prompts:
             raise InputError(f"labels and templates make {prompts} prompts, more than {self.prompts}; use fewer.")
         return names

@@ -21,6 +21,7 @@ from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
+from acclimate.prompts import LearnedPrompts
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import (
     ExistsError,
@@ -47,18 +48,24 @@ class Streams:
         encoder: the model that all streams share.
         limits: limits on everything.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
+        prompts: learned prompts, which streams name as their templates.
 
     Raises:
         InputError: the folder cannot be used, or another service uses it.
     """
 
     def __init__(
-        self, folder: Path, encoder: Encoder, limits: Limits | None = None, defaults: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        encoder: Encoder,
+        limits: Limits | None = None,
+        defaults: Mapping[str, Any] | None = None,
+        prompts: LearnedPrompts | None = None,
     ) -> None:
         self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
-        self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts")
+        self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts", prompts)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
