@@ -40,7 +40,7 @@ def desk(tiny_onnx, tiny_clip, photos, tmp_path, monkeypatch):
     """A folder with what the documents speak of: a model, photos, labels, a feature file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / ".cache"))
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
+    monkeypatch.setattr("acclimate.methods.registry._REGISTRY", acclimate.list_methods())
     shutil.copytree(tiny_onnx, "clip")
     shutil.copytree(tiny_clip, "my-clip")
     shutil.copytree(photos, "photos")

@@ -17,6 +17,7 @@ from acclimate.evidence import Head
 from acclimate.methods import (
     DEFAULT_METHOD,
     Adapter,
+    FewShot,
     create,
     find_method,
     load_fitted,
@@ -119,8 +120,8 @@ class Classifier:
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
         self.adapter: Adapter
         if fitted is not None:
-            self.adapter, self.about_fit = load_fitted(fitted, self.encoder, self.model)
-            method = self.adapter.name
+            ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
+            self.adapter, method = ready, ready.name
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
         self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
@@ -129,7 +130,7 @@ class Classifier:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
             self.adapter = create(method, self._head(labels or ()), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            self.adapter.relabel(self._head(labels))
+            ready.relabel(self._head(labels))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
 
@@ -182,11 +183,12 @@ class Classifier:
             >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]
             'dark'
         """
-        if self.adapter.kind != "few-shot":
-            raise InputError(f"the method {self.adapter.name!r} learns without labels; there is nothing to fit.")
+        adapter = self.adapter
+        if not isinstance(adapter, FewShot):
+            raise InputError(f"the method {adapter.name!r} learns without labels; there is nothing to fit.")
         held_images, held_labels = ((), ()) if validation is None else validation
         places, held_places = self._places(images, labels), self._places(held_images, held_labels)
-        self.adapter.require_every_class(places)
+        adapter.require_every_class(places)
         count = len(images) + len(held_images)
 
         def encoded(done: int) -> None:
@@ -201,8 +203,8 @@ class Classifier:
                 f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
                 f"images is {name}: {why}"
             )
-        steps = self.adapter.fit_steps(len(fitted_to))
-        self.adapter.fit(
+        steps = adapter.fit_steps(len(fitted_to))
+        adapter.fit(
             features,
             fitted_to,
             validation=(held_features, truth) if len(truth) else None,

@@ -118,6 +118,7 @@ def test_what_cannot_be_run_is_left_out_and_said(paths):
     few_shot = [name for name, method in list_methods().items() if method.kind == "few-shot"]
     unfit = dict.fromkeys(on_views, "needs views in every stream")
     unfit |= dict.fromkeys(few_shot, "fitted to labelled samples")
+    unfit |= dict.fromkeys(("difftpt", "tpt"), "needs text and views")
     others = [name for name in list_methods() if name not in ("zero-shot", *unfit)]
     assert {task.methods for task in plan.tasks} == {tuple(others)}
     assert plan.left_out == (

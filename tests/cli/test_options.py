@@ -85,7 +85,7 @@ def test_a_template_option_that_is_none():
 
 
 def test_a_bare_setting_is_for_the_methods_that_have_it(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", acclimate.list_methods())
+    monkeypatch.setattr("acclimate.methods.registry._REGISTRY", acclimate.list_methods())
 
     @acclimate.register
     class Plain(acclimate.ZeroShot):

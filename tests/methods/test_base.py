@@ -21,7 +21,7 @@ def test_methods_are_found_by_name(stream):
 
 
 def test_anybody_can_register_a_method(stream, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", list_methods())
+    monkeypatch.setattr("acclimate.methods.registry._REGISTRY", list_methods())
 
     @register
     class Doubled(Adapter):

@@ -62,7 +62,7 @@ def test_a_method_with_gradients_keeps_the_laws(capsys):
 
 
 def test_the_text_tower_reaches_the_method(tiny_onnx, photos, tmp_path, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.base._REGISTRY", list_methods())
+    monkeypatch.setattr("acclimate.methods.registry._REGISTRY", list_methods())
     register(Reworded)
     classifier = Classifier(["cat", "dog"], f"onnx:{tiny_onnx}", method="reworded", cache=tmp_path)
     images = sorted(photos.rglob("*.png"))[:5]

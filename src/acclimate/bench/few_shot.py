@@ -19,7 +19,7 @@ from acclimate.bench.prequential import Variant
 from acclimate.bench.processes import run_all
 from acclimate.bench.suite import read_labelled
 from acclimate.errors import InputError
-from acclimate.methods import create, find_method, require
+from acclimate.methods import FewShot, create, find_method, require
 from acclimate.sources.shots import draw_shots
 from acclimate.stream import FeatureStream, read_stream
 
@@ -144,7 +144,7 @@ def measure(task: Task) -> list[Score]:
         for shots in task.shots if labelled else (0,):
             adapter = create(variant.method, stream.head, **variant.settings)
             validation = np.empty(0, np.int64)
-            if labelled:
+            if isinstance(adapter, FewShot):
                 most = len(drawn) if task.held_out is None else task.held_out
                 places = draw_shots(labels[drawn], stream.head.class_names, shots, task.seed, most, True)
                 fitted, validation = (drawn[each] for each in places)

@@ -17,7 +17,7 @@ from acclimate.bench.metrics import early_phase, expected_calibration_error, mea
 from acclimate.bench.orders import stream_order
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, check_settings, create, duplicate, find_method, require
+from acclimate.methods import Adapter, FewShot, check_settings, create, duplicate, find_method, require
 from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
 
@@ -29,7 +29,7 @@ class Variant:
     method: str
     settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
     settings_name: str = ""  # in results; when not given, "paper" if the settings are the defaults, else "custom"
-    fitted: Adapter | None = None  # with this method and these settings; for few-shot methods
+    fitted: FewShot | None = None  # with this method and these settings; for few-shot methods
     trained: str = ""  # what it was fitted to, in words
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ from acclimate.bench.training import Trainer, training_folder
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.errors import InputError
 from acclimate.files import writing
-from acclimate.methods import Adapter, find_method
+from acclimate.methods import FewShot, find_method
 from acclimate.views.generated import open_generator
 
 
@@ -123,7 +123,7 @@ def _lack(protocol: Protocol, recipe: Recipe, setup: Setup, encoder: Encoder, tr
     """What a row needs and does not have, in words; "" if it can be measured."""
     method, folder = find_method(protocol.method), training_folder(setup.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
-    if protocol.shots and new_classes and method.relabel is Adapter.relabel:
+    if protocol.shots and new_classes and issubclass(method, FewShot) and method.relabel is FewShot.relabel:
         return "the classes that it was fitted to, as it cannot take new ones"
     if protocol.shots and not folder.is_dir():
         return f"ImageNet's training images in {folder}"

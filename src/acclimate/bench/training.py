@@ -20,7 +20,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import StateError
 from acclimate.evidence import Head
 from acclimate.files import writing
-from acclimate.methods import Adapter, create, duplicate, find_method, load_state, save_state
+from acclimate.methods import FewShot, create, duplicate, find_method, load_fitted, save_state
 from acclimate.predict import gpu_of
 from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream
@@ -47,7 +47,7 @@ class Trainer:
 
     def __init__(self, setup: Setup, shots: int | None = None) -> None:
         self._setup, self._shots = setup, shots
-        self._adapters: dict[Path, Adapter] = {}
+        self._adapters: dict[Path, FewShot] = {}
         self._drawn = cache(self._draw)
 
     def check(self, protocol: Protocol) -> None:
@@ -82,7 +82,7 @@ class Trainer:
 
     def _adapter(
         self, setup: Setup, variant: Variant, shots: Listing, validation: Listing | None, encoder: Encoder
-    ) -> Adapter:
+    ) -> FewShot:
         """The adapter with all classes of ImageNet; read from the store if it was fitted before."""
         versions = replace(setup, views=VERSIONS, views_kind="crop")
         plain = replace(setup, views=1)
@@ -96,14 +96,15 @@ class Trainer:
         name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
         path = setup.store / "fitted" / f"{variant.method}-{name}.safetensors"
         if path not in self._adapters:
-            text = encoder if "text" in find_method(variant.method).needs else None
             with suppress(StateError):  # not there, or damaged
-                self._adapters[path] = load_state(path, text=text)
+                self._adapters[path] = load_fitted(path, encoder, setup.model)[0]
         if path not in self._adapters:
             stream = self._encoded(versions, shots, "shots", encoder)
             other = None if validation is None else self._encoded(plain, validation, "validation images", encoder)
             head = on_device(stream.head, gpu_of(encoder) or "numpy")
+            text = encoder if "text" in find_method(variant.method).needs else None
             adapter = create(variant.method, head, text=text, **variant.settings)
+            assert isinstance(adapter, FewShot)
             with setup.progress(adapter.fit_steps(len(shots)), f"fitting {variant.method}", "steps") as advance:
                 held_out = None if other is None or validation is None else (other.features, validation.labels)
                 adapter.fit(stream.features, shots.labels, validation=held_out, progress=advance)
@@ -121,7 +122,7 @@ class Trainer:
             return stored_stream(setup, listing, encoder, advance)
 
 
-def _with_classes(adapter: Adapter, dataset: Dataset, head: Head) -> Adapter:
+def _with_classes(adapter: FewShot, dataset: Dataset, head: Head) -> FewShot:
     """An adapter fitted to ImageNet, for the classes of a dataset with that head."""
     adapter = duplicate(adapter)
     names = dict(zip(IMAGENET.wnids, adapter.head.class_names, strict=True))

@@ -14,7 +14,7 @@ from acclimate.arrays import HostArray
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, load_state, merge_states, save_state
+from acclimate.methods import Adapter, FewShot, load_state, merge_states, save_state
 from acclimate.stream import FeatureStream
 
 
@@ -39,11 +39,11 @@ class Trial:
         """A new adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
         head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
         adapter = self.method(head, **self.settings, **arguments)
-        if self.method.kind == "few-shot":
+        if isinstance(adapter, FewShot):
             self.fit(adapter)
         return adapter
 
-    def fit(self, adapter: Adapter) -> None:
+    def fit(self, adapter: FewShot) -> None:
         """Fit a few-shot adapter to the first 60 samples of its classes."""
         assert self.labels is not None
         shots = np.flatnonzero(self.labels[:60] < len(adapter.head))
@@ -77,7 +77,7 @@ def inputs_stay_untouched(trial: Trial) -> None:
     """Neither features nor class vectors are written to, and later changes to them do not reach the adapter."""
     features, vectors = trial.features.copy(), 2.0 * trial.head.class_vectors
     adapter = trial.method(Head(vectors, trial.head.logit_scale), **trial.settings)
-    if adapter.kind == "few-shot":
+    if isinstance(adapter, FewShot):
         trial.fit(adapter)
     first = adapter.step(features[:90])
     _assert_equal(features, trial.features, "features after a step")
@@ -111,7 +111,7 @@ def reset_is_new(trial: Trial) -> None:
     adapter.step(trial.features[::-1])
     adapter.freeze()
     adapter.reset()
-    if adapter.kind == "few-shot":
+    if isinstance(adapter, FewShot):
         trial.fit(adapter)
     _assert_same_state(adapter, new)
     _assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")

@@ -1,20 +1,11 @@
 """Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import (
-    DEFAULT_METHOD,
-    Adapter,
-    Step,
-    create,
-    find_method,
-    list_methods,
-    refine,
-    register,
-    require,
-)
+from acclimate.methods.base import Adapter, Step, refine, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
+from acclimate.methods.few_shot import FewShot
 from acclimate.methods.fitted import describe_fit, load_fitted
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
@@ -32,6 +23,7 @@ from acclimate.methods.persist import (
     state_to_bytes,
 )
 from acclimate.methods.prior import Prior
+from acclimate.methods.registry import DEFAULT_METHOD, create, find_method, list_methods, register
 from acclimate.methods.sca import SCA
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
@@ -59,6 +51,7 @@ __all__ = [
     "CoOp",
     "DiffTPT",
     "Entry",
+    "FewShot",
     "FreeTTA",
     "Halves",
     "OnZeta",

@@ -1,4 +1,4 @@
-"""What an adapter is: the frame that every method fills in, and the registry that finds a method by name.
+"""What an adapter is: the frame that every method fills in.
 
 A method is one file: a dataclass whose fields are its settings. It declares the parts of its state in `setup` and
 answers evidence in `respond`; saving, loading, merging, class changes, moves between devices and resets follow from the
@@ -6,7 +6,7 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
-from acclimate.errors import InputError, nearest
+from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import Dump, Entry, MergeRule, State
@@ -22,9 +22,7 @@ from acclimate.methods.state import Dump, Entry, MergeRule, State
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-DEFAULT_METHOD = "halves"
 Ids = Sequence[int] | HostArray
-Labels = Sequence[int] | HostArray
 AnyState = TypeVar("AnyState", bound=State)
 
 
@@ -140,60 +138,6 @@ class Adapter(ABC):
         State may change only if `learn`, and only when nothing can fail any more.
         """
 
-    def fit(
-        self,
-        features: Array,
-        labels: Labels,
-        *,
-        validation: tuple[Array, Labels] | None = None,
-        progress: Callable[[int], None] = lambda steps: None,
-    ) -> None:
-        """Fit a few-shot method to labelled samples; what it was fitted to before is forgotten.
-
-        Args:
-            features: (n, d), or (n, V, d) for V augmented versions of each sample; of any length.
-            labels: (n,) class indices; every class of the head needs at least one sample.
-            validation: features (m, d) and labels (m,) of other samples, for methods that choose settings by them.
-            progress: called with the number of steps done, out of `fit_steps(n)`.
-        """
-        if self.kind != "few-shot":
-            raise InputError(f"the method {self.name!r} learns without labels; there is nothing to fit.")
-        unit, checked = self._labelled(features, labels)
-        self.require_every_class(checked)
-        held_out = None if validation is None else self._labelled(*validation)
-        self.reset()
-        self.learn(unit, checked, held_out, progress)
-        self.seen = {self.origin: len(checked)}
-        self.derive()
-
-    def require_every_class(self, labels: HostArray) -> None:
-        """Refuse labels (n,) that leave out a class of the head."""
-        if missing := sorted(set(range(len(self.head))) - set(labels.tolist())):
-            named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
-            more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-            raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
-
-    def learn(
-        self,
-        features: Array,
-        labels: HostArray,
-        validation: tuple[Array, HostArray] | None,
-        progress: Callable[[int], None],
-    ) -> None:
-        """Fill the state of a few-shot method from unit features (n, d) or (n, V, d) and labels (n,); see `fit`."""
-        raise NotImplementedError(f"{type(self).__name__} is few-shot and must implement learn.")
-
-    def fit_steps(self, samples: int) -> int:
-        """Number of steps that `fit` takes on so many samples, for a progress bar."""
-        return 1
-
-    def relabel(self, head: Head) -> None:
-        """Answer for other classes than those it was fitted to; most methods cannot."""
-        raise InputError(
-            f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
-            "leave the labels out, or fit it to the new ones."
-        )
-
     def derive(self) -> None:  # noqa: B027
         """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
 
@@ -230,8 +174,8 @@ class Adapter(ABC):
 
     @property
     def counts_samples(self) -> bool:
-        """Whether the samples it is shown count as seen: not while frozen, and never for methods that are fitted."""
-        return not self.frozen and self.kind != "few-shot"
+        """Whether the samples it is shown count as seen."""
+        return not self.frozen
 
     @property
     def samples_seen(self) -> int:
@@ -285,8 +229,6 @@ class Adapter(ABC):
         """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
-        if "labels" in self.needs and not self.seen:
-            require(type(self), views=True, text=True)
         count, first = len(evidence), self.samples_seen
         ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
         if not (learn and self.counts_samples):
@@ -307,13 +249,8 @@ class Adapter(ABC):
     def refined(self, features: Array) -> Iterator[Array]:
         """Answer a whole stream once more from everything learnt from it; the adapter does not change.
 
-        Unless a method knows better, these are the answers of the frozen adapter.
-
-        Args:
-            features: (n, d) or (n, V, d) of the stream, read in slices: a memory map will do.
-
-        Yields:
-            (b, K) logits of b samples at a time, in order, where the head lives.
+        Takes features (n, d) or (n, V, d), read in slices: a memory map will do. Yields logits (b, K) of b samples at
+        a time where the head lives. Unless a method knows better, they are the answers of the frozen adapter.
         """
         final = deepcopy(self)
         final.settle()
@@ -383,18 +320,6 @@ class Adapter(ABC):
             part.restore(dumps[name])
         self.derive()
 
-    def _labelled(self, features: Array, labels: Labels) -> tuple[Array, HostArray]:
-        """Unit features and labels as a checked pair."""
-        unit, checked = self.head.unit_features(features), np.asarray(labels)
-        if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
-            raise InputError(
-                f"labels must be one class index per sample: {unit.shape[0]} samples, {checked.dtype} labels "
-                f"{checked.shape}."
-            )
-        if checked.min() < 0 or checked.max() >= len(self.head):
-            raise InputError(f"labels must be class indices from 0 to {len(self.head) - 1}.")
-        return unit, checked
-
     def _block_size(self, features: Array) -> int:
         """How many samples to answer at once."""
         views = 1 if features.ndim == 2 else features.shape[1]
@@ -412,59 +337,6 @@ class Adapter(ABC):
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"
         settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
-
-
-AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
-_REGISTRY: dict[str, type[Adapter]] = {}
-
-
-def register(method: AnyAdapter) -> AnyAdapter:
-    """Class decorator: make a method known by its name to `create`, `load_state` and `Classifier`.
-
-    Examples:
-        >>> from acclimate import TDA, list_methods, register
-        >>> list_methods()["tda"] is register(TDA)
-        True
-    """
-    _REGISTRY[method.name] = method
-    return method
-
-
-def list_methods() -> dict[str, type[Adapter]]:
-    """Every known method by name.
-
-    Examples:
-        >>> from acclimate import list_methods
-        >>> list_methods()["tda"].summary
-        'positive and negative caches of the most useful samples of the stream'
-    """
-    return dict(sorted(_REGISTRY.items()))
-
-
-def find_method(name: str) -> type[Adapter]:
-    """The method of that name."""
-    if name not in _REGISTRY:
-        raise InputError(f"unknown method {name!r}; {nearest(name, list_methods())}")
-    return _REGISTRY[name]
-
-
-def create(name: str, head: Head, **settings: Any) -> Adapter:
-    """Make an adapter by the name of its method.
-
-    Args:
-        name: of the method; see `list_methods`.
-        head: the zero-shot classifier to start from.
-        **settings: of the method, and `origin` and `text` as for `Adapter`.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import Head, create
-        >>> create("tda", Head(np.eye(2), logit_scale=100.0), positive_capacity=5).settings["positive_capacity"]
-        5
-    """
-    method = find_method(name)
-    check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
-    return method(head, **settings)
 
 
 def refine(adapter: Adapter, features: Array) -> Array:

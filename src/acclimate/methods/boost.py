@@ -9,7 +9,8 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
-from acclimate.methods.base import Step, register
+from acclimate.methods.base import Step
+from acclimate.methods.registry import register
 from acclimate.methods.tda import TDA
 
 Kept = tuple[float, int, Array]  # entropy, id and key of an entry

@@ -9,8 +9,9 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step, register
+from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
+from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
 
 BLOCK = 2**20  # numbers that are gathered at once

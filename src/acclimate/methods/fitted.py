@@ -6,7 +6,7 @@ from typing import Any
 
 from acclimate.errors import StateError
 from acclimate.files import read_snapshot
-from acclimate.methods.base import Adapter
+from acclimate.methods.few_shot import FewShot
 from acclimate.methods.persist import VECTORS, build_adapter
 
 NOTE = "fitted"  # among the notes of a state: model, fingerprint, templates, shots, seed, source
@@ -14,7 +14,7 @@ NOTE = "fitted"  # among the notes of a state: model, fingerprint, templates, sh
 
 def load_fitted(
     path: str | os.PathLike[str], encoder: Any = None, model: str = ""
-) -> tuple[Adapter, Mapping[str, Any]]:
+) -> tuple[FewShot, Mapping[str, Any]]:
     """Read a few-shot adapter that was fitted and saved, and the note on what it was fitted to.
 
     Args:
@@ -39,7 +39,7 @@ def load_fitted(
                 f"not with {model!r} ({dims[1]} dimensions); use that model, or fit again."
             )
     adapter, _ = build_adapter(tensors, description, path, text=encoder)
-    if adapter.kind != "few-shot" or not adapter.seen:
+    if not isinstance(adapter, FewShot) or not adapter.seen:
         raise StateError(
             f"{path} is a state of {adapter.name!r} that was not fitted to labelled samples; "
             "write one with `acclimate fit`."

@@ -11,7 +11,8 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Sums
 from acclimate.methods.tda import TDA
 

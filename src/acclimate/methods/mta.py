@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
 ROUNDING = 1e-6  # squared distances below this are rounding

@@ -7,9 +7,10 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step, register
+from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import add_by_class, jagged_diagonals
+from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Tensors
 
 FLOOR = 1e-6  # added to the variances, in units of their mean: the covariance may be singular

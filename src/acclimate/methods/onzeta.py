@@ -6,7 +6,8 @@ from math import log, log1p, sqrt
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Tensors
 
 BLOCK = 64  # samples between two writes of the proxies; it has no influence on the answers

@@ -4,16 +4,18 @@ import copy
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.base import Adapter, find_method
+from acclimate.methods.base import Adapter
+from acclimate.methods.registry import find_method
 from acclimate.methods.settings import check_settings
 
 VECTORS = "class_vectors"
+AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)
 # what the description of a state holds
 FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
 
@@ -184,7 +186,7 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
     return merged
 
 
-def duplicate(adapter: Adapter) -> Adapter:
+def duplicate(adapter: AnyAdapter) -> AnyAdapter:
     """An adapter that knows the same and goes its own way."""
     return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
 

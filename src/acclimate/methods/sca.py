@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Sums
 
 

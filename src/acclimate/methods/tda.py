@@ -9,9 +9,10 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step, register
+from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import compact
+from acclimate.methods.registry import register
 
 
 @register

@@ -8,9 +8,11 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step, register
+from acclimate.methods.base import Change, Step
 from acclimate.methods.cache import Cache, affinities
+from acclimate.methods.few_shot import FewShot
 from acclimate.methods.jagged import add_by_class
+from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
 
 SMALLEST = 0.1  # value of alpha and of beta that the search begins with
@@ -19,7 +21,7 @@ BETAS, ALPHAS = 200, 20  # values that the search tries
 
 @register
 @dataclass(eq=False, repr=False, kw_only=True)
-class TipAdapter(Adapter):
+class TipAdapter(FewShot):
     """Labelled samples vote for their classes (Zhang et al., 2022, section 3.1), with TDA's positive read-out.
 
     The answer is `z + alpha * sum over shots q of class c of exp(-beta (1 - f.q))`. The key q of a shot is the mean of
@@ -52,8 +54,6 @@ class TipAdapter(Adapter):
 
     name = "tip-adapter"
     summary = "a cache of labelled samples that vote for their classes (Tip-Adapter)"
-    kind = "few-shot"
-    needs = frozenset({"labels"})
 
     alpha: float = 1.17
     beta: float = 1.0

@@ -8,9 +8,9 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, namespace, softmax_and_entropy
 from acclimate.errors import InputError
-from acclimate.methods.base import register
 from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
+from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
 
 EXPONENT = 80.0  # of the affinity of the longest keys; exp overflows in single precision above 88

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 
 from acclimate.arrays import HostArray, device, namespace
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step, register
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
 
 
 @register

@@ -6,8 +6,9 @@ from typing import Any
 
 from acclimate.arrays import Array, HostArray, move
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Step, register
+from acclimate.methods.base import Step
 from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.registry import register
 from acclimate.methods.state import DIM, Tensors
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from acclimate.arrays import Array, HostArray, move
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.base import Step, register
+from acclimate.methods.base import Step
 from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, Tensors
 
 START = 0.02  # standard deviation of a context that does not start from words

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from acclimate.errors import InputError
-from acclimate.methods.base import register
 from acclimate.methods.gradient.tpt import TPT, Tensor, most_confident
+from acclimate.methods.registry import register
 
 
 @register

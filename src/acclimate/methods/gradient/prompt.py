@@ -11,6 +11,7 @@ from acclimate.arrays import Array, HostArray, move, to_host
 from acclimate.errors import InputError, ModelError
 from acclimate.evidence import Head
 from acclimate.methods.base import Adapter
+from acclimate.methods.few_shot import FewShot
 
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
@@ -54,7 +55,7 @@ class PromptMethod(Adapter):
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class TrainedPrompt(PromptMethod):
+class TrainedPrompt(FewShot, PromptMethod):
     """A prompt that is trained on labelled samples by SGD with momentum: one epoch of warm-up, then a cosine schedule.
 
     Args:
@@ -64,7 +65,6 @@ class TrainedPrompt(PromptMethod):
         seed: of the order of the samples, of their versions and of the start.
     """
 
-    kind = "few-shot"
     needs = frozenset({"labels", "text"})
 
     epochs: int

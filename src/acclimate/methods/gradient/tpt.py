@@ -6,8 +6,9 @@ from typing import Any
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Step, register
+from acclimate.methods.base import Step
 from acclimate.methods.gradient.prompt import PromptMethod, gradients
+from acclimate.methods.registry import register
 
 Tensor = Any  # torch.Tensor
 
