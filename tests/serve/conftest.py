@@ -75,8 +75,8 @@ def start(encoder, tmp_path):
     """Starts services on a folder; those that still run are closed at the end."""
     running = []
 
-    def begin(folder="state", model=encoder, prompts=None, **limits):
-        running.append(Streams(tmp_path / folder, model, Limits(**limits), prompts=prompts))
+    def begin(folder="state", model=encoder, learned=None, **limits):
+        running.append(Streams(tmp_path / folder, model, Limits(**limits), prompts=learned))
         return running[-1]
 
     yield begin

@@ -79,12 +79,12 @@ def test_any_method_runs_on_learned_prompts(start, after_a_kill, tiny_clip, phot
     learner.save(tmp_path / "coop")
     prompts = LearnedPrompts.load(tmp_path / "coop")
     classifier = Classifier(COLOURS, clip, method="tda", templates=prompts)
-    stream = start(model=clip, prompts=prompts).create("shop", COLOURS, method="tda", templates=prompts.name)
+    stream = start(model=clip, learned=prompts).create("shop", COLOURS, method="tda", templates=prompts.name)
     for image in pictures[:3]:
         (answer,) = stream.classify([image]).result(30)
         assert answer.score == pytest.approx(next(classifier.stream([image])).score, abs=1e-5)
     for given, message in ((None, "which this service was not started with"), (prompts, None)):
-        again = after_a_kill(model=clip, prompts=given).get("shop")
+        again = after_a_kill(model=clip, learned=given).get("shop")
         (answer,) = again.classify(pictures[3:4], adapt=False).result(30)  # answers need no prompts
         assert answer.score == pytest.approx(classifier(pictures[3], adapt=False)[0]["score"], abs=1e-5)
         if message is None:
