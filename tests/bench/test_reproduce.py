@@ -336,8 +336,9 @@ def test_printed_averages_that_the_cells_do_not_give(default, suite, averages):
     table, _ = recipe_tables(recipe, group)
     rows = dict(table.rows)
     assert [(cell.reported, cell.why) for cell in rows["DiffTPT"][len(recipe.datasets) :]] == averages
-    for name in ("CoOp", "CoCoOp", "TPT"):  # their averages are rounded, no more
-        assert {cell.why for cell in rows[name]} == {()}
+    half = {"TPT": "printed in the paper; its cells give 60.805."} if suite == "ood" else {}  # rounded up
+    for name in ("CoOp", "CoCoOp", "TPT"):
+        assert {why for cell in rows[name] for why in cell.why} == ({half[name]} if name in half else set())
 
 
 def test_a_part_of_a_dataset_is_a_column_of_its_own(default):
