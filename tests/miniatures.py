@@ -61,7 +61,7 @@ def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
     return folder
 
 
-def draw_generated_images(root: Path, folder: Path, datasets: Iterable[Dataset], count: int = 31) -> Path:
+def draw_generated_images(root: Path, folder: Path, datasets: Iterable[Dataset], count: int = 63) -> Path:
     """Lay out images that a generator could have made of every test image, and return their folder."""
     pool, generated = _pool(root), GeneratedFolder(folder)
     for dataset in datasets:

@@ -16,12 +16,13 @@ from acclimate.errors import ImageError, InputError, nearest
 from acclimate.evidence import Head
 from acclimate.methods import (
     DEFAULT_METHOD,
+    NOTE,
     Adapter,
     FewShot,
     create,
     find_method,
     load_fitted,
-    load_state,
+    load_with_notes,
     require,
     save_state,
 )
@@ -66,8 +67,8 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; the paper uses 64 on some datasets.
-        views_kind: "augmix", "crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's paper uses
-            when not given.
+        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
+            paper uses when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
@@ -125,7 +126,7 @@ class Classifier:
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
         self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
-        self.templates = templates or self.about_fit.get("templates") or DEFAULT_SET
+        self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
             self.adapter = create(method, self._head(labels or ()), text=text, **settings)
@@ -210,8 +211,8 @@ class Classifier:
             validation=(held_features, truth) if len(truth) else None,
             progress=lambda done: progress("fitting", done, steps),
         )
-        self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "seed": None, "source": ""}
-        self.about_fit |= {"shots": min(Counter(fitted_to.tolist()).values())}
+        shots = min(Counter(fitted_to.tolist()).values())
+        self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
         with suppress(TypeError):  # functions cannot be written to a file
             self.about_fit |= {"templates": json.loads(json.dumps(self.templates))}
         accuracy = {}
@@ -323,6 +324,8 @@ class Classifier:
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
+        if self.templates is None:
+            raise InputError("the prompts of the fitted file are not known, so no label can be added; fit again.")
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
@@ -342,17 +345,19 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
+        self.about_fit = {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        save_state(self.adapter, path, {"fitted": self.about_fit} if self.about_fit else None)
+        save_state(self.adapter, path, {NOTE: self.about_fit} if self.about_fit else None)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
-        self.adapter = load_state(path, like=self.adapter)
+        self.adapter, notes = load_with_notes(path, like=self.adapter)
+        self.about_fit = notes.get(NOTE, {})
 
     def _head(self, labels: Sequence[str]) -> Head:
-        head = build_head(self.encoder, labels, self.templates, self.cache)
+        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache)
         if len(head) < 2:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
@@ -373,7 +378,8 @@ class Classifier:
     ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
         """Features of the images that can be read, their positions, and the names of the others with the reasons."""
         parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
-        for batch in self._encoded(images, on_error, prepare=Preparer(self.encoder, views, kind="crop")):
+        prepare = Preparer(self.encoder, views, kind=self.adapter.views_kind)
+        for batch in self._encoded(images, on_error, prepare=prepare):
             parts.append(batch.features)
             kept += batch.readable
             skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]

@@ -19,6 +19,7 @@ from acclimate.errors import AcclimateError, InputError, RunError, StateError, r
 
 FORMAT = "acclimate-state"
 VERSION = 2
+EXPORTS = "exports."  # before the names of tensors that readers who do not know the method may use
 
 
 def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> bytes:

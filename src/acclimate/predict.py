@@ -21,7 +21,7 @@ from acclimate.methods import Adapter, Step
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import ModelInput, make_views
 from acclimate.views.generated import Generator as ImageGenerator
-from acclimate.views.plan import draw_plan
+from acclimate.views.plan import AREA, LARGE, draw_plan
 
 PREFETCH = 3  # batches that are read while one is encoded
 Item = TypeVar("Item")
@@ -135,9 +135,10 @@ class Preparer:
         views: per image: itself and `views - 1` others.
         seed: of the views. Image i of a stream has the views of (seed, i), however the stream is cut or restarted.
         device: where PyTorch makes the views; the encoder's GPU when not given. Without either, Pillow makes them.
-        kind: of the views: "augmix" (random crops and flips, then AugMix), "crop" (the crops and flips alone) or
-            "diffusion" (crops and flips, then generated images, prepared as the image itself is: `(views - 1) // 2` of
-            them, so that of 64 views 32 are crops and 31 are generated, in DiffTPT's proportion).
+        kind: of the views: "augmix" (random crops and flips, then AugMix), "crop" (the crops and flips alone),
+            "large-crop" (of at least half of the image, which Tip-Adapter is fitted to) or "diffusion" (crops and
+            flips, then generated images, prepared as the image itself is: `(views - 1) // 2` of them, so that of
+            DiffTPT's 128 views 64 are crops and 63 are generated).
         generator: of the generated images.
         upright: whether images are turned as their EXIF orientation says when they are read.
     """
@@ -178,7 +179,8 @@ class Preparer:
             made = self.generator.generate(image, name, (self.views - 1) // 2, self.seed)
             generated = [self.encoder.prepare(each) for each in made]
         size, augmented = (self._target.width, self._target.height), self.views - 1 - len(generated)
-        plan = draw_plan(self.seed, index, augmented, image.size, size, augmix=self.kind == "augmix")
+        smallest = LARGE if self.kind == "large-crop" else AREA[0]
+        plan = draw_plan(self.seed, index, augmented, image.size, size, self.kind == "augmix", smallest)
         views: Any
         if self.device is None:
             views = make_views(image, plan, self._target)

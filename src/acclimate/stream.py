@@ -41,7 +41,7 @@ class FeatureStream:
         files: n names of the images; None when unknown.
         encoder: the model that made the features.
         prompts: the templates that made the class vectors.
-        views_kind: "augmix", "crop" or "diffusion"; "" when unknown or of one view.
+        views_kind: "augmix", "crop", "large-crop" or "diffusion"; "" when unknown or of one view.
         skipped: images that could not be read and are missing here.
         encode_s: seconds that encoding took; None when unknown.
         notes: whatever else the file says.

@@ -53,7 +53,7 @@ def test_the_scores_of_a_run(paths, held_out):
             assert len(rest) == score.validation == (6 * held_out if held_out is not None else len(drawn) - len(shots))
             validation = (stream.features[drawn[rest]], stream.labels[drawn[rest]]) if len(rest) else None
             adapter.fit(stream.features[drawn[shots]], stream.labels[drawn[shots]], validation=validation)
-            assert (score.alpha, score.beta) == (adapter.alpha, adapter.beta)
+            assert {"alpha": score.alpha, "beta": score.beta} == adapter.chosen()
         right = adapter.step(stream.features[scored]).argmax(axis=1) == stream.labels[scored]
         assert (score.stream, score.seed, score.samples) == ("long", 5, len(scored))
         assert score.acc1 == pytest.approx(right.mean())
@@ -68,7 +68,7 @@ def test_a_class_with_fewer_samples_gives_all_it_has_and_that_is_said(paths):
         *(("long", 0, (1, 10)), ("long", 1, (1, 10)), ("short", 0, (1, 10)), ("short", 1, (1, 10)))
     ]
     (sentence,) = plan.short
-    assert sentence.startswith("short at 10 shots: 4 of 4 classes have fewer samples in their half")
+    assert sentence.startswith("short at 10 shots: 4 of 4 classes give fewer, ")
     assert [score.shots for score in measure(plan.tasks[-1])] == [0, 0, 1, 10, 1, 10]
     with pytest.raises(InputError, match=r"no class has 99 samples in its half of a stream; choose at most \d+ "):
         plan_few_shot(paths, VARIANTS, [1, 10, 99])

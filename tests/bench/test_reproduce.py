@@ -382,8 +382,9 @@ def test_rows_that_follow_their_protocols_stand_in_one_table_without_reasons(def
     assert [label for label, _ in gains.rows] == [row.method for row in recipe.rows.values()][1:]
     assert all(cell.measured is not None for _, cells in table.rows for cell in cells)
     found = {reason for _, cells in table.rows for cell in cells for reason in cell.why}
-    known = ("the same settings (alpha, beta)", "the authors' loader", "printed in the paper")
-    assert all(reason.startswith(known) for reason in found)
+    known = ["the same settings (alpha, beta)", "the authors' loader", "printed in the paper"]
+    known += (remark for row in recipe.rows.values() for remark in row.remarks)
+    assert all(reason.startswith(tuple(known)) for reason in found)
     assert len(table.notes) == len(table.rows)
 
 
@@ -405,7 +406,7 @@ def test_given_settings_are_in_the_name_of_a_row_and_a_reason(default):
     coop = replace(coop, settings="given", config={**coop.config, "epochs": 1})
     (group,) = group_results([coop])
     cells = dict(recipe_tables(RECIPES["ood"], group)[0].rows)["coop, epochs 1"]
-    assert cells[1].why == ("the settings are not the paper's: epochs 1.",)
+    assert cells[1].why == (*RECIPES["ood"].protocol("coop").remarks, "the settings are not the paper's: epochs 1.")
 
 
 def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(default):

@@ -38,7 +38,7 @@ def test_a_table_a_picture_and_every_run(invoke, streams, here):
     assert line.split(" | ")[3] == cell
     alpha, beta = (np.mean([float(row[name]) for row in ours]) for name in ("alpha", "beta"))
     assert f" | {alpha:.2f} / {beta:.2f} |\n| tip-adapter | two | " in page
-    assert "- two at 8 shots: 5 of 5 classes have fewer samples" in page
+    assert "- two at 8 shots: 5 of 5 classes give fewer" in page
     assert "note: two at 8 shots" in result.stderr
     assert ["tip-adapter", "8", *mean.split()] in [line.split()[:5] for line in result.stdout.splitlines()]
     with Image.open(here / "out" / "few-shot.png") as picture:

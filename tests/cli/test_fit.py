@@ -71,7 +71,7 @@ def test_validation(invoke, model, photos, tmp_path):
         *options, "--out", "b.safetensors", "--validation", more
     ).stderr  # fmt: skip
     assert "no validation images" in invoke(*options, "--out", "c.safetensors", "--no-validation").stderr
-    assert load_state("c.safetensors").settings["alpha"] == load_state("c.safetensors").default_settings()["alpha"]
+    assert load_state("c.safetensors").chosen() == {"alpha": 1.17, "beta": 1.0}
 
 
 def test_labels_choose_classes_of_the_source(invoke, model, photos, tmp_path):
@@ -197,11 +197,9 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
     assert not run.run()
     options = ["classify", photos, *model, "--out", "r.csv", "--resume"]
     other = ["--shots", 4, "--views", 2, "--seed", 2, "--no-validation"]
-    for adapted in ([], ["--set", f"alpha={classifier.adapter.settings['alpha']}"]):
-        set_beta = ["--set", f"beta={classifier.adapter.settings['beta']}"] if adapted else []
-        invoke("fit", photos, "--out", "other.safetensors", *other, *adapted, *set_beta, *model)
-        said = invoke(*options, "--fitted", "other.safetensors", exit_code=2).stderr
-        assert ("its fitted file was different" if adapted else "does not match") in said
+    for settings, message in (([], "its fitted file was different"), (["--set", "alpha=2.0"], "does not match")):
+        invoke("fit", photos, "--out", "other.safetensors", *other, *settings, *model)
+        assert message in invoke(*options, "--fitted", "other.safetensors", exit_code=2).stderr
     invoke(*options, "--fitted", fitted)
     whole = invoke("classify", photos, *model, "--fitted", fitted, "--out", "whole.csv")
     assert whole
@@ -239,7 +237,7 @@ def test_learned_prompts_take_other_labels(invoke, tiny_clip, tiny_onnx, photos)
     assert "'coop' needs the text tower of a model, which stored features do not have" in said
     invoke(*options, "--out", "own.safetensors", "--set", "class_specific=true", *model)
     said = invoke("classify", photos, "--fitted", "own.safetensors", "--labels", "cat, dog", *model, exit_code=2)
-    assert "every class has its own context" in said.stderr
+    assert "'coop' was fitted to 3 classes and cannot answer for others" in said.stderr
     said = invoke(*options, "--out", "onnx.safetensors", "--model", f"onnx:{tiny_onnx}", exit_code=2).stderr
     assert "needs a text tower that takes embeddings" in said
     said = invoke(*options, "--out", "long.safetensors", "--set", "context_tokens=14", *model, exit_code=2).stderr

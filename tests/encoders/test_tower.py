@@ -84,8 +84,9 @@ def test_a_name_that_is_too_long_is_cut_as_the_tokenizer_cuts_it(encoder):
 
 def test_two_classes_of_one_name_read_the_same(encoder):
     tower = encoder.text_tower()
-    vectors = tower.prompts(["cat", "cat (2)"], 4).vectors(tower.words(WORDS))
+    vectors = tower.prompts(["cat", "cat (2)", "cat (1990)"], 4).vectors(tower.words(WORDS))
     np.testing.assert_array_equal(vectors[0], vectors[1])
+    assert not np.allclose(vectors[0], vectors[2])
 
 
 def test_the_model_is_as_before_and_threads_do_not_meet(encoder):
@@ -95,8 +96,11 @@ def test_the_model_is_as_before_and_threads_do_not_meet(encoder):
     prompts, contexts = tower.prompts(NAMES, 4), [torch.randn(4, tower.width) for _ in range(8)]
     expected = [prompts.vectors(context) for context in contexts]
     with ThreadPoolExecutor(4) as pool:
+        words = [pool.submit(encoder.encode_text, NAMES) for _ in range(40)]
         for found, one in zip(pool.map(prompts.vectors, contexts), expected, strict=True):
             torch.testing.assert_close(found, one)
+        for each in words:
+            np.testing.assert_allclose(each.result(), before, atol=1e-5)
     np.testing.assert_array_equal(encoder.encode_text(NAMES), before)
 
 

@@ -10,6 +10,7 @@ from acclimate.checks import LAWS, Trial, why_not
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, StateError
 from acclimate.methods import duplicate, find_method
+from acclimate.methods.gradient.tpt import marginal_entropy
 from drawn_images import COLOURS, draw
 
 torch = pytest.importorskip("torch")
@@ -98,29 +99,68 @@ def test_tuned_prompts_answer_as_the_formulas_say(encoder, drawn, views, method)
 
 
 def test_tpt_lowers_the_marginal_entropy_of_its_sample_and_forgets_it(encoder, drawn, views):
-    adapter = create("tpt", drawn[0], text=encoder, confident=1.0)
+    adapter = create("tpt", drawn[0], text=encoder)
     before = {name: value.clone() for name, value in encoder.model.state_dict().items()}
     tower = encoder.text_tower()
     prompts, context = tower.prompts(NAMES, 4), tower.words("a photo of a")
-
-    def entropy(each, context):
-        probs = torch.softmax(torch.as_tensor(adapter.head.logit_scale * each) @ prompts.vectors(context).T, 1).mean(0)
-        return float(-(probs * probs.log()).sum())
-
-    unit = drawn[0].unit_features(views)
-    for each, answer in zip(unit, adapter.step(views), strict=True):
-        shown = torch.as_tensor(each)
-        tuned = context.clone().requires_grad_()
-        optimiser = torch.optim.AdamW([tuned], adapter.rate)
-        probs = (adapter.head.logit_scale * shown @ prompts.vectors(tuned).T).softmax(1).mean(0)
-        (-(probs * probs.log()).sum()).backward()
-        optimiser.step()
-        assert entropy(each, tuned.detach()) < entropy(each, context)
-        np.testing.assert_allclose(adapter.step(each[None])[0], answer, atol=1e-4)  # whatever was tuned in between
+    answers = adapter.step(views)
+    for each, answer in zip(torch.as_tensor(drawn[0].unit_features(views)), answers, strict=True):
+        start = context.clone().requires_grad_()
+        vectors = prompts.vectors(start)
+        tuned = adapter.tune(each, start, vectors)
+        counted = adapter.counted(adapter.head.logit_scale * each @ vectors.detach().T)
+        was, now = (
+            marginal_entropy(adapter.head.logit_scale * each[counted] @ prompts.vectors(given).T)
+            for given in (context, tuned)
+        )
+        assert now < was
+        np.testing.assert_allclose(adapter.head.logit_scale * each[0] @ prompts.vectors(tuned).T, answer, atol=1e-4)
+        np.testing.assert_allclose(adapter.step(each[None].numpy())[0], answer, atol=1e-4)  # whatever came in between
     for name, value in encoder.model.state_dict().items():
         assert torch.equal(value, before[name])
-    assert all(parameter.grad is None for parameter in encoder.model.parameters())
+    assert not any(parameter.requires_grad for parameter in encoder.model.parameters())
     assert torch.equal(tower.words("a photo of a"), context)
+
+
+def test_a_gradient_that_overflows_leaves_the_initial_prompt(encoder, drawn, views, monkeypatch):
+    monkeypatch.setattr("acclimate.methods.gradient.prompt.LOSS_SCALE", float("inf"))
+    tower = encoder.text_tower()
+    initial = tower.prompts(NAMES, 4).vectors(tower.words("a photo of a"))
+    expected = drawn[0].logit_scale * torch.as_tensor(drawn[0].unit_features(views))[:, 0] @ initial.T
+    np.testing.assert_allclose(create("tpt", drawn[0], text=encoder).step(views), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_callers_may_have_switched_gradients_off(encoder, drawn, views, mode):
+    head, features, labels = drawn
+    expected = create("tpt", head, text=encoder).step(views)
+    fitted = create("coop", head, text=encoder, context_tokens=4, epochs=2)
+    fitted.fit(features[:SHOTS], labels[:SHOTS])
+    with mode():
+        np.testing.assert_allclose(create("tpt", head, text=encoder).step(views), expected, atol=1e-5)
+        again = create("coop", head, text=encoder, context_tokens=4, epochs=2)
+        again.fit(features[:SHOTS], labels[:SHOTS])
+        np.testing.assert_allclose(again.step(features), fitted.step(features), atol=1e-4)
+
+
+def test_the_learning_rate_warms_up_and_falls_along_a_cosine(encoder, drawn):
+    """As Dassl does: the cosine begins after the warm-up, with the whole rate."""
+    adapter = create("coop", drawn[0], text=encoder, context_tokens=4, epochs=50)
+    rates = [adapter.rate(epoch) for epoch in range(50)]
+    expected = [1e-5, *(0.001 * (1 + np.cos(np.pi * epoch / 50)) for epoch in range(49))]
+    assert rates == pytest.approx(expected)
+    assert create("coop", drawn[0], text=encoder, context_tokens=4, epochs=1).rate(0) == 0.002
+
+
+def test_a_training_that_diverges_is_refused_and_the_earlier_fit_stays(encoder, drawn):
+    head, features, labels = drawn
+    adapter = create("coop", head, text=encoder, **FAST["coop"])
+    adapter.fit(features[:SHOTS], labels[:SHOTS])
+    expected = adapter.step(features)
+    adapter.learning_rate = 1e9
+    with pytest.raises(InputError, match=r"the training diverged: .* Lower learning_rate"):
+        adapter.fit(features[:SHOTS], labels[:SHOTS])
+    np.testing.assert_array_equal(adapter.step(features), expected)
 
 
 @pytest.mark.parametrize("settings", [{}, {"class_specific": True}, {"context": "a photo of a"}])
@@ -152,7 +192,7 @@ def _beats_zero_shot(adapter, drawn):
 
 def test_the_first_step_of_coop_is_sgd_on_the_cross_entropy(encoder, drawn):
     head, features, labels = drawn
-    adapter = create("coop", head, text=encoder, context="a photo of a", epochs=1, batch=6, rate=0.1)
+    adapter = create("coop", head, text=encoder, context="a photo of a", epochs=1, batch_size=6, learning_rate=0.1)
     adapter.fit(features[:6], labels[:6])
     reference = Reference(encoder, NAMES)
     context = reference.context.clone().requires_grad_()
@@ -204,8 +244,11 @@ def test_what_cannot_be_done_is_said(encoder, drawn, tiny_onnx):
             {"context_tokens": 40, "epochs": 1},
             "a context of 40 tokens does not fit; the model reads 13 at most",
         ),
-        ("coop", {"epochs": 0}, "epochs must be at least 1"),
-        ("cocoop", {"batch": 0}, "batch must be at least 1"),
+        ("coop", {"epochs": 0}, "epochs and batch_size must be at least 1"),
+        ("cocoop", {"batch_size": 0}, "epochs and batch_size must be at least 1"),
+        ("coop", {"learning_rate": -1.0}, "learning_rate above 0"),
+        ("cocoop", {"seed": -1}, "seed not negative"),
+        ("tpt", {"learning_rate": 0.0}, "learning_rate above 0"),
         ("tpt", {"confident": 0.0}, "confident must be a share"),
         ("tpt", {"context": ""}, "context must be words"),
         ("difftpt", {"similar": 2.0}, "similar must be a share"),

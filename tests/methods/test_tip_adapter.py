@@ -68,7 +68,7 @@ def test_the_search_takes_the_first_best_of_the_grid():
     reference.fit(features, labels)
     reference.search(test[:30], truth[:30])
     adapter.fit(features, labels, validation=(test[:30], truth[:30]))
-    assert (adapter.alpha, adapter.beta) == pytest.approx((reference.alpha, reference.beta))
+    assert adapter.chosen() == pytest.approx({"alpha": reference.alpha, "beta": reference.beta})
     np.testing.assert_allclose(adapter.step(test), reference.step(test), atol=1e-9)
 
 
@@ -79,14 +79,18 @@ def test_what_the_search_found_is_saved_and_forgotten_by_the_next_fit(name, tmp_
     adapter.fit(features, labels)
     given = adapter.step(test)
     adapter.fit(features, labels, validation=(test, truth))
-    found = adapter.settings
-    assert (found["alpha"], found["beta"]) != (1.17, 1.0)
+    found, settings = adapter.chosen(), {"alpha": 1.17, "beta": 1.0}
+    assert found != settings
     save_state(adapter, tmp_path / "fitted")
-    loaded = load_state(tmp_path / "fitted")
-    assert loaded.settings == found
-    np.testing.assert_array_equal(loaded.step(test), adapter.step(test))
+    for loaded in (
+        load_state(tmp_path / "fitted"),
+        load_state(tmp_path / "fitted", like=create(name, head, largest_alpha=20.0)),
+    ):
+        assert loaded.chosen() == found
+        np.testing.assert_array_equal(loaded.step(test), adapter.step(test))
+    assert adapter.settings.items() >= settings.items()  # what was given stays what was given
     adapter.fit(features, labels)
-    assert (adapter.alpha, adapter.beta) == (1.17, 1.0)
+    assert adapter.chosen() == settings
     np.testing.assert_array_equal(adapter.step(test), given)
 
 

@@ -77,6 +77,11 @@ def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_
     save_state(TDA(Head(np.eye(3), logit_scale=1.0)), tmp_path / "tda")
     with pytest.raises(StateError, match="holds no learned prompts; make some with `acclimate fit --method coop`"):
         LearnedPrompts.load(tmp_path / "tda")
+    save_state(
+        create("coop", build_head(encoder, NAMES, cache=False), text=encoder, context_tokens=4), tmp_path / "new"
+    )
+    with pytest.raises(StateError, match="holds no learned prompts"):
+        LearnedPrompts.load(tmp_path / "new")
     (tmp_path / "junk").write_bytes(b"junk" * 10)
     with pytest.raises(StateError, match="truncated, damaged or foreign"):
         LearnedPrompts.load(tmp_path / "junk")

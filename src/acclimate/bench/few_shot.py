@@ -115,12 +115,17 @@ def plan_few_shot(
         rarest = stream.head.class_names[int(counts.argmin())]
         if not counts.min():
             raise InputError(f"{name} has no sample of the class {rarest!r}; every class needs one to learn from.")
-        short += [
-            f"{name} at {each} shots: {int((counts < each).sum())} of {len(counts)} classes have fewer samples in "
-            f"their half; a fifth of them is for validation, the others are shots ({rarest!r} has {counts.min()})."
-            for each in numbers
-            if each > counts.min()
-        ]
+        most_held_out = int(counts.max()) if held_out is None else held_out
+        drawn, _ = halve(stream, seed=0)  # a class has as many samples there whatever the seed
+        for each in numbers:
+            labels, names = stream.labels[drawn], stream.head.class_names
+            places, _ = draw_shots(labels, names, each, held_out=most_held_out, allow_fewer=True)
+            given = np.bincount(labels[places], minlength=len(counts))
+            if fewer := int((given < each).sum()):
+                short.append(
+                    f"{name} at {each} shots: {fewer} of {len(given)} classes give fewer, {given.min()} at least; "
+                    "a fifth of each of these classes is held out for validation."
+                )
     if most < numbers[-1]:
         raise InputError(f"no class has {numbers[-1]} samples in its half of a stream; choose at most {most} shots.")
     tasks = tuple(Task(path, seed, numbers, chosen, held_out) for path in paths for seed in range(seeds))
@@ -146,12 +151,13 @@ def measure(task: Task) -> list[Score]:
             validation = np.empty(0, np.int64)
             if isinstance(adapter, FewShot):
                 most = len(drawn) if task.held_out is None else task.held_out
-                places = draw_shots(labels[drawn], stream.head.class_names, shots, task.seed, most, True)
+                names = stream.head.class_names
+                places = draw_shots(labels[drawn], names, shots, task.seed, most, allow_fewer=True)
                 fitted, validation = (drawn[each] for each in places)
                 held_out = (features[validation], labels[validation]) if len(validation) else None
                 adapter.fit(features[fitted], labels[fitted], validation=held_out)
             accuracy = float(np.mean(adapter.step(features[scored]).argmax(axis=1) == labels[scored]))
-            found = adapter.settings if labelled else {}
+            found = adapter.chosen() if isinstance(adapter, FewShot) else {}
             scores.append(
                 Score(
                     stream=task.path.stem,

@@ -34,6 +34,7 @@ def reasons(result: Result, model: str) -> tuple[str, ...]:
         why.append("the number of images or classes is not the paper's.")
     why += (f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items())
     protocol = protocol_of(result.method, dataset)
+    why += protocol.remarks
     if result.trained != protocol.trained:
         why.append(f"fitted to {result.trained}; in the paper: {protocol.trained}.")
     if result.settings in ("given", "custom") and (changed := changed_settings(result, protocol)):

@@ -30,6 +30,7 @@ class Protocol:
     config: Mapping[str, Any] = field(default_factory=dict)  # "paper" settings that are not the method's defaults
     shots: int = 0  # training images per class of ImageNet that it is fitted to; 0 if it is not fitted
     validation: bool = False  # whether settings are searched on ImageNet's validation images
+    remarks: tuple[str, ...] = ()  # what the authors did that is not done here, in words
 
     def views_of(self, dataset: Dataset) -> int:
         """The number of views per image."""
@@ -120,12 +121,13 @@ def _read_recipes() -> dict[str, Recipe]:
             rows = {label: Variant(facts["method"], settings) for label, settings in sweep["rows"].items()}
             sweeps.append(Sweep(**{**sweep, "rows": rows}))
         facts = {**facts, "datasets": tuple(facts["datasets"]), "sweeps": tuple(sweeps)}
-        facts["rows"] = {
-            row: Protocol(**{**how, "settings": tuple(how.get("settings", ("paper",)))})
-            for row, how in facts.get("rows", {}).items()
-        }
+        facts["rows"] = {row: Protocol(**_with_tuples(how)) for row, how in facts.get("rows", {}).items()}
         recipes[name] = Recipe(name, **facts)
     return recipes
+
+
+def _with_tuples(facts: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
 RECIPES: Mapping[str, Recipe] = _read_recipes()

@@ -110,7 +110,7 @@ def _rows(
     for method in dict.fromkeys(("zero-shot", *choice.methods) if choice.methods else names):
         known = method in names
         protocol = recipe.protocol(method) if known else protocol_of(method, DATASETS[recipe.datasets[0]])
-        if not (lack := _lack(protocol, recipe, setup, encoder, trainer)):
+        if not (lack := _lack(protocol, recipe, setup, encoder, trainer, choice.settings.get(method, {}))):
             protocols.append(protocol)
         elif choice.methods:
             raise InputError(f"{method} in {recipe.name} needs {lack}.")
@@ -119,11 +119,14 @@ def _rows(
     return protocols, lacking
 
 
-def _lack(protocol: Protocol, recipe: Recipe, setup: Setup, encoder: Encoder, trainer: Trainer) -> str:
+def _lack(
+    protocol: Protocol, recipe: Recipe, setup: Setup, encoder: Encoder, trainer: Trainer, settings: Mapping[str, Any]
+) -> str:
     """What a row needs and does not have, in words; "" if it can be measured."""
     method, folder = find_method(protocol.method), training_folder(setup.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
-    if protocol.shots and new_classes and issubclass(method, FewShot) and method.relabel is FewShot.relabel:
+    settings = {**method.default_settings(), **protocol.config, **settings}
+    if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):
         return "the classes that it was fitted to, as it cannot take new ones"
     if protocol.shots and not folder.is_dir():
         return f"ImageNet's training images in {folder}"

@@ -20,7 +20,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import StateError
 from acclimate.evidence import Head
 from acclimate.files import writing
-from acclimate.methods import FewShot, create, duplicate, find_method, load_fitted, save_state
+from acclimate.methods import NOTE, FewShot, create, duplicate, find_method, load_fitted, save_state
 from acclimate.predict import gpu_of
 from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream
@@ -28,7 +28,7 @@ from acclimate.stream import FeatureStream
 IMAGENET = DATASETS["imagenet"]
 TRAINING = replace(IMAGENET, images="images/train")  # in folders named by WordNet ids, like the validation images
 SEED = 1  # of the draw
-VERSIONS = 16  # of each shot: the image and 15 random crops. CoOp crops anew in each epoch; here all are encoded first
+VERSIONS = 16  # of each shot: the image and 15 random crops; the authors crop anew in each epoch
 HELD_OUT = f" (settings searched on other training images, up to {MOST_HELD_OUT} per class)"
 
 
@@ -84,7 +84,7 @@ class Trainer:
         self, setup: Setup, variant: Variant, shots: Listing, validation: Listing | None, encoder: Encoder
     ) -> FewShot:
         """The adapter with all classes of ImageNet; read from the store if it was fitted before."""
-        versions = replace(setup, views=VERSIONS, views_kind="crop")
+        versions = replace(setup, views=VERSIONS, views_kind=find_method(variant.method).views_kind)
         plain = replace(setup, views=1)
         description = {
             "method": variant.method,
@@ -113,7 +113,7 @@ class Trainer:
             notes["source"] = "ImageNet's training images"
             with writing(path):
                 path.parent.mkdir(parents=True, exist_ok=True)
-            save_state(adapter, path, {"fitted": notes})
+            save_state(adapter, path, {NOTE: notes})
             self._adapters[path] = adapter
         return self._adapters[path]
 

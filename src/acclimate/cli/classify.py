@@ -107,7 +107,7 @@ def classify(
     if freeze:
         classifier.freeze()
     if sys.stderr.isatty():
-        prompts = " · ".join(example_prompts(classifier.labels, classifier.templates))
+        prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
         typer.secho(f"{len(samples)} images, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
     with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
         run = Classification(

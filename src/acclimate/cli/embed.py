@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
@@ -18,10 +18,7 @@ def embed(
     model: options.Model = options.DEFAULT_MODEL,
     template: options.Templates = None,
     views: options.Views = 1,
-    views_kind: Annotated[
-        Literal["augmix", "crop", "diffusion"],
-        typer.Option(help="Crops with AugMix, crops alone, or with generated images."),
-    ] = "augmix",
+    views_kind: options.ViewsKind = None,
     generated: options.Generated = None,
     order: options.Order = "path",
     batch_size: options.BatchSize = 32,
@@ -51,7 +48,7 @@ def embed(
     encoder = load_encoder(model, device)
     head = build_head(encoder, options.read_labels(labels), options.read_templates(template))
     generator = None if generated is None else open_generator(generated, device)
-    prepare = Preparer(encoder, views, kind=views_kind, generator=generator)
+    prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator)
     parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
         for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers):
@@ -72,7 +69,7 @@ def embed(
         files=tuple(samples[i].name for i in kept),
         encoder=model,
         prompts=", ".join(template or [DEFAULT_SET]),
-        views_kind=views_kind if views > 1 else "",
+        views_kind=prepare.kind if views > 1 else "",
         skipped=len(samples) - len(kept),
         encode_s=perf_counter() - began,
     )

@@ -56,7 +56,7 @@ def fit(
     from acclimate.classifier import Classifier
     from acclimate.classify.report import count
     from acclimate.files import check_writable
-    from acclimate.methods import find_method, save_state
+    from acclimate.methods import NOTE, find_method, save_state
     from acclimate.prompts import clean_labels
     from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 
@@ -84,7 +84,7 @@ def fit(
     for name, why in fitted.skipped:
         typer.echo(f"skipped {name}: {why}", err=True)
     about = {**classifier.about_fit, "shots": shots, "seed": seed, "source": source}
-    save_state(classifier.adapter, out, {"fitted": about})
+    save_state(classifier.adapter, out, {NOTE: about})
     made = f"{method} fitted to {count(fitted.samples, 'image')}, {shots} per class of {len(names)} classes"
     scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
     scored = f"accuracy on {count(len(held), 'validation image')}: {scores}" if scores else "no validation images"

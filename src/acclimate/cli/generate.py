@@ -17,7 +17,7 @@ def generate(
     generator: Annotated[
         str, typer.Option(help="diffusers:MODEL or diffusers:MODEL@REVISION, on Hugging Face (downloaded) or a folder.")
     ],
-    count: Annotated[int, typer.Option(help="Images to generate per image; 64 views need 31.", min=1)] = 31,
+    count: Annotated[int, typer.Option(help="Images to generate per image; DiffTPT's 128 views need 63.", min=1)] = 63,
     seed: Annotated[int, typer.Option(help="Of the generator.", min=0)] = 0,
     upright: Annotated[
         bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")

@@ -38,9 +38,10 @@ Views = Annotated[
     int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
 ]
 ViewsKind = Annotated[
-    Literal["augmix", "crop", "diffusion"] | None,
+    Literal["augmix", "crop", "large-crop", "diffusion"] | None,
     typer.Option(
-        help="Crops with AugMix, crops alone, or crops and generated images.", show_default="that of the method's paper"
+        help="Crops with AugMix, crops, crops of at least half of the image, or crops and generated images.",
+        show_default="that of the method's paper",
     ),
 ]
 Generated = Annotated[

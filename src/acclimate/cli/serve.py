@@ -37,7 +37,7 @@ def serve(
     template: options.Templates = None,
     views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
     views_kind: Annotated[
-        Literal["augmix", "crop"] | None,
+        Literal["augmix", "crop", "large-crop"] | None,
         typer.Option(help=f"{NEW}: crops with AugMix, or crops alone.", show_default="that of the method's paper"),
     ] = None,
     thumbnails: Annotated[

@@ -18,12 +18,13 @@ def inspect(
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from acclimate.files import read_snapshot
-    from acclimate.methods import describe_fit, list_methods, load_state
+    from acclimate.methods import NOTE, describe_fit, list_methods, load_state
 
     for path in files:
         _, about = read_snapshot(path)
         typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
-        if fitted := about.get("notes", {}).get("fitted"):
+        notes = about.get("notes")
+        if isinstance(notes, dict) and isinstance(fitted := notes.get(NOTE), dict):
             typer.echo(describe_fit(fitted))
         method = list_methods().get(about.get("method", ""))
         if method is not None and "text" in method.needs:  # it cannot be loaded without its model

@@ -1,6 +1,7 @@
 """open_clip models: `open_clip:NAME/TAG`, or a model, its preprocessing and its tokenizer as objects."""
 
 from collections.abc import Callable, Sequence
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from PIL import Image
@@ -55,6 +56,7 @@ class OpenClipEncoder:
         self.logit_scale = float(model.logit_scale.detach().exp())
         self.logit_bias = 0.0 if bias is None else float(bias.detach())
         self.fingerprint = fingerprint
+        self.tokenizing = Lock()  # tokenizers are not thread-safe
         self._tower: TextTower | None = None
         self.dim = int(self.encode_text(["a"]).shape[1])
 
@@ -79,7 +81,8 @@ class OpenClipEncoder:
 
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts as a tensor (n, context)."""
-        return self.tokenizer(list(texts))
+        with self.tokenizing:
+            return self.tokenizer(list(texts))
 
     def image_features(self, pixels: Any) -> Any:
         """Run the model on a tensor of pixels (n, 3, h, w)."""

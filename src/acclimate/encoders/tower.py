@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
-from threading import Lock
+from functools import lru_cache, partial
+from threading import local
 from typing import Any
 
 import torch
@@ -10,13 +11,16 @@ import torch
 from acclimate.errors import InputError, ModelError
 
 Tensor = Any  # torch.Tensor
-SECOND = re.compile(r" \(\d+\)$")  # of two classes with one name, as ImageNet has them: both read the same
+SECOND = re.compile(r" \(2\)$")  # how the benchmark tells two classes of one name apart: both read the same
+SAME = 0.999  # cosine above which two features are the same up to rounding, in half precision as well
+RECENT = 8  # sets of prompts that are kept
 
 
 class TextTower:
     """Encodes prompts whose first words are given as vectors, so that gradients reach these vectors and nothing else.
 
-    The model stays as it is: while it runs, its own table of token embeddings answers with the given ones.
+    While it encodes, the model's table of token embeddings answers with the given ones, in this thread alone. The
+    parameters of the model are frozen; nothing else about it changes.
 
     Args:
         model: has a CLIP text tower, whose table of embeddings is called `token_embedding`.
@@ -38,8 +42,9 @@ class TextTower:
         if not tables:
             raise ModelError(_cannot(model, "it has no table named token_embedding"))
         self._table, self._token_ids, self._text_features = tables[0], token_ids, text_features
-        self._lock = Lock()
-        self._latest: tuple[Any, Prompts] | None = None
+        self._given = local()
+        self._table.register_forward_hook(lambda *_: getattr(self._given, "embeddings", None))
+        self._prompts = lru_cache(RECENT)(partial(Prompts, self))
         self.width, self.device = int(self._table.weight.shape[1]), self._table.weight.device
         for parameter in model.parameters():
             parameter.requires_grad_(False)
@@ -57,11 +62,9 @@ class TextTower:
         return self._table(ids)
 
     def prompts(self, class_names: Sequence[str], context: int) -> "Prompts":
-        """Prompts of K classes that begin with `context` vectors; the latest are kept, as they are asked for again."""
-        key = (tuple(class_names), context, self.shortens)
-        if self._latest is None or self._latest[0] != key:
-            self._latest = (key, Prompts(self, class_names, context))
-        return self._latest[1]
+        """Prompts of K classes that begin with `context` vectors; the most recent are kept, as they are used again."""
+        with torch.inference_mode(False):  # what is kept must serve those who differentiate, too
+            return self._prompts(tuple(class_names), context, self.shortens)
 
     def _ends(self, ids: Tensor) -> list[int]:
         """Position of the end of each text."""
@@ -69,17 +72,16 @@ class TextTower:
 
     def encode(self, embeddings: Tensor, ids: Tensor) -> Tensor:
         """Features (n, d) of prompts with embeddings (n, length, width); the ids say where each prompt ends."""
-        with self._lock:  # another thread must not meet these embeddings
-            hook = self._table.register_forward_hook(lambda *_: embeddings.to(self._table.weight.dtype))
-            try:
-                return self._text_features(ids)
-            finally:
-                hook.remove()
+        self._given.embeddings = embeddings.to(self._table.weight.dtype)
+        try:
+            return self._text_features(ids)
+        finally:
+            self._given.embeddings = None
 
-    def read(self, texts: Sequence[str], before: int = 0) -> tuple[Tensor, list[int]]:
+    def read(self, texts: Sequence[str], before: int = 0, shorten: bool = False) -> tuple[Tensor, list[int]]:
         """Token ids (n, length) of texts with room for `before` tokens after the start, and where each text ends.
 
-        A text that is too long is cut before its end. The ids are as short as the longest text, if the tower allows it.
+        A text that is too long is cut before its end. With `shorten`, the ids are as short as the longest text.
         """
         ids = self._token_ids(list(texts)).to(self.device)
         length, ends = ids.shape[1], self._ends(ids)
@@ -89,11 +91,10 @@ class TextTower:
         ids = torch.cat([ids[:, :1], filler, ids[:, 1:]], dim=1)[:, :length].clone()
         ends = [min(end + before, length - 1) for end in ends]
         ids[torch.arange(len(ids)), ends] = self.end
-        return (ids[:, : max(ends) + 1] if self.shortens else ids), ends
+        return (ids[:, : max(ends) + 1] if shorten else ids), ends
 
     def _can_shorten(self, model: Any) -> bool:
         """Whether padding can be left out, as a causal tower never looks ahead; a tower that looks ahead is refused."""
-        self.shortens = False
         whole, ends = self.read(["a"])
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
@@ -107,7 +108,8 @@ class TextTower:
                 found = self._text_features(short)
             except (RuntimeError, ValueError, IndexError):  # some towers take prompts of full length only
                 return False
-        if not torch.allclose(found.float(), expected.float(), atol=1e-3):
+        cosine = torch.nn.functional.cosine_similarity(found.float(), expected.float())
+        if float(cosine) < SAME:
             raise ModelError(_cannot(model, "it reads a text in both directions"))
         return True
 
@@ -119,12 +121,13 @@ class Prompts:
         tower: that reads them.
         class_names: K names.
         context: number M of vectors before the name.
+        shorten: leave out the padding behind the longest prompt.
     """
 
-    def __init__(self, tower: TextTower, class_names: Sequence[str], context: int) -> None:
+    def __init__(self, tower: TextTower, class_names: Sequence[str], context: int, shorten: bool) -> None:
         self.tower, self.context = tower, context
         names = [f"{SECOND.sub('', name).replace('_', ' ')}." for name in class_names]
-        self.ids, _ = tower.read(names, context)
+        self.ids, _ = tower.read(names, context, shorten)
         with torch.no_grad():
             embedded = tower.embed(self.ids)
         self._start, self._rest = embedded[:, :1], embedded[:, 1 + context :]

@@ -56,7 +56,8 @@ class TransformersEncoder(OpenClipEncoder):
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""
         options = {"padding": "max_length", "truncation": True, "max_length": self.context, "return_tensors": "pt"}
-        return self.tokenizer(list(texts), **options)["input_ids"]
+        with self.tokenizing:
+            return self.tokenizer(list(texts), **options)["input_ids"]
 
     def image_features(self, pixels: Any) -> Any:
         """Run the model on a tensor of pixels (n, 3, h, w)."""

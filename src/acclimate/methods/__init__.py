@@ -6,7 +6,7 @@ from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.few_shot import FewShot
-from acclimate.methods.fitted import describe_fit, load_fitted
+from acclimate.methods.fitted import NOTE, describe_fit, load_fitted
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
 from acclimate.methods.halves import Halves
@@ -41,6 +41,7 @@ __all__ = [
     "DMN",
     "DOTA",
     "MTA",
+    "NOTE",
     "OGA",
     "SCA",
     "TDA",

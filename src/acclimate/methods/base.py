@@ -23,6 +23,7 @@ from acclimate.methods.state import Dump, Entry, MergeRule, State
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
 Ids = Sequence[int] | HostArray
+ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
 
 
@@ -74,7 +75,7 @@ class Adapter(ABC):
         merges: how states merge: "union", "sum", or None if they cannot.
         self_taught: whether it learns from its own answers, so that what it learns depends on the order of samples.
         needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
-        views_kind: the views that its paper uses: "augmix", "crop" or "diffusion".
+        views_kind: the views that its paper uses: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
 
@@ -102,7 +103,7 @@ class Adapter(ABC):
     merges: ClassVar[MergeRule | None] = None
     self_taught: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
-    views_kind: ClassVar[Literal["augmix", "crop", "diffusion"]] = "augmix"
+    views_kind: ClassVar[ViewsKind] = "augmix"
 
     head: Head
     _: KW_ONLY
@@ -220,13 +221,7 @@ class Adapter(ABC):
         return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
     def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool = True) -> Step:
-        """Answer evidence, learning from it unless the adapter is frozen.
-
-        Args:
-            evidence: from the adapter's head.
-            ids: (B,) as in `step`.
-            learn: False to answer without learning.
-        """
+        """Answer evidence from the adapter's head; `ids` (B,) and `learn` are those of `step`."""
         if "views" in self.needs and evidence.views is None:
             require(type(self))
         count, first = len(evidence), self.samples_seen
@@ -304,6 +299,10 @@ class Adapter(ABC):
     def dump(self) -> Dump:
         """The whole state as host arrays named "PART.ARRAY"."""
         return {f"{name}.{key}": values for name, part in self.parts.items() for key, values in part.dump().items()}
+
+    def exports(self) -> Dump:
+        """Arrays that a state file also holds, by name, for readers who do not know the method."""
+        return {}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Take over what `dump` gave.

@@ -1,17 +1,26 @@
 """What methods that are fitted to labelled samples have in common."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.base import Adapter, Ids, Step, require
+from acclimate.methods.base import Adapter, Ids, Step, ViewsKind, require
 
 Labels = Sequence[int] | HostArray
+Progress = Callable[[int], None]
+
+
+class Labelled(NamedTuple):
+    """Samples with labels: unit features (n, d) or (n, V, d), and class indices (n,)."""
+
+    features: Array
+    labels: HostArray
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -34,9 +43,9 @@ class FewShot(Adapter):
         ...     def setup(self):
         ...         self.means = self.declare("means", Tensors(self.head, mean=("classes", "dim")))
         ...
-        ...     def learn(self, features, labels, validation, progress):
+        ...     def learn(self, shots, validation, progress):
         ...         for label in range(len(self.head)):
-        ...             self.means["mean"][label] = features[labels == label].mean(axis=0)
+        ...             self.means["mean"][label] = shots.features[shots.labels == label].mean(axis=0)
         ...
         ...     def respond(self, evidence, ids, learn):
         ...         return Step(self.head.logit_scale * evidence.features @ self.means["mean"].T)
@@ -48,6 +57,7 @@ class FewShot(Adapter):
 
     kind = "few-shot"
     needs = frozenset({"labels"})
+    views_kind: ClassVar[ViewsKind] = "crop"  # of the augmented versions that it is fitted to
 
     def fit(
         self,
@@ -55,23 +65,55 @@ class FewShot(Adapter):
         labels: Labels,
         *,
         validation: tuple[Array, Labels] | None = None,
-        progress: Callable[[int], None] = lambda steps: None,
+        progress: Progress = lambda steps: None,
     ) -> None:
-        """Fit it to labelled samples; what it was fitted to before is forgotten.
+        """Fit to labelled samples, replacing any earlier fit; if that fails, the earlier fit stays.
 
         Args:
             features: (n, d), or (n, V, d) for V augmented versions of each sample; of any length.
             labels: (n,) class indices; every class of the head needs at least one sample.
-            validation: features (m, d) and labels (m,) of other samples, for methods that choose settings by them.
+            validation: features (m, d) and labels (m,) of other samples, for methods that choose numbers by them.
             progress: called with the number of steps done, out of `fit_steps(n)`.
         """
-        unit, checked = self._labelled(features, labels)
-        self.require_every_class(checked)
+        shots = self._labelled(features, labels)
+        self.require_every_class(shots.labels)
         held_out = None if validation is None else self._labelled(*validation)
-        self.reset()
-        self.learn(unit, checked, held_out, progress)
-        self.seen = {self.origin: len(checked)}
+        before = self.dump(), self.seen
+        try:
+            self.reset()
+            self.learn(shots, held_out, progress)
+        except BaseException:  # Ctrl-C as well
+            self.restore(before[0])
+            self.seen = before[1]
+            raise
+        self.seen = {self.origin: len(shots.labels)}
         self.derive()
+
+    @abstractmethod
+    def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
+        """Fill the state; see `fit`."""
+
+    def fit_steps(self, samples: int) -> int:
+        """Number of steps that `fit` takes on so many samples, for a progress bar."""
+        return 1
+
+    def chosen(self) -> dict[str, float]:
+        """Numbers that were chosen by validation samples, by name; empty if there are none."""
+        return {}
+
+    @classmethod
+    def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
+        """Whether it can answer for classes that it was not fitted to, with these settings."""
+        return False
+
+    def relabel(self, head: Head) -> None:
+        """Answer for other classes than those it was fitted to, if it can."""
+        if not self.takes_new_classes(self.settings):
+            raise InputError(
+                f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
+                "leave the labels out, or fit it to the new ones."
+            )
+        self._follow(head)
 
     def require_every_class(self, labels: HostArray) -> None:
         """Refuse labels (n,) that leave out a class of the head."""
@@ -79,27 +121,6 @@ class FewShot(Adapter):
             named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
-
-    @abstractmethod
-    def learn(
-        self,
-        features: Array,
-        labels: HostArray,
-        validation: tuple[Array, HostArray] | None,
-        progress: Callable[[int], None],
-    ) -> None:
-        """Fill the state from unit features (n, d) or (n, V, d) and labels (n,); see `fit`."""
-
-    def fit_steps(self, samples: int) -> int:
-        """Number of steps that `fit` takes on so many samples, for a progress bar."""
-        return 1
-
-    def relabel(self, head: Head) -> None:
-        """Answer for other classes than those it was fitted to; most methods cannot."""
-        raise InputError(
-            f"the method {self.name!r} was fitted to {len(self.head)} classes and cannot answer for others; "
-            "leave the labels out, or fit it to the new ones."
-        )
 
     @property
     def counts_samples(self) -> bool:
@@ -112,8 +133,8 @@ class FewShot(Adapter):
             require(type(self), views=True, text=True)
         return super().adapt(evidence, ids, learn)
 
-    def _labelled(self, features: Array, labels: Labels) -> tuple[Array, HostArray]:
-        """Unit features and labels as a checked pair."""
+    def _labelled(self, features: Array, labels: Labels) -> Labelled:
+        """Unit features and labels, checked."""
         unit, checked = self.head.unit_features(features), np.asarray(labels)
         if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
             raise InputError(
@@ -122,4 +143,4 @@ class FewShot(Adapter):
             )
         if checked.min() < 0 or checked.max() >= len(self.head):
             raise InputError(f"labels must be class indices from 0 to {len(self.head) - 1}.")
-        return unit, checked
+        return Labelled(unit, checked)

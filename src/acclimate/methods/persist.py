@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
-from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
+from acclimate.files import EXPORTS, parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
 from acclimate.methods.base import Adapter
 from acclimate.methods.registry import find_method
 from acclimate.methods.settings import check_settings
@@ -63,7 +63,8 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "encoder": getattr(adapter.text, "fingerprint", ""),
         "notes": dict(notes or {}),
     }
-    return snapshot_bytes({VECTORS: to_host(head.class_vectors), **adapter.dump()}, description)
+    exports = {f"{EXPORTS}{name}": values for name, values in adapter.exports().items()}
+    return snapshot_bytes({VECTORS: to_host(head.class_vectors), **exports, **adapter.dump()}, description)
 
 
 def load_state(path: str | os.PathLike[str], like: Adapter | None = None, text: Any = None) -> Adapter:
@@ -134,7 +135,7 @@ def build_adapter(
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
         )
-    adapter.restore(tensors)
+    adapter.restore({name: values for name, values in tensors.items() if not name.startswith(EXPORTS)})
     adapter.seen, adapter.frozen = seen, description["frozen"]
     return adapter, description["notes"]
 

@@ -1,6 +1,5 @@
 """Tip-Adapter: a cache of labelled samples, without training (Zhang et al., ECCV 2022)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,10 +9,11 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Change, Step
 from acclimate.methods.cache import Cache, affinities
-from acclimate.methods.few_shot import FewShot
+from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
+from acclimate.methods.state import Tensors
 
 SMALLEST = 0.1  # value of alpha and of beta that the search begins with
 BETAS, ALPHAS = 200, 20  # values that the search tries
@@ -26,14 +26,14 @@ class TipAdapter(FewShot):
 
     The answer is `z + alpha * sum over shots q of class c of exp(-beta (1 - f.q))`. The key q of a shot is the mean of
     the unit features of its augmented versions, scaled to unit length. If `fit` is given validation samples, alpha and
-    beta are those of a grid of 200 x 20 values with the highest mean accuracy over the classes, and become the
-    settings; else they stay as they are. A class that is added later has no shots: nothing votes for it.
+    beta are those of a grid of 200 x 20 values with the highest mean accuracy over the classes; else they are those of
+    the settings. `chosen` tells. A class that is added later has no shots: nothing votes for it.
 
     Args:
-        alpha: weight of the votes.
-        beta: sharpness of the affinity.
-        largest_alpha: the end of the grid for alpha, which begins at 0.1.
-        largest_beta: the end of the grid for beta, which begins at 0.1.
+        alpha: weight of the votes, if it is not searched.
+        beta: sharpness of the affinity, if it is not searched.
+        largest_alpha: the end of the grid for alpha, which begins at 0.1; itself not tried.
+        largest_beta: the end of the grid for beta, which begins at 0.1; itself not tried.
 
     Note:
         The defaults are the authors' for ImageNet (and Oxford Pets). Their settings for other datasets have wider grids
@@ -54,6 +54,7 @@ class TipAdapter(FewShot):
 
     name = "tip-adapter"
     summary = "a cache of labelled samples that vote for their classes (Tip-Adapter)"
+    views_kind = "large-crop"
 
     alpha: float = 1.17
     beta: float = 1.0
@@ -61,39 +62,38 @@ class TipAdapter(FewShot):
     largest_beta: float = 7.0
 
     def setup(self) -> None:
-        """Declare the cache of shots."""
+        """Declare the cache of shots, and the alpha and beta that count."""
         if min(self.alpha, self.beta) < 0:
             raise InputError("alpha and beta must not be negative.")
         if min(self.largest_alpha, self.largest_beta) <= SMALLEST:
             raise InputError(f"largest_alpha and largest_beta must be above {SMALLEST}, where the search begins.")
-        self._given = self.alpha, self.beta
-        self.shots = self.declare("shots", Cache(self.head, None))
+        self.shots = self.declare("shots", Cache(self.head, None, longest=self.longest))
+        self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
 
-    def reset(self) -> None:
-        """Forget the shots, and the alpha and beta that were found with them."""
-        super().reset()
-        self.alpha, self.beta = self._given
+    @property
+    def longest(self) -> float:
+        """The greatest length of a key."""
+        return 1.01
 
-    def learn(
-        self,
-        features: Array,
-        labels: HostArray,
-        validation: tuple[Array, HostArray] | None,
-        progress: Callable[[int], None],
-    ) -> None:
+    def chosen(self) -> dict[str, float]:
+        """The alpha and beta that count."""
+        alpha, beta = to_host(self.weights["alpha_beta"]).tolist()
+        return {"alpha": alpha, "beta": beta}
+
+    def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Fill the cache, and choose alpha and beta by the validation samples."""
-        keys = features
-        if features.ndim == 3:
-            keys = unit_rows(namespace(features).mean(features, axis=1), "means of the versions of a sample")
+        keys, labels = shots
+        if keys.ndim == 3:
+            keys = unit_rows(namespace(keys).mean(keys, axis=1), "means of the versions of a sample")
         entropies = np.concatenate([evidence.host_entropy for _, evidence in self.observed(keys)])
         plan = self.shots.plan(np.full(len(labels), True), labels, entropies, np.arange(len(labels)))
-        self.shots.commit(plan, self.trained(keys, features, labels, progress))
-        if validation is not None:
-            self.alpha, self.beta = self._search(*validation)
+        self.shots.commit(plan, self.trained(keys, shots, progress))
+        found = (self.alpha, self.beta) if validation is None else self._search(*validation)
+        self.weights["alpha_beta"][...] = move(np.array(found), self.weights["alpha_beta"])
         progress(1)
 
-    def trained(self, keys: Array, features: Array, labels: HostArray, progress: Callable[[int], None]) -> Array:
-        """The keys (n, d) that the cache holds of shots with these keys, features (n, d) or (n, V, d) and labels."""
+    def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
+        """The keys (n, d) that the cache holds of shots with these keys."""
         return keys
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
@@ -101,7 +101,8 @@ class TipAdapter(FewShot):
         logits, xp = evidence.logits, namespace(evidence.logits)
         votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
-        self.shots.vote(votes, evidence.features, Plan(), alpha=self.alpha, beta=self.beta)
+        alpha, beta = self.chosen().values()
+        self.shots.vote(votes, evidence.features, Plan(), alpha=alpha, beta=beta)
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, features: Array, labels: HostArray) -> tuple[float, float]:
@@ -114,11 +115,14 @@ class TipAdapter(FewShot):
             block = slice(start, start + len(evidence))
             truth, share = index(labels[block], logits), move(shares[block], logits)
             cosines = self.shots.keys @ evidence.features.T
-            for row, beta in enumerate(betas):
+            weights = affinities(betas[0] * cosines, 1.0, betas[0])
+            step = affinities((betas[1] - betas[0]) * cosines, 1.0, betas[1] - betas[0])  # from one beta to the next
+            for row in range(BETAS):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
-                add_by_class(votes, affinities(beta * cosines, 1.0, beta), self.shots.diagonals)
+                add_by_class(votes, weights, self.shots.diagonals)
                 answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
+                weights *= step
         best = int(np.argmax(right.round(4)))  # equal ones differ by rounding
         return alphas[best % ALPHAS], betas[best // ALPHAS]
 

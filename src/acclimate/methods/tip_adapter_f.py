@@ -1,6 +1,5 @@
 """Tip-Adapter-F: Tip-Adapter with keys that are fine-tuned (Zhang et al., ECCV 2022)."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil, cos, pi
 
@@ -8,7 +7,8 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, namespace, softmax_and_entropy
 from acclimate.errors import InputError
-from acclimate.methods.cache import Cache, affinities
+from acclimate.methods.cache import affinities
+from acclimate.methods.few_shot import Labelled, Progress
 from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
 from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
@@ -59,19 +59,23 @@ class TipAdapterF(TipAdapter):
     seed: int = 1
 
     def setup(self) -> None:
-        """Declare the cache of shots, whose keys may be as long as single precision can hold their votes."""
-        super().setup()
+        """Check the settings, and declare the parts of the state."""
         if min(self.epochs, self.seed) < 0 or self.batch_size < 1 or self.learning_rate <= 0:
             raise InputError("epochs and seed must not be negative, batch_size at least 1, learning_rate above 0.")
-        longest = 1.0 + EXPONENT / max(self.beta, self.largest_beta)
-        self.shots = self.declare("shots", Cache(self.head, None, longest=longest))
+        super().setup()
+
+    @property
+    def longest(self) -> float:
+        """The greatest length of a key: as long as single precision can hold its votes."""
+        return 1.0 + EXPONENT / max(self.beta, self.largest_beta)
 
     def fit_steps(self, samples: int) -> int:
         """Batches of all epochs, and the search."""
         return self.epochs * ceil(samples / self.batch_size) + 1
 
-    def trained(self, keys: Array, features: Array, labels: HostArray, progress: Callable[[int], None]) -> Array:
+    def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
         """The keys after all epochs of AdamW."""
+        features, labels = shots
         xp, diagonals = namespace(keys), jagged_diagonals(labels[:, None], keys)
         versions = features[:, None] if features.ndim == 2 else features
         first, second = xp.zeros_like(keys), xp.zeros_like(keys)  # running means of the gradient and of its square

@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import InputError, ModelError, StateError
-from acclimate.files import read_snapshot
+from acclimate.files import EXPORTS, read_snapshot
 
 PREFIX = "learned:"  # before the path of a file on the command line, and before a name
 
@@ -38,12 +38,12 @@ class LearnedPrompts:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
-        """Read the prompts of a fitted `coop` or `cocoop`; of the latter, those of its mean image."""
+        """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
         arrays, description = read_snapshot(path)
-        method, names = description.get("method"), description.get("head", {}).get("class_names", ())
-        if method not in ("coop", "cocoop") or "learned.context" not in arrays:
+        head, context = description.get("head"), arrays.get(f"{EXPORTS}context")
+        names = head.get("class_names", ()) if isinstance(head, dict) else ()
+        if context is None or context.ndim not in (2, 3) or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
-        context = arrays["learned.context"] + arrays.get("learned.mean_shift", np.float32(0))
         return cls(context, tuple(names), str(description.get("encoder", "")), os.fspath(path))
 
     @property

@@ -3,6 +3,7 @@
 from typing import Literal
 
 VERSION = 1  # increases whenever the same seed gives different views
-# "augmix": crops and flips with AugMix; "crop": crops and flips alone; "diffusion": half of them generated images
-Kind = Literal["augmix", "crop", "diffusion"]
-KINDS: tuple[Kind, ...] = ("augmix", "crop", "diffusion")
+# "augmix": crops and flips with AugMix; "crop": crops and flips alone; "large-crop": of at least half of the image;
+# "diffusion": crops and flips, and generated images
+Kind = Literal["augmix", "crop", "large-crop", "diffusion"]
+KINDS: tuple[Kind, ...] = ("augmix", "crop", "large-crop", "diffusion")

@@ -19,6 +19,7 @@ GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 CHAINS, MAX_DEPTH = 3, 3
 AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ranges and number of attempts of a random resized crop
+LARGE = 0.5  # the smallest area of a large crop
 POSTERIZE_BITS = 4  # the only value at severity 1
 
 
@@ -50,6 +51,7 @@ def draw_plan(
     image_size: tuple[int, int],
     view_size: tuple[int, int],
     augmix: bool = True,
+    smallest: float = AREA[0],
 ) -> ViewPlan:
     """Draw a plan. A plan of fewer views is the beginning of a plan of more views.
 
@@ -60,6 +62,7 @@ def draw_plan(
         image_size: width and height of the image.
         view_size: width and height of a view.
         augmix: whether AugMix follows the crop and the flip.
+        smallest: the least share of the image that a crop shows.
     """
     cells = CHAINS * MAX_DEPTH
     # One row of uniform numbers per view, split into columns by their use.
@@ -78,7 +81,7 @@ def draw_plan(
     weights = np.concatenate([blend, (1 - blend) * mixture], axis=1) if augmix else np.ones((count, 1))
     chains = CHAINS if augmix else 0
     return ViewPlan(
-        boxes=_crops(area, ratio, corner, *image_size),
+        boxes=_crops(smallest + (AREA[1] - smallest) * area, ratio, corner, *image_size),
         flips=flip[:, 0] < 0.5,
         depths=1 + _choices(depth, MAX_DEPTH)[:, :chains],
         operations=operations[:, :chains],
@@ -94,7 +97,7 @@ def _choices(uniforms: HostArray, count: int) -> HostArray:
 def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, height: int) -> HostArray:
     """Boxes (n, 4) of random area and aspect ratio: the first attempt that fits, or else the largest centred box."""
     low, high = (math.log(limit) for limit in RATIO)
-    areas = width * height * (AREA[0] + (AREA[1] - AREA[0]) * area)
+    areas = width * height * area
     ratios = np.exp(low + (high - low) * ratio)
     widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)

@@ -1,15 +1,16 @@
 """CoCoOp: conditional context optimisation (Zhou et al., CVPR 2022)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.arrays import Array, HostArray, move
+from acclimate.arrays import HostArray, move, to_host
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Step
-from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.few_shot import Labelled, Progress
+from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
-from acclimate.methods.state import DIM, Tensors
+from acclimate.methods.state import DIM, Dump, Tensors
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
@@ -27,8 +28,8 @@ class CoCoOp(TrainedPrompt):
     Args:
         context: words to start from.
         epochs: passes over the samples.
-        rate: learning rate.
-        batch: samples per step.
+        learning_rate: of SGD.
+        batch_size: samples per step.
         seed: of the order of the samples, of their versions and of the network's start.
 
     Note:
@@ -46,7 +47,7 @@ class CoCoOp(TrainedPrompt):
 
     context: str = "a photo of a"
     epochs: int = 10
-    batch: int = 1
+    batch_size: int = 1
 
     def setup(self) -> None:
         """Declare context, network and the shift of the mean image."""
@@ -57,13 +58,8 @@ class CoCoOp(TrainedPrompt):
         axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}
         self.learned = self.declare("learned", Tensors(self.head, context=(tokens, width), **axes))
 
-    def learn(
-        self,
-        features: Array,
-        labels: HostArray,
-        validation: tuple[Array, HostArray] | None,
-        progress: Callable[[int], None],
-    ) -> None:
+    @with_gradients
+    def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train context and network."""
         import torch
 
@@ -80,9 +76,9 @@ class CoCoOp(TrainedPrompt):
         def logits_of(batch: Any) -> Any:
             return torch.stack([self._logits(each, context, layers) for each in batch])
 
-        self.train(parameters, logits_of, features, labels, progress)
+        self.train(parameters, logits_of, shots, progress)
         with torch.no_grad():
-            flat = self.tensor(features).reshape(-1, self.head.dim)
+            flat = self.tensor(shots.features).reshape(-1, self.head.dim)
             values = [*parameters, _shift(torch.nn.functional.normalize(flat.mean(dim=0), dim=0), layers)]
         for name, value in zip(("context", *LAYERS, "mean_shift"), values, strict=True):
             self.learned[name][...] = move(value.detach(), self.head.class_vectors)
@@ -94,6 +90,10 @@ class CoCoOp(TrainedPrompt):
         context, *layers = (self.tensor(self.learned[name]) for name in ("context", *LAYERS))
         with torch.no_grad():
             return Step(self.answer([self._logits(each, context, layers) for each in self.tensor(evidence.features)]))
+
+    def exports(self) -> Dump:
+        """The context of the mean image, for `acclimate.prompts.LearnedPrompts`."""
+        return {"context": to_host(self.learned["context"] + self.learned["mean_shift"])}
 
     def _logits(self, feature: Any, context: Any, layers: Sequence[Any]) -> Any:
         """Logits (K,) of one image."""

@@ -1,15 +1,17 @@
 """CoOp: context optimisation (Zhou et al., IJCV 2022)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from acclimate.arrays import Array, HostArray, move
+from acclimate.arrays import Array, HostArray, move, to_host
 from acclimate.errors import InputError
-from acclimate.evidence import Evidence, Head
+from acclimate.evidence import Evidence
 from acclimate.methods.base import Step
-from acclimate.methods.gradient.prompt import TrainedPrompt
+from acclimate.methods.few_shot import Labelled, Progress
+from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, Tensors
+from acclimate.methods.state import CLASSES, Dump, Tensors
 
 START = 0.02  # standard deviation of a context that does not start from words
 
@@ -28,8 +30,8 @@ class CoOp(TrainedPrompt):
         context: words to start from, such as "a photo of a"; they replace `context_tokens`. Random vectors if empty.
         class_specific: learn a context for each class instead of one for all. It cannot take new classes then.
         epochs: passes over the samples (the authors': 200 for 16 shots, 50 on ImageNet).
-        rate: learning rate.
-        batch: samples per step.
+        learning_rate: of SGD.
+        batch_size: samples per step.
         seed: of the order of the samples, of their versions and of the start.
 
     Note:
@@ -49,7 +51,7 @@ class CoOp(TrainedPrompt):
     context: str = ""
     class_specific: bool = False
     epochs: int = 200
-    batch: int = 32
+    batch_size: int = 32
 
     def setup(self) -> None:
         """Declare the context: (M, width), or (K, M, width) where every class has its own."""
@@ -62,13 +64,8 @@ class CoOp(TrainedPrompt):
         classes = (CLASSES,) if self.class_specific else ()
         self.learned = self.declare("learned", Tensors(self.head, context=(*classes, tokens, tower.width)))
 
-    def learn(
-        self,
-        features: Array,
-        labels: HostArray,
-        validation: tuple[Array, HostArray] | None,
-        progress: Callable[[int], None],
-    ) -> None:
+    @with_gradients
+    def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train the context."""
         import torch
 
@@ -80,7 +77,7 @@ class CoOp(TrainedPrompt):
             context = START * torch.randn(*shape, generator=generator).to(self.tower.device)
         context.requires_grad_()
         prompts = self.prompts(shape[-2])
-        self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), features, labels, progress)
+        self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
         self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def derive(self) -> None:
@@ -97,13 +94,14 @@ class CoOp(TrainedPrompt):
         """Zero-shot logits of the learned prompt."""
         return Step(self.prompted.observe_unit(evidence.features if evidence.views is None else evidence.views).logits)
 
-    def relabel(self, head: Head) -> None:
-        """Answer for other classes, unless every class has its own context."""
-        if self.class_specific:
-            raise InputError(
-                "every class has its own context, so there is none for other labels; leave the labels out."
-            )
-        super().relabel(head)
+    @classmethod
+    def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
+        """Unless every class has its own context."""
+        return not settings["class_specific"]
+
+    def exports(self) -> Dump:
+        """The context, for `acclimate.prompts.LearnedPrompts`."""
+        return {"context": to_host(self.learned["context"])}
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
         """Append classes; a context of each class has none for them."""

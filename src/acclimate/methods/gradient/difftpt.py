@@ -21,7 +21,7 @@ class DiffTPT(TPT):
         similar: share of the other views that remains.
         confident: share of the remaining views that counts.
         steps: of AdamW.
-        rate: learning rate.
+        learning_rate: of AdamW.
 
     Examples:
         >>> from acclimate import list_methods
@@ -44,7 +44,7 @@ class DiffTPT(TPT):
         if not 0 < self.similar <= 1:
             raise InputError(f"similar must be a share between 0 and 1, got {self.similar}.")
 
-    def chosen(self, logits: Tensor) -> Tensor:
+    def counted(self, logits: Tensor) -> Tensor:
         """Positions of the views that count: similar to the image itself, then confident."""
         import torch
 

@@ -1,21 +1,23 @@
 """What methods that learn prompts share: the text tower, logits from its class vectors, and training with labels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import wraps
 from math import ceil, cos, pi
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, move, to_host
+from acclimate.arrays import Array, move, to_host
 from acclimate.errors import InputError, ModelError
-from acclimate.evidence import Head
 from acclimate.methods.base import Adapter
-from acclimate.methods.few_shot import FewShot
+from acclimate.methods.few_shot import FewShot, Labelled, Progress
 
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
 WARM_UP_RATE, MOMENTUM, WEIGHT_DECAY = 1e-5, 0.9, 5e-4  # of SGD, as CoOp and CoCoOp train
+DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
+AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -60,39 +62,44 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     Args:
         epochs: passes over the samples.
-        rate: learning rate.
-        batch: samples per step.
+        learning_rate: of SGD.
+        batch_size: samples per step.
         seed: of the order of the samples, of their versions and of the start.
     """
 
     needs = frozenset({"labels", "text"})
 
     epochs: int
-    rate: float = 0.002
-    batch: int
+    learning_rate: float = 0.002
+    batch_size: int
     seed: int = 1
 
     def setup(self) -> None:
         """Check the settings."""
-        for name in ("epochs", "batch"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if min(self.epochs, self.batch_size) < 1 or self.learning_rate <= 0 or self.seed < 0:
+            raise InputError("epochs and batch_size must be at least 1, learning_rate above 0, seed not negative.")
 
-    def relabel(self, head: Head) -> None:
-        """Answer for other classes: the learned words go before any name."""
-        self._follow(head)
+    @classmethod
+    def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
+        """Yes: the learned words go before any name."""
+        return True
 
     def fit_steps(self, samples: int) -> int:
         """Steps of SGD."""
-        return self.epochs * ceil(samples / self.batch)
+        return self.epochs * ceil(samples / self.batch_size)
+
+    def rate(self, epoch: int) -> float:
+        """The learning rate of an epoch: a small one in the first, which a single epoch skips, then along a cosine."""
+        if epoch == 0 and self.epochs > 1:
+            return WARM_UP_RATE
+        return self.learning_rate * (1 + cos(pi * max(0, epoch - 1) / self.epochs)) / 2
 
     def train(
         self,
         parameters: Sequence[Tensor],
         logits_of: Callable[[Tensor], Tensor],
-        features: Array,
-        labels: HostArray,
-        progress: Callable[[int], None],
+        shots: Labelled,
+        progress: Progress,
     ) -> None:
         """Minimise the cross-entropy of `logits_of` (features (b, d) -> (b, K)) over the parameters, in place.
 
@@ -100,28 +107,22 @@ class TrainedPrompt(FewShot, PromptMethod):
         """
         import torch
 
-        rng = np.random.default_rng(self.seed)
+        rng, (features, labels) = np.random.default_rng(self.seed), shots
         versions = self.tensor(features if features.ndim == 3 else features[:, None])
         truth = torch.as_tensor(labels, dtype=torch.int64, device=versions.device)
-        optimiser = torch.optim.SGD(parameters, self.rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+        optimiser = torch.optim.SGD(parameters, self.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         for epoch in range(self.epochs):
-            warm = WARM_UP_RATE if epoch == 0 and self.epochs > 1 else self.rate
-            optimiser.param_groups[0]["lr"] = (
-                warm if epoch == 0 else self.rate * (1 + cos(pi * epoch / self.epochs)) / 2
-            )
+            optimiser.param_groups[0]["lr"] = self.rate(epoch)
             order = rng.permutation(len(labels))
-            for start in range(0, len(order), self.batch):
-                chosen = order[start : start + self.batch]
+            for start in range(0, len(order), self.batch_size):
+                chosen = order[start : start + self.batch_size]
                 version = rng.integers(versions.shape[1], size=len(chosen))
                 loss = torch.nn.functional.cross_entropy(logits_of(versions[chosen, version]), truth[chosen])
-                found = gradients(loss, parameters)
-                if all(
-                    torch.isfinite(each).all() for each in found
-                ):  # half precision may overflow: leave that step out
-                    for parameter, gradient in zip(parameters, found, strict=True):
-                        parameter.grad = gradient
-                    optimiser.step()
+                descend(optimiser, gradients(loss, parameters))
                 progress(1)
+            largest = max(float(each.detach().abs().max()) for each in parameters)
+            if not largest < DIVERGED:
+                raise InputError("the training diverged: the learned vectors became too long. Lower learning_rate.")
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
@@ -133,3 +134,24 @@ def gradients(loss: Tensor, parameters: Sequence[Tensor], keep: bool = False) ->
 
     found = torch.autograd.grad(LOSS_SCALE * loss, list(parameters), retain_graph=keep)
     return [each / LOSS_SCALE for each in found]
+
+
+def descend(optimiser: Any, gradients: Sequence[Tensor]) -> None:
+    """A step of an optimiser down these gradients; none where one is not finite, as half precision may overflow."""
+    if all(bool(each.isfinite().all()) for each in gradients):
+        for parameter, gradient in zip(optimiser.param_groups[0]["params"], gradients, strict=True):
+            parameter.grad = gradient
+        optimiser.step()
+
+
+def with_gradients(function: AnyFunction) -> AnyFunction:
+    """Decorator: record gradients, even if the caller has switched them off."""
+
+    @wraps(function)
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        import torch
+
+        with torch.inference_mode(False), torch.enable_grad():
+            return function(*arguments, **named)
+
+    return wrapped  # type: ignore[return-value]

@@ -1,13 +1,14 @@
 """TPT: test-time prompt tuning (Shu et al., NeurIPS 2022)."""
 
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Step
-from acclimate.methods.gradient.prompt import PromptMethod, gradients
+from acclimate.methods.gradient.prompt import PromptMethod, descend, gradients, with_gradients
 from acclimate.methods.registry import register
 
 Tensor = Any  # torch.Tensor
@@ -26,7 +27,7 @@ class TPT(PromptMethod):
         context: words to start from.
         confident: share of the views that count.
         steps: of AdamW.
-        rate: learning rate.
+        learning_rate: of AdamW.
 
     Note:
         Every image starts from the same prompt, so what the text tower computes for the first step is computed once for
@@ -47,40 +48,47 @@ class TPT(PromptMethod):
     context: str = "a photo of a"
     confident: float = 0.1
     steps: int = 1
-    rate: float = 5e-3
+    learning_rate: float = 5e-3
 
     def setup(self) -> None:
         """Check the settings and the text tower."""
-        if not 0 < self.confident <= 1 or self.steps < 1:
-            raise InputError("confident must be a share between 0 and 1, and steps at least 1.")
+        if not 0 < self.confident <= 1 or self.steps < 1 or self.learning_rate <= 0:
+            raise InputError("confident must be a share between 0 and 1, steps at least 1, learning_rate above 0.")
         if not len(self.tower.words(self.context)):
             raise InputError("context must be words to start from, such as 'a photo of a'.")
 
+    @with_gradients
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logits (B, K) of each image for its own prompt."""
-        context = self.tower.words(self.context).requires_grad_()
-        vectors = self.prompts(len(context)).vectors(context)
-        return Step(self.answer([self._tuned(views, context, vectors) for views in self.tensor(evidence.views)]))
-
-    def chosen(self, logits: Tensor) -> Tensor:
-        """Positions of the views that count, given their logits (V, K): the most confident ones."""
-        return most_confident(logits, self.confident)
-
-    def _tuned(self, views: Tensor, context: Tensor, vectors: Tensor) -> Tensor:
-        """Logits (K,) of an image with views (V, d), given the initial context and its class vectors."""
         import torch
 
-        chosen = views[self.chosen(self.logits_of(views, vectors.detach()))]
+        context = self.tower.words(self.context).requires_grad_()
+        prompts, answers = self.prompts(len(context)), []
+        vectors = prompts.vectors(context)
+        for views in self.tensor(evidence.views):
+            tuned = self.tune(views, context, vectors)
+            with torch.no_grad():
+                answers.append(self.logits_of(views[0], prompts.vectors(tuned)))
+        return Step(self.answer(answers))
+
+    def tune(self, views: Tensor, context: Tensor, vectors: Tensor) -> Tensor:
+        """The context (M, width) tuned to views (V, d), from an initial one and the class vectors (K, d) it gives."""
+        import torch
+
+        counted = views[self.counted(self.logits_of(views, vectors.detach()))]
         tuned = context.detach().clone().requires_grad_()
-        optimiser = torch.optim.AdamW([tuned], self.rate)
+        optimiser = torch.optim.AdamW([tuned], self.learning_rate)
         prompts = self.prompts(len(context))
         for step in range(self.steps):
-            loss = marginal_entropy(self.logits_of(chosen, vectors))
-            (tuned.grad,) = gradients(loss, [tuned if step else context], keep=step == 0)
-            optimiser.step()
-            with torch.set_grad_enabled(step + 1 < self.steps):
+            if step:
                 vectors = prompts.vectors(tuned)
-        return self.logits_of(views[0], vectors)
+            loss = marginal_entropy(self.logits_of(counted, vectors))
+            descend(optimiser, gradients(loss, [tuned if step else context], keep=step == 0))
+        return tuned.detach()
+
+    def counted(self, logits: Tensor) -> Tensor:
+        """Positions of the views that count, given their logits (V, K): the most confident ones."""
+        return most_confident(logits, self.confident)
 
 
 def most_confident(logits: Tensor, share: float) -> Tensor:
@@ -92,7 +100,5 @@ def most_confident(logits: Tensor, share: float) -> Tensor:
 
 def marginal_entropy(logits: Tensor) -> Tensor:
     """Entropy of the mean distribution of rows of logits (V, K)."""
-    import torch
-
-    log_mean = logits.log_softmax(dim=-1).logsumexp(dim=0) - torch.log(torch.tensor(float(len(logits))))
-    return -(log_mean.exp() * log_mean.clamp(min=torch.finfo(log_mean.dtype).min)).sum()
+    log_mean = logits.log_softmax(dim=-1).logsumexp(dim=0) - log(len(logits))
+    return -(log_mean.exp() * log_mean).sum()
