@@ -123,7 +123,7 @@ def test_training_is_that_of_pytorch():
     """AdamW with the authors' settings, a cosine to zero over all steps, and another version in every epoch."""
     torch = pytest.importorskip("torch")
     head, features, labels, *_ = task(classes=3, shots=4, versions=2)
-    adapter = create("tip-adapter-f", head, epochs=5, batch_size=5, learning_rate=0.01, seed=7)
+    adapter = create("tip-adapter-f", head, epochs=5, batch=5, rate=0.01, seed=7)
     steps = []
     adapter.fit(features, labels, progress=steps.append)
     assert sum(steps) == adapter.fit_steps(len(labels)) == 5 * 3 + 1
@@ -173,7 +173,7 @@ def test_labels_help_and_a_new_class_is_answered_zero_shot(name):
 
 def test_trained_keys_are_longer_than_features_but_not_without_bound():
     head, features, labels, *_ = task()
-    adapter = create("tip-adapter-f", head, learning_rate=0.2, alpha=3.0, beta=5.0)
+    adapter = create("tip-adapter-f", head, rate=0.2, alpha=3.0, beta=5.0)
     adapter.fit(features, labels)
     arrays = adapter.dump()
     assert np.linalg.norm(arrays["shots.keys"], axis=1).max() > 1.01
@@ -183,7 +183,7 @@ def test_trained_keys_are_longer_than_features_but_not_without_bound():
     with pytest.raises(StateError, match=r"keys must be of length 1\.01 at most"):
         create("tip-adapter", head).restore(arrays)
     with pytest.raises(InputError, match="the training diverged"):
-        create("tip-adapter-f", head, learning_rate=1e3).fit(features, labels)
+        create("tip-adapter-f", head, rate=1e3).fit(features, labels)
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_trained_keys_are_longer_than_features_but_not_without_bound():
         ({"alpha": -1.0}, "alpha and beta must not be negative"),
         ({"largest_beta": 0.1}, r"must be above 0\.1"),
         ({"epochs": -1}, "epochs and seed must not be negative"),
-        ({"learning_rate": 0.0}, "learning_rate above 0"),
+        ({"rate": 0.0}, "rate above 0"),
     ],
 )
 def test_settings_that_make_no_sense(settings, message):

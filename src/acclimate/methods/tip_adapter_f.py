@@ -32,8 +32,8 @@ class TipAdapterF(TipAdapter):
         largest_alpha: as for `TipAdapter`.
         largest_beta: as for `TipAdapter`.
         epochs: passes over the shots; 0 is Tip-Adapter.
-        learning_rate: of the first step.
-        batch_size: shots per step.
+        rate: learning rate of the first step.
+        batch: shots per step.
         seed: for the order of the shots, which is another one in every epoch.
 
     Note:
@@ -43,7 +43,7 @@ class TipAdapterF(TipAdapter):
     Examples:
         >>> import numpy as np
         >>> from acclimate import Head, TipAdapterF
-        >>> adapter = TipAdapterF(Head(np.eye(2), logit_scale=1.0), epochs=100, learning_rate=0.1)
+        >>> adapter = TipAdapterF(Head(np.eye(2), logit_scale=1.0), epochs=100, rate=0.1)
         >>> shots = np.array([[0.7, 0.6], [0.8, 0.5]])
         >>> adapter.fit(shots, labels=[1, 0])
         >>> adapter.step(shots).argmax(axis=1)
@@ -54,21 +54,21 @@ class TipAdapterF(TipAdapter):
     summary = "Tip-Adapter with keys that are trained on the labelled samples (Tip-Adapter-F)"
 
     epochs: int = 20
-    learning_rate: float = 1e-3
-    batch_size: int = 256
+    rate: float = 1e-3
+    batch: int = 256
     seed: int = 1
 
     def setup(self) -> None:
         """Declare the cache of shots, whose keys may be as long as single precision can hold their votes."""
         super().setup()
-        if min(self.epochs, self.seed) < 0 or self.batch_size < 1 or self.learning_rate <= 0:
-            raise InputError("epochs and seed must not be negative, batch_size at least 1, learning_rate above 0.")
+        if min(self.epochs, self.seed) < 0 or self.batch < 1 or self.rate <= 0:
+            raise InputError("epochs and seed must not be negative, batch at least 1, rate above 0.")
         longest = 1.0 + EXPONENT / max(self.beta, self.largest_beta)
         self.shots = self.declare("shots", Cache(self.head, None, longest=longest))
 
     def fit_steps(self, samples: int) -> int:
         """Batches of all epochs, and the search."""
-        return self.epochs * ceil(samples / self.batch_size) + 1
+        return self.epochs * ceil(samples / self.batch) + 1
 
     def trained(self, keys: Array, features: Array, labels: HostArray, progress: Callable[[int], None]) -> Array:
         """The keys after all epochs of AdamW."""
@@ -79,17 +79,17 @@ class TipAdapterF(TipAdapter):
         for epoch in range(self.epochs):
             order = np.random.default_rng([self.seed, epoch]).permutation(len(labels))
             version = versions[:, epoch % versions.shape[1]]
-            for start in range(0, len(labels), self.batch_size):
-                batch = order[start : start + self.batch_size]
+            for start in range(0, len(labels), self.batch):
+                batch = order[start : start + self.batch]
                 slope = self.gradient(keys, labels, diagonals, version[index(batch, keys)], labels[batch])
-                rate = self.learning_rate * (1.0 + cos(pi * step / steps)) / 2.0
+                rate = self.rate * (1.0 + cos(pi * step / steps)) / 2.0
                 step += 1
                 first = MOMENTUM * first + (1.0 - MOMENTUM) * slope
                 second = SCALING * second + (1.0 - SCALING) * slope**2
                 spread = xp.sqrt(second / (1.0 - SCALING**step)) + EPSILON
                 keys = (1.0 - rate * DECAY) * keys - rate / (1.0 - MOMENTUM**step) * first / spread
                 if not bool(xp.all(xp.vecdot(keys, keys) < self.shots.longest**2)):
-                    raise InputError("the training diverged: keys became too long. Lower learning_rate, alpha or beta.")
+                    raise InputError("the training diverged: keys became too long. Lower rate, alpha or beta.")
                 progress(1)
         return keys
 
