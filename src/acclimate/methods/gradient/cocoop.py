@@ -51,7 +51,7 @@ class CoCoOp(TrainedPrompt):
     def setup(self) -> None:
         """Declare context, network and the shift of the mean image."""
         super().setup()
-        tokens, width = self.tower.words(self.context).shape
+        tokens, width = self.words(self.context).shape
         hidden = max(1, self.head.dim // NARROWER)
         axes: dict[str, Any] = {"weight_1": (hidden, DIM), "bias_1": (hidden,)}
         axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}

@@ -84,10 +84,11 @@ class CoOp(TrainedPrompt):
         self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def derive(self) -> None:
-        """The head of the learned prompt, once there is one."""
+        """The head of the learned prompt; until there is one, that of the words."""
         import torch
 
         context = self.tensor(self.learned["context"])
+        self.prompted = self.head
         if context.any():
             with torch.no_grad():
                 vectors = self.prompts(context.shape[-2]).vectors(context)

@@ -15,6 +15,7 @@ from acclimate.methods.few_shot import FewShot
 
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
+LARGEST_SEED = 2**63  # PyTorch takes no larger ones
 WARM_UP_RATE, MOMENTUM, WEIGHT_DECAY = 1e-5, 0.9, 5e-4  # of SGD, as CoOp and CoCoOp train
 
 
@@ -37,6 +38,14 @@ class PromptMethod(Adapter):
         """The prompts of the head's classes, each with room for a context of so many vectors."""
         return self.tower.prompts(self.head.class_names, context)
 
+    def words(self, context: str) -> Tensor:
+        """Embeddings (M, width) of the words to start from; refuses none, and more than the model can read."""
+        found = self.tower.words(context)
+        if not len(found):
+            raise InputError("context must be words to start from, such as 'a photo of a'.")
+        self.prompts(len(found))
+        return found
+
     def tensor(self, values: Array) -> Tensor:
         """Values as a float32 tensor where the tower lives."""
         import torch
@@ -51,7 +60,10 @@ class PromptMethod(Adapter):
         """Logits (K,) of B samples as (B, K) where the head lives."""
         import torch
 
-        return move(torch.stack(list(logits)).detach(), self.head.class_vectors)
+        found = torch.stack(list(logits)).detach()
+        if not torch.isfinite(found).all():
+            raise InputError(f"the prompts of {self.name!r} diverged: their answers are not finite. Lower rate.")
+        return move(found, self.head.class_vectors)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -77,6 +89,8 @@ class TrainedPrompt(FewShot, PromptMethod):
         for name in ("epochs", "batch"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, got {getattr(self, name)}.")
+        if self.rate <= 0 or not 0 <= self.seed < LARGEST_SEED:
+            raise InputError(f"rate must be above 0, and seed from 0 to {LARGEST_SEED - 1}.")
 
     def relabel(self, head: Head) -> None:
         """Answer for other classes: the learned words go before any name."""
@@ -122,6 +136,9 @@ class TrainedPrompt(FewShot, PromptMethod):
                         parameter.grad = gradient
                     optimiser.step()
                 progress(1)
+        with torch.no_grad():
+            if not torch.isfinite(logits_of(versions[:1, 0])).all():
+                raise InputError("the training diverged: its answers are not finite. Lower rate.")
 
 
 def gradients(loss: Tensor, parameters: Sequence[Tensor], keep: bool = False) -> list[Tensor]:

@@ -51,10 +51,9 @@ class TPT(PromptMethod):
 
     def setup(self) -> None:
         """Check the settings and the text tower."""
-        if not 0 < self.confident <= 1 or self.steps < 1:
-            raise InputError("confident must be a share between 0 and 1, and steps at least 1.")
-        if not len(self.tower.words(self.context)):
-            raise InputError("context must be words to start from, such as 'a photo of a'.")
+        if not 0 < self.confident <= 1 or self.steps < 1 or self.rate <= 0:
+            raise InputError("confident must be a share between 0 and 1, steps at least 1, and rate above 0.")
+        self.words(self.context)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logits (B, K) of each image for its own prompt."""
