@@ -6,6 +6,7 @@ import pytest
 from acclimate import TDA, Classifier, Head, build_head, create, save_state
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, StateError
+from acclimate.files import read_snapshot, snapshot_bytes
 from acclimate.prompts import LearnedPrompts, example_prompts
 from drawn_images import COLOURS, draw
 
@@ -77,6 +78,22 @@ def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_
     save_state(TDA(Head(np.eye(3), logit_scale=1.0)), tmp_path / "tda")
     with pytest.raises(StateError, match="holds no learned prompts; make some with `acclimate fit --method coop`"):
         LearnedPrompts.load(tmp_path / "tda")
+    arrays, description = read_snapshot(fitted["conditional"][0])
+    context = arrays["learned.context"]
+    for changed in (
+        {"learned.context": context * np.nan},
+        {"learned.context": context[0]},
+        {"learned.context": context.astype(np.int64), "learned.mean_shift": np.zeros(context.shape[1], np.int64)},
+        {"learned.context": np.stack([context] * 2)},
+        {"learned.mean_shift": np.zeros(5, np.float32)},
+        {"head": []},
+        {"head": {"class_names": 5}},
+    ):
+        edited = {key: value for key, value in changed.items() if key == "head"}
+        tensors = {key: value for key, value in changed.items() if key != "head"}
+        (tmp_path / "edited").write_bytes(snapshot_bytes(arrays | tensors, description | edited))
+        with pytest.raises(StateError, match="edited holds learned prompts that break a rule"):
+            LearnedPrompts.load(tmp_path / "edited")
     (tmp_path / "junk").write_bytes(b"junk" * 10)
     with pytest.raises(StateError, match="truncated, damaged or foreign"):
         LearnedPrompts.load(tmp_path / "junk")

@@ -40,11 +40,18 @@ class LearnedPrompts:
     def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
         """Read the prompts of a fitted `coop` or `cocoop`; of the latter, those of its mean image."""
         arrays, description = read_snapshot(path)
-        method, names = description.get("method"), description.get("head", {}).get("class_names", ())
-        if method not in ("coop", "cocoop") or "learned.context" not in arrays:
+        if description.get("method") not in ("coop", "cocoop") or "learned.context" not in arrays:
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
-        context = arrays["learned.context"] + arrays.get("learned.mean_shift", np.float32(0))
-        return cls(context, tuple(names), str(description.get("encoder", "")), os.fspath(path))
+        try:
+            context = arrays["learned.context"] + arrays.get("learned.mean_shift", np.float32(0))
+            names = tuple(map(str, description["head"]["class_names"]))
+            usable = context.dtype.kind == "f" and bool(np.isfinite(context).all())
+            usable = usable and (context.ndim == 2 or (context.ndim == 3 and len(context) == len(names)))
+        except (KeyError, TypeError, ValueError):
+            usable = False
+        if not usable:
+            raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
+        return cls(context, names, str(description.get("encoder", "")), os.fspath(path))
 
     @property
     def name(self) -> str:
