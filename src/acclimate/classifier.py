@@ -50,7 +50,8 @@ class Fit(NamedTuple):
 
     samples: int  # images it was fitted to
     skipped: list[tuple[str, str]]  # names of images that could not be read, and why
-    accuracy: dict[str, float]  # on the validation images: of zero-shot and of the method; empty without such images
+    validation: int  # validation images
+    accuracy: dict[str, float]  # on these, of zero-shot and of the method; empty without such images
 
 
 class Classifier:
@@ -219,7 +220,7 @@ class Classifier:
             answers = {"zero-shot": self.head.observe(held_features).logits}
             answers[self.adapter.name] = self.adapter.step(held_features, learn=False)
             accuracy = {name: float((to_host(given).argmax(axis=1) == truth).mean()) for name, given in answers.items()}
-        return Fit(len(fitted_to), skipped + held_skipped, accuracy)
+        return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
@@ -364,8 +365,8 @@ class Classifier:
         if len(images) != len(labels):
             raise InputError(f"{len(images)} images and {len(labels)} labels; give one label per image.")
         place = {label: i for i, label in enumerate(self.labels)}
-        if unknown := next((label for label in labels if label not in place), None):
-            raise InputError(f"no class is named {unknown!r}; {nearest(unknown, self.labels)}")
+        if unknown := [label for label in labels if label not in place]:
+            raise InputError(f"no class is named {unknown[0]!r}; {nearest(str(unknown[0]), self.labels)}")
         return np.array([place[label] for label in labels], dtype=np.int64)
 
     def _features(

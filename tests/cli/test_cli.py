@@ -76,6 +76,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
         (["run", "STREAM", "--method", "tda", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
         (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be a number, got 'much'"),
+        (["run", "STREAM", "--method", "zero-shot", "--set", "alpha=1"], "--set is for the methods of --method"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
         (["run", "STREAM", "STREAM", "--plot", "x.png"], "need one file and one order"),
