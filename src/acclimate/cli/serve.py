@@ -129,7 +129,10 @@ def serve(
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
-        streams = Streams(data, encoder or load_encoder(model, device), limits, defaults, learned)
+        encoder = encoder or load_encoder(model, device)
+        if learned is not None and names is not None:
+            learned.vectors(encoder, names)  # refuses prompts that new streams could not have
+        streams = Streams(data, encoder, limits, defaults, learned)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
