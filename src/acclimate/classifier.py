@@ -35,7 +35,7 @@ from acclimate.predict import (
     encode_ahead,
     predictions,
 )
-from acclimate.prompts import build_head, clean_labels
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -214,7 +214,8 @@ class Classifier:
         self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "seed": None, "source": ""}
         self.about_fit |= {"shots": min(Counter(fitted_to.tolist()).values())}
         with suppress(TypeError):  # functions cannot be written to a file
-            self.about_fit |= {"templates": json.loads(json.dumps(self.templates))}
+            given = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
+            self.about_fit |= {"templates": json.loads(json.dumps(given))}
         accuracy = {}
         if len(truth):
             answers = {"zero-shot": self.head.observe(held_features).logits}

@@ -66,6 +66,18 @@ def test_every_method_runs_on_learned_prompts_and_other_labels(encoder, fitted):
     assert len(classifier(draw("red", 1))) == 5
 
 
+def test_a_method_fitted_on_learned_prompts_takes_no_labels_with_other_prompts(encoder, fitted, tmp_path):
+    prompts, images = LearnedPrompts.load(fitted["unified"][0]), [draw(name, 0) for name in NAMES]
+    classifier = Classifier(NAMES, encoder, method="tip-adapter", templates=prompts)
+    classifier.fit(images, NAMES)
+    classifier.save(tmp_path / "tip")
+    again = Classifier(encoder=encoder, fitted=tmp_path / "tip")
+    assert again(images[0]) == classifier(images[0])
+    assert example_prompts(NAMES, again.templates) == ["learned prompts"]
+    with pytest.raises(InputError, match="only their name is known here"):
+        again.add_labels(["orange"])
+
+
 def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_clip):
     with pytest.raises(InputError, match="has a context for each class it was fitted to, and none for 'orange'"):
         build_head(encoder, [*NAMES, "orange"], LearnedPrompts.load(fitted["own"][0]))

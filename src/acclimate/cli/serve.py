@@ -122,7 +122,8 @@ def serve(
     if fitted is not None:
         ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
         adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
-        setup |= {"method": adapter.name, "settings": adapter.settings, "templates": ready.templates}
+        setup |= {"method": adapter.name, "settings": adapter.settings}
+        setup["templates"] = learned.name if learned else ready.templates
     defaults = None
     if names is not None:
         names, checked = check_setup(names, setup, limits, adapter)
