@@ -101,6 +101,12 @@ def test_bad_input_is_one_line_and_exit_code_2(invoke, stream_file, tmp_path, ar
     assert sorted(tmp_path.iterdir()) == before
 
 
+def test_a_file_that_the_system_refuses_is_one_line(invoke):
+    name = "f" * 300
+    result = invoke("classify", name, "--labels", "a, b", exit_code=1)
+    assert result.stderr == f"error: {name} cannot be used: File name too long.\n"
+
+
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
     pytest.importorskip("matplotlib")
     np.savez(tmp_path / "s.npz", features=stream.features, class_vectors=stream.head.class_vectors, logit_scale=10.0)

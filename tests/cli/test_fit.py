@@ -124,6 +124,8 @@ def test_unreadable_images_are_left_out(invoke, model, tmp_path):
         ),
         (["--labels", "red,violet"], "class 'violet' has 0 labelled samples"),
         (["--out", "nowhere/f.safetensors"], "cannot write nowhere/f.safetensors"),
+        (["--out", "f" * 300], "File name too long"),
+        (["--template", f"learned:{'f' * 300}"], "File name too long"),
         (["--validation", "photos", "--no-validation"], "choose one of --validation and --no-validation"),
         (["--validation", "others", "--shots", "2"], "no image of others is labelled with one of the classes"),
         (["--template", "a photo"], "has no {} for the class name"),
