@@ -1,12 +1,13 @@
 import pickle
 import shutil
 from dataclasses import replace
+from inspect import signature
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import DEFAULT_METHOD, Classifier, create, refine
+from acclimate import DEFAULT_METHOD, Classifier, create, list_methods, refine
 from acclimate.arrays import softmax_and_entropy
 from acclimate.encoders import load_encoder
 from acclimate.errors import ImageError, InputError, StateError
@@ -312,6 +313,12 @@ def test_fit_is_the_adapters_fit_on_the_encoders_features(encoder, paths, tmp_pa
     assert classifier.predict(others[0]).tolist() == [COLOURS[i] for i in answers["tip-adapter"].argmax(axis=1)]
 
 
+def test_settings_of_methods_are_not_taken_for_arguments():
+    """`Classifier(labels, method=..., **settings)` and `acclimate fit --set` could not set them."""
+    arguments = set(signature(Classifier).parameters)
+    assert not {name for method in list_methods().values() for name in method.default_settings() if name in arguments}
+
+
 def test_fit_to_many_versions_and_answer_with_one(encoder, paths, tmp_path):
     labels = [path.parent.name for path in paths[::7]]
     one, many = (Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path) for _ in range(2))
@@ -348,6 +355,9 @@ def test_what_cannot_be_fitted(encoder, classifier, paths, fitted, tmp_path):
         few_shot.fit(paths[:2], ["red"])
     with pytest.raises(InputError, match="no class is named 'rod'; did you mean 'red'"):
         few_shot.fit(paths[:1], ["rod"])
+    for label in ("", 0):
+        with pytest.raises(InputError, match=f"no class is named {label!r}"):
+            few_shot.fit(paths[:1], [label])
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read"):
         few_shot.fit([tmp_path / "nothing.png"] * 3, COLOURS)
     with pytest.raises(InputError, match="no labelled sample of 'green', 'red'"):

@@ -36,7 +36,7 @@ from acclimate.predict import (
     encode_ahead,
     predictions,
 )
-from acclimate.prompts import build_head, clean_labels
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -51,7 +51,8 @@ class Fit(NamedTuple):
 
     samples: int  # images it was fitted to
     skipped: list[tuple[str, str]]  # names of images that could not be read, and why
-    accuracy: dict[str, float]  # on the validation images: of zero-shot and of the method; empty without such images
+    validation: int  # validation images
+    accuracy: dict[str, float]  # on these, of zero-shot and of the method; empty without such images
 
 
 class Classifier:
@@ -214,13 +215,14 @@ class Classifier:
         shots = min(Counter(fitted_to.tolist()).values())
         self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
         with suppress(TypeError):  # functions cannot be written to a file
-            self.about_fit |= {"templates": json.loads(json.dumps(self.templates))}
+            given = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
+            self.about_fit |= {"templates": json.loads(json.dumps(given))}
         accuracy = {}
         if len(truth):
             answers = {"zero-shot": self.head.observe(held_features).logits}
             answers[self.adapter.name] = self.adapter.step(held_features, learn=False)
             accuracy = {name: float((to_host(given).argmax(axis=1) == truth).mean()) for name, given in answers.items()}
-        return Fit(len(fitted_to), skipped + held_skipped, accuracy)
+        return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
@@ -369,8 +371,8 @@ class Classifier:
         if len(images) != len(labels):
             raise InputError(f"{len(images)} images and {len(labels)} labels; give one label per image.")
         place = {label: i for i, label in enumerate(self.labels)}
-        if unknown := next((label for label in labels if label not in place), None):
-            raise InputError(f"no class is named {unknown!r}; {nearest(unknown, self.labels)}")
+        if unknown := [label for label in labels if label not in place]:
+            raise InputError(f"no class is named {unknown[0]!r}; {nearest(str(unknown[0]), self.labels)}")
         return np.array([place[label] for label in labels], dtype=np.int64)
 
     def _features(

@@ -97,8 +97,9 @@ def writing(what: object, error: type[AcclimateError] = RunError, hint: str = ""
 
 def check_writable(path: Path) -> None:
     """Refuse an output path that cannot be written, before the work and not after it."""
-    if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"cannot write {path}: it is a folder, or its folder is missing or not writable.")
+    with writing(path, InputError):  # such as a name that is too long
+        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+            raise InputError(f"cannot write {path}: it is a folder, or its folder is missing or not writable.")
 
 
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
@@ -135,9 +136,9 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
 def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
     """`parse_snapshot` of a file."""
     path = Path(path)
-    if not path.is_file():
-        raise StateError(f"no state file at {path}.")
     try:
+        if not path.is_file():
+            raise StateError(f"no state file at {path}.")
         content = path.read_bytes()
     except OSError as error:
         raise StateError(f"{path} cannot be read: {reason(error)}.") from error

@@ -125,6 +125,14 @@ def test_learned_prompts_answer_for_any_dataset(bench, fit, here, tiny_clip):
         "--out",
         "learned",
     )
+    (path,) = (here / "learned").glob("*_tda_*")
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"n": 1}))
+    again = (*model, "--prompts", "learned:fitted.safetensors", "--method", "tda", "--out", "learned")
+    bench(*again)
+    assert json.loads(path.read_text())["n"] == 1  # not run again
+    os.utime("fitted.safetensors", (path.stat().st_mtime + 1,) * 2)
+    bench(*again)
+    assert json.loads(path.read_text())["n"] == 12
     results = [json.loads(path.read_text()) for path in (here / "results").iterdir()]
     learned = [json.loads(path.read_text()) for path in (here / "learned").iterdir()]
     (coop,) = (each for each in results if each["method"] == "coop")

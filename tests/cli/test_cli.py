@@ -76,6 +76,7 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--set", "alpha"], "--set takes KEY=VALUE, got 'alpha'"),
         (["run", "STREAM", "--method", "tda", "--set", "alpa=1"], "'tda' has no setting 'alpa'"),
         (["run", "STREAM", "--set", "positive_alpha=much"], "positive_alpha must be a number, got 'much'"),
+        (["run", "STREAM", "--method", "zero-shot", "--set", "alpha=1"], "--set is for the methods of --method"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
         (["run", "STREAM", "STREAM", "--plot", "x.png"], "need one file and one order"),
@@ -98,6 +99,12 @@ def test_bad_input_is_one_line_and_exit_code_2(invoke, stream_file, tmp_path, ar
     assert result.stderr.startswith("error: ")
     assert message in result.stderr
     assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_file_that_the_system_refuses_is_one_line(invoke):
+    name = "f" * 300
+    result = invoke("classify", name, "--labels", "a, b", exit_code=1)
+    assert result.stderr == f"error: {name} cannot be used: File name too long.\n"
 
 
 def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):

@@ -29,7 +29,7 @@ def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path)
     """Ellipses and rectangles of any colour: zero-shot can only guess."""
     train, new = draw_shapes(tmp_path / "train", range(32)), draw_shapes(tmp_path / "new", range(100, 124))
     result = invoke("fit", train, "--out", "shapes.safetensors", "--shots", 16, "--views", 1)
-    assert "tip-adapter-f fitted to 32 images, 16 per class of 2 classes; no validation images" in result.stderr
+    assert "tip-adapter-f fitted to 32 images of 2 classes; no validation images" in result.stderr
     assert "Next: acclimate classify PHOTOS --fitted shapes.safetensors" in result.stderr
     rows = list(csv.DictReader(invoke("classify", new, "--fitted", "shapes.safetensors").stdout.splitlines()))
     right = {
@@ -64,7 +64,7 @@ def test_the_seed_decides_and_nothing_else(invoke, model, photos, fitted, tmp_pa
 def test_validation(invoke, model, photos, tmp_path):
     options = ["fit", photos, "--shots", 2, "--views", 1, "--method", "tip-adapter", *model]
     held_out = invoke(*options, "--out", "a.safetensors").stderr
-    assert "tip-adapter fitted to 6 images, 2 per class of 3 classes; accuracy on 6 validation images: " in held_out
+    assert "tip-adapter fitted to 6 images of 3 classes; accuracy on 6 validation images: " in held_out
     assert "zero-shot " in held_out
     more = draw_folder(tmp_path, 9)
     assert "accuracy on 9 validation images" in invoke(
@@ -98,8 +98,13 @@ def test_unreadable_images_are_left_out(invoke, model, tmp_path):
     train = draw_folder(tmp_path, 9)
     (train / "red" / "img0.png").write_bytes(b"not an image")
     options = ["fit", train, "--shots", 3, "--views", 1, *model, "--out"]
-    assert "skipped" in invoke(*options, "f.safetensors").stderr
+    said = invoke(*options, "f.safetensors").stderr
+    assert "skipped" in said
+    assert "fitted to 8 images of 3 classes" in said
     assert load_state("f.safetensors").learnt()["shots"].tolist() == [3, 3, 2]
+    assert "fitted to 2 shots per class" in invoke("state", "inspect", "f.safetensors").stdout
+    rest = invoke("fit", train, "--shots", 2, "--views", 1, *model, "--validation", train, "--out", "v.safetensors")
+    assert "accuracy on 8 validation images" in rest.stderr
     for path in (train / "red").iterdir():
         path.write_bytes(b"not an image")
     failed = invoke(*options, "g.safetensors", exit_code=2)
@@ -119,6 +124,8 @@ def test_unreadable_images_are_left_out(invoke, model, tmp_path):
         ),
         (["--labels", "red,violet"], "class 'violet' has 0 labelled samples"),
         (["--out", "nowhere/f.safetensors"], "cannot write nowhere/f.safetensors"),
+        (["--out", "f" * 300], "File name too long"),
+        (["--template", f"learned:{'f' * 300}"], "File name too long"),
         (["--validation", "photos", "--no-validation"], "choose one of --validation and --no-validation"),
         (["--validation", "others", "--shots", "2"], "no image of others is labelled with one of the classes"),
         (["--template", "a photo"], "has no {} for the class name"),
@@ -130,6 +137,22 @@ def test_errors_come_before_any_work(invoke, photos, tmp_path, options, message)
     failed = invoke("fit", photos, "--model", "onnx:missing", "--out", "f.safetensors", *options, exit_code=2)
     assert message in failed.stderr
     assert not list(tmp_path.glob("*.safetensors"))
+
+
+def test_ctrl_c_writes_nothing(invoke, model, photos, tmp_path, monkeypatch):
+    def interrupted(*arguments, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("acclimate.methods.tip_adapter_f.TipAdapterF.learn", interrupted)
+    said = invoke("fit", photos, "--shots", 2, "--views", 1, *model, "--out", "f.safetensors", exit_code=130).stderr
+    assert "stopped; nothing was written" in said
+    assert not list(tmp_path.glob("*f.safetensors*"))
+
+
+def test_settings_of_the_training(invoke, model, photos):
+    options = ["--shots", 2, "--views", 1, "--set", "batch=4", "--set", "learning_rate=0.01"]
+    invoke("fit", photos, *options, *model, "--out", "f.safetensors")
+    assert load_state("f.safetensors").settings["batch"] == 4
 
 
 def test_a_source_without_labels(invoke, photos):
@@ -216,6 +239,8 @@ def test_run_with_a_fitted_file(invoke, model, photos, fitted):
     right = np.mean([row["file"].split("/")[-2] == row["label"] for row in rows])
     assert result["metrics"]["acc1"] == pytest.approx(right)
     invoke("embed", photos, "--labels", "red, green, blue", "--out", "others.safetensors", *model)
+    said = invoke("run", "photos.safetensors", "--fitted", fitted, "--set", "alpha=3", exit_code=2).stderr
+    assert "a fitted file has its settings" in said
     said = invoke("run", "others.safetensors", "--fitted", fitted, exit_code=2).stderr
     assert "'tip-adapter-f' was not fitted for these features: class 0 is 'blue' against 'red'" in said
 

@@ -51,7 +51,8 @@ def test_images_are_generated_once_and_used(invoke, tinted, photos, tiny_onnx, t
     assert (stream.views, stream.views_kind, len(stream)) == (7, "diffusion", 40)
     too_many = invoke("classify", photos, *model, "--views", 9, *diffusion[2:], "--passes", 1, exit_code=1)
     assert "3 generated images, 4 are needed" in too_many.stdout
-    assert "none of the 40 images could be read" in too_many.stderr
+    assert "none of the 40 images could be read. The first is" in too_many.stderr
+    assert "3 generated images, 4 are needed" in too_many.stderr
 
 
 def test_unreadable_and_turned_images(invoke, tinted, tmp_path):

@@ -15,6 +15,7 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from acclimate import Classifier
 from acclimate.cli import app
 
 LABELS = "red circle, green square, blue stripes"
@@ -143,6 +144,7 @@ def invoke(tiny_onnx, tmp_path):
         (["--labels", "cat, dog", "--max-labels", "1"], "at least 2"),
         (["--labels", "cat, dog", "--guard-share", "2"], "share"),
         (["--labels", "cat, dog", "--set", "nothing=1"], "no setting 'nothing'"),
+        (["--labels", "cat, dog", "--method", "tpt", "--views", "8"], "the service does not run 'tpt'"),
         (["--labels", "cat, dog", "--template", "a photo"], "no {} for the class name"),
         (["--timeout", "0"], "timeout_s must be above 0"),
         (["--model", "onnx:none"], "no ONNX model in none"),
@@ -150,6 +152,16 @@ def invoke(tiny_onnx, tmp_path):
 )
 def test_what_cannot_be_served_is_said_at_once(invoke, options, message, tmp_path):
     assert message in invoke(*options)
+    assert not (tmp_path / "state").exists()
+
+
+def test_learned_prompts_that_no_stream_could_have(invoke, tiny_clip, tiny_onnx, photos, tmp_path):
+    paths = [next((photos / colour).iterdir()) for colour in ("red", "blue")]
+    learner = Classifier(["red", "blue"], f"local:{tiny_clip}", method="coop", epochs=1, context_tokens=2, cache=False)
+    learner.fit(paths, ["red", "blue"])
+    learner.save(tmp_path / "coop")
+    options = ["--labels", "cat, dog", "--prompts", f"learned:{tmp_path / 'coop'}", "--model", f"onnx:{tiny_onnx}"]
+    assert "learned prompts need a text tower that takes embeddings" in invoke(*options)
     assert not (tmp_path / "state").exists()
 
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from acclimate import TDA, Halves, Head, load_state, save_state
+from acclimate.files import read_snapshot, snapshot_bytes
 
 
 @pytest.fixture
@@ -30,6 +31,13 @@ def test_state_inspect(invoke, states):
         for entry in entries:
             row = [part, f"{entry.entropy:.3g}", str(entry.id)]
             assert any(line.split()[-3:] == row for line in listed.splitlines())
+
+
+def test_a_state_that_was_edited(invoke, states):
+    arrays, description = read_snapshot(states[0])
+    for head in ([], {"class_names": 5}):
+        states[0].write_bytes(snapshot_bytes(arrays, description | {"method": "coop", "head": head}))
+        assert "was damaged or edited" in invoke("state", "inspect", states[0], exit_code=2).stderr
 
 
 def test_state_merge_and_diff(invoke, states, tmp_path):

@@ -199,3 +199,9 @@ def test_open_clip_by_name_and_by_objects(monkeypatch):
         load_encoder("open_clip:ViT-B-32")
     with pytest.raises(ModelError, match="no weights 'nothing' for 'ViT-B-16'; its tags are openai"):
         load_encoder("open_clip:ViT-B-16/nothing")
+
+
+@pytest.mark.parametrize("device", ["toaster", "cuda:99"])
+def test_a_device_that_is_not_there(tiny_clip, device):
+    with pytest.raises(ModelError, match=f"cannot use device '{device}'"):
+        load_encoder(f"local:{tiny_clip}", device)

@@ -192,7 +192,7 @@ def _beats_zero_shot(adapter, drawn):
 
 def test_the_first_step_of_coop_is_sgd_on_the_cross_entropy(encoder, drawn):
     head, features, labels = drawn
-    adapter = create("coop", head, text=encoder, context="a photo of a", epochs=1, batch_size=6, learning_rate=0.1)
+    adapter = create("coop", head, text=encoder, context="a photo of a", epochs=1, batch=6, learning_rate=0.1)
     adapter.fit(features[:6], labels[:6])
     reference = Reference(encoder, NAMES)
     context = reference.context.clone().requires_grad_()
@@ -244,13 +244,17 @@ def test_what_cannot_be_done_is_said(encoder, drawn, tiny_onnx):
             {"context_tokens": 40, "epochs": 1},
             "a context of 40 tokens does not fit; the model reads 13 at most",
         ),
-        ("coop", {"epochs": 0}, "epochs and batch_size must be at least 1"),
-        ("cocoop", {"batch_size": 0}, "epochs and batch_size must be at least 1"),
-        ("coop", {"learning_rate": -1.0}, "learning_rate above 0"),
-        ("cocoop", {"seed": -1}, "seed not negative"),
-        ("tpt", {"learning_rate": 0.0}, "learning_rate above 0"),
+        ("coop", {"epochs": 0}, "epochs and batch must be at least 1"),
+        ("coop", {"learning_rate": 0.0}, "learning_rate must be above 0"),
+        ("coop", {"seed": 2**63}, "seed from 0 to"),
+        ("cocoop", {"batch": 0}, "epochs and batch must be at least 1"),
+        ("cocoop", {"seed": -1}, "seed from 0 to"),
+        ("cocoop", {"context": ""}, "context must be words"),
+        ("cocoop", {"context": "a " * 20}, "a context of 14 tokens does not fit"),
         ("tpt", {"confident": 0.0}, "confident must be a share"),
         ("tpt", {"context": ""}, "context must be words"),
+        ("tpt", {"context": "a " * 20}, "a context of 14 tokens does not fit"),
+        ("tpt", {"learning_rate": -1.0}, "learning_rate above 0"),
         ("difftpt", {"similar": 2.0}, "similar must be a share"),
     ):
         with pytest.raises(InputError, match=message):
@@ -261,6 +265,27 @@ def test_what_cannot_be_done_is_said(encoder, drawn, tiny_onnx):
     specific.fit(features[:3], labels[:3])
     with pytest.raises(InputError, match="a new class has none; fit again"):
         specific.add_classes(head.class_vectors[:1], ["orange"])
+
+
+def test_a_context_of_zeros_answers(encoder, drawn):
+    """No training ends there, but a file may say so."""
+    head, features, labels = drawn
+    adapter = create("coop", head, text=encoder, context_tokens=4, epochs=1)
+    adapter.fit(features[:3], labels[:3])
+    adapter.restore({"learned.context": np.zeros((4, 32), np.float32)})
+    assert np.isfinite(adapter.step(features)).all()
+
+
+def test_prompts_that_diverge_are_said(encoder, drawn, views):
+    head, features, labels = drawn
+    for method in ("coop", "cocoop"):
+        adapter = create(method, head, text=encoder, learning_rate=1e30, **FAST[method] | {"epochs": 2})
+        with pytest.raises(InputError, match="the training diverged"):
+            adapter.fit(features[:6], labels[:6])
+        with pytest.raises(InputError, match="needs to be fitted"):
+            adapter.step(features)
+    with pytest.raises(InputError, match="the prompts of 'tpt' diverged"):
+        create("tpt", head, text=encoder, learning_rate=1e30).step(views)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -127,7 +127,7 @@ def test_training_is_that_of_pytorch():
     """AdamW with the authors' settings, a cosine to zero over all steps, and another version in every epoch."""
     torch = pytest.importorskip("torch")
     head, features, labels, *_ = task(classes=3, shots=4, versions=2)
-    adapter = create("tip-adapter-f", head, epochs=5, batch_size=5, learning_rate=0.01, seed=7)
+    adapter = create("tip-adapter-f", head, epochs=5, batch=5, learning_rate=0.01, seed=7)
     steps = []
     adapter.fit(features, labels, progress=steps.append)
     assert sum(steps) == adapter.fit_steps(len(labels)) == 5 * 3 + 1

@@ -6,6 +6,7 @@ import pytest
 from acclimate import TDA, Classifier, Head, build_head, create, save_state
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, StateError
+from acclimate.files import read_snapshot, snapshot_bytes
 from acclimate.prompts import LearnedPrompts, example_prompts
 from drawn_images import COLOURS, draw
 
@@ -65,6 +66,18 @@ def test_every_method_runs_on_learned_prompts_and_other_labels(encoder, fitted):
     assert len(classifier(draw("red", 1))) == 5
 
 
+def test_a_method_fitted_on_learned_prompts_takes_no_labels_with_other_prompts(encoder, fitted, tmp_path):
+    prompts, images = LearnedPrompts.load(fitted["unified"][0]), [draw(name, 0) for name in NAMES]
+    classifier = Classifier(NAMES, encoder, method="tip-adapter", templates=prompts)
+    classifier.fit(images, NAMES)
+    classifier.save(tmp_path / "tip")
+    again = Classifier(encoder=encoder, fitted=tmp_path / "tip")
+    assert again(images[0]) == classifier(images[0])
+    assert example_prompts(NAMES, again.templates) == ["learned prompts"]
+    with pytest.raises(InputError, match="only their name is known here"):
+        again.add_labels(["orange"])
+
+
 def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_clip):
     with pytest.raises(InputError, match="has a context for each class it was fitted to, and none for 'orange'"):
         build_head(encoder, [*NAMES, "orange"], LearnedPrompts.load(fitted["own"][0]))
@@ -77,11 +90,25 @@ def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_
     save_state(TDA(Head(np.eye(3), logit_scale=1.0)), tmp_path / "tda")
     with pytest.raises(StateError, match="holds no learned prompts; make some with `acclimate fit --method coop`"):
         LearnedPrompts.load(tmp_path / "tda")
-    save_state(
-        create("coop", build_head(encoder, NAMES, cache=False), text=encoder, context_tokens=4), tmp_path / "new"
-    )
+    head = build_head(encoder, NAMES, cache=False)
+    save_state(create("coop", head, text=encoder, context_tokens=4), tmp_path / "new")
     with pytest.raises(StateError, match="holds no learned prompts"):
         LearnedPrompts.load(tmp_path / "new")
+    arrays, description = read_snapshot(fitted["conditional"][0])
+    context = arrays["exports.context"]
+    for changed in (
+        {"exports.context": context * np.nan},
+        {"exports.context": context[0]},
+        {"exports.context": context.astype(np.int64)},
+        {"exports.context": np.stack([context] * 2)},
+        {"head": []},
+        {"head": {"class_names": 5}},
+    ):
+        edited = {key: value for key, value in changed.items() if key == "head"}
+        tensors = {key: value for key, value in changed.items() if key != "head"}
+        (tmp_path / "edited").write_bytes(snapshot_bytes(arrays | tensors, description | edited))
+        with pytest.raises(StateError, match="edited holds learned prompts that break a rule"):
+            LearnedPrompts.load(tmp_path / "edited")
     (tmp_path / "junk").write_bytes(b"junk" * 10)
     with pytest.raises(StateError, match="truncated, damaged or foreign"):
         LearnedPrompts.load(tmp_path / "junk")

@@ -24,6 +24,7 @@ from acclimate.evidence import Head
 from acclimate.files import writing
 from acclimate.methods import describe_fit, duplicate, find_method, load_fitted, require
 from acclimate.predict import gpu_of
+from acclimate.prompts.learned import PREFIX
 from acclimate.stream import FeatureStream, read_stream
 
 
@@ -51,8 +52,9 @@ def run_suite(
 ) -> list[Result]:
     """Run methods on datasets, write one JSON file per dataset and method, and return all results.
 
-    With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues. `fitted`
-    is the file of a few-shot method that runs beside the others.
+    With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues, unless
+    the fitted file or the learned prompts are newer. `fitted` is the file of a few-shot method that runs beside the
+    others.
     """
     encoder = None if fitted is None else load_encoder(setup.model, setup.device)
     own = [] if fitted is None else [_read_fitted(fitted, encoder, setup.model)]
@@ -63,7 +65,10 @@ def run_suite(
             kind = setup.views_kind or find_method(variant.method).views_kind
             job = job_for(setup, dataset, Protocol(variant.method, setup.prompts, setup.views, kind), variant)
             path = paths[dataset.key, variant.method] = out / result_name(job, dataset)
-            if not (skip_existing and path.is_file()):
+            files = [] if variant.fitted is None or fitted is None else [fitted]
+            files += [Path(setup.prompts.removeprefix(PREFIX))] if setup.prompts.startswith(PREFIX) else []
+            newest = max((file.stat().st_mtime for file in files), default=0.0)
+            if not (skip_existing and path.is_file() and path.stat().st_mtime >= newest):
                 missing.setdefault(dataset.key, []).append(job)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)

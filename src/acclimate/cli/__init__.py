@@ -20,7 +20,7 @@ from acclimate.cli.run import run
 from acclimate.cli.serve import serve
 from acclimate.cli.state import state
 from acclimate.cli.tables import tables
-from acclimate.errors import AcclimateError, RunError
+from acclimate.errors import AcclimateError, RunError, reason
 
 
 class Group(TyperGroup):
@@ -33,6 +33,11 @@ class Group(TyperGroup):
         except AcclimateError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(1 if isinstance(error, RunError) else 2) from error
+        except OSError as error:  # a name that is too long, a folder that may not be entered
+            if error.filename is None:
+                raise
+            typer.echo(f"error: {error.filename} cannot be used: {reason(error)}.", err=True)
+            raise typer.Exit(1) from error
 
 
 app = typer.Typer(

@@ -147,7 +147,8 @@ def classify(
     if advice := classifier.adapter.advice():
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
-        raise RunError(f"none of the {len(samples)} images could be read.")
+        name, why = summary.reasons[0]
+        raise RunError(f"none of the {len(samples)} images could be read. The first is {name}: {why}")
 
 
 @contextmanager

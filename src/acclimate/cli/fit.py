@@ -69,25 +69,29 @@ def fit(
     samples = _labelled(source)
     names = clean_labels(sorted({label for _, label in samples})) if labels is None else options.read_labels(labels)
     known = _of_classes(samples, names)
-    held_out = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
+    most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
-    drawn, rest = draw_shots(classes, names, shots, seed, held_out)
+    drawn, rest = draw_shots(classes, names, shots, seed, most)
     held = [known[i] for i in rest] if validation is None else _of_classes(_labelled(validation), names)
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
     classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
-    with _bars() as show:
-        fitted = classifier.fit(
-            *_split([known[i] for i in drawn]), validation=_split(held), views=views, on_error="skip", progress=show
-        )
+    images, truth = _split([known[i] for i in drawn])
+    try:
+        with _bars() as show:
+            fitted = classifier.fit(images, truth, validation=_split(held), views=views, on_error="skip", progress=show)
+    except KeyboardInterrupt:
+        typer.echo("stopped; nothing was written.", err=True)
+        raise typer.Exit(130) from None
     for name, why in fitted.skipped:
         typer.echo(f"skipped {name}: {why}", err=True)
-    about = {**classifier.about_fit, "shots": shots, "seed": seed, "source": source}
+    about = {**classifier.about_fit, "seed": seed, "source": source}
     save_state(classifier.adapter, out, {NOTE: about})
-    made = f"{method} fitted to {count(fitted.samples, 'image')}, {shots} per class of {len(names)} classes"
+    made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
     scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
-    scored = f"accuracy on {count(len(held), 'validation image')}: {scores}" if scores else "no validation images"
+    held_out = count(fitted.validation, "validation image")
+    scored = f"accuracy on {held_out}: {scores}" if scores else "no validation images"
     given = f" --model {model}" if model != options.DEFAULT_MODEL else ""
     typer.echo(f"{out}: {made}; {scored}.\nNext: acclimate classify PHOTOS{given} --fitted {out}", err=True)
 

@@ -58,6 +58,8 @@ def run(
 
     chosen = list(dict.fromkeys(method or (() if fitted else COMPARED)))
     adapting = [name for name in chosen if name != "zero-shot"]
+    if setting and not adapting:
+        raise InputError("--set is for the methods of --method; a fitted file has its settings, zero-shot has none.")
     variants = [Variant(name, parse_settings(name, setting, adapting)) for name in adapting]
     if fitted is not None:
         adapter, _ = load_fitted(fitted)

@@ -122,14 +122,18 @@ def serve(
     if fitted is not None:
         ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
         adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
-        setup |= {"method": adapter.name, "settings": adapter.settings, "templates": ready.templates}
+        setup |= {"method": adapter.name, "settings": adapter.settings}
+        setup["templates"] = learned.name if learned else ready.templates
     defaults = None
     if names is not None:
         names, checked = check_setup(names, setup, limits, adapter)
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
     hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
-        streams = Streams(data, encoder or load_encoder(model, device), limits, defaults, learned)
+        encoder = encoder or load_encoder(model, device)
+        if learned is not None and names is not None:
+            learned.vectors(encoder, names)  # refuses prompts that new streams could not have
+        streams = Streams(data, encoder, limits, defaults, learned)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"

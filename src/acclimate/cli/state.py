@@ -19,16 +19,17 @@ def inspect(
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from acclimate.files import read_snapshot
     from acclimate.methods import NOTE, describe_fit, list_methods, load_state
+    from acclimate.methods.persist import read_head
 
     for path in files:
-        _, about = read_snapshot(path)
+        tensors, about = read_snapshot(path)
+        head = read_head(tensors, about, path)
         typer.secho(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
-        notes = about.get("notes")
-        if isinstance(notes, dict) and isinstance(fitted := notes.get(NOTE), dict):
+        if fitted := about["notes"].get(NOTE):
             typer.echo(describe_fit(fitted))
-        method = list_methods().get(about.get("method", ""))
+        method = list_methods().get(about["method"])
         if method is not None and "text" in method.needs:  # it cannot be loaded without its model
-            typer.echo(f"{method.name}, {len(about['head']['class_names'])} classes: {about['settings']}")
+            typer.echo(f"{method.name}, {len(head)} classes: {about['settings']}")
             continue
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()

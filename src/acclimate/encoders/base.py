@@ -123,6 +123,11 @@ def torch_device(device: str) -> str:
     """The device to run a PyTorch model on: a GPU for "auto", if there is one."""
     import torch
 
-    if device != "auto":
-        return device
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
+        why = str(error).splitlines()[0].rstrip(".")
+        raise ModelError(f"cannot use device {device!r}: {why}. Use cpu, or auto.") from error
+    return device

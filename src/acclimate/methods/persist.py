@@ -109,16 +109,10 @@ def build_adapter(
     tensors: dict[str, Any], description: dict[str, Any], what: object, like: Adapter | None = None, text: Any = None
 ) -> tuple[Adapter, dict[str, Any]]:
     """An adapter from what a state file says. The description is checked first, then the method's own code runs."""
-    for key, kind in FIELDS.items():
-        if not isinstance(description.get(key), kind):
-            raise StateError(f"{what} is not a complete state: {key!r} is missing or wrong; it was damaged or edited.")
+    head = read_head(tensors, description, what)
     name, settings, seen = description["method"], description["settings"], description["seen"]
     if not all(type(count) is int and count >= 0 for count in seen.values()):
         raise StateError(f"{what} is not a complete state: 'seen' must hold counts; it was damaged or edited.")
-    try:
-        head = Head(tensors.pop(VECTORS), **description["head"])
-    except (InputError, KeyError, TypeError, ValueError) as error:
-        raise StateError(f"{what} holds a head that cannot be used ({error}); it was damaged or edited.") from error
     try:
         method = type(like) if like is not None and like.name == name else find_method(name)
         check_settings(method, settings)
@@ -138,6 +132,17 @@ def build_adapter(
     adapter.restore({name: values for name, values in tensors.items() if not name.startswith(EXPORTS)})
     adapter.seen, adapter.frozen = seen, description["frozen"]
     return adapter, description["notes"]
+
+
+def read_head(tensors: dict[str, Any], description: dict[str, Any], what: object) -> Head:
+    """The head of a state, taken out of its tensors; a description that is not complete is refused."""
+    for key, kind in FIELDS.items():
+        if not isinstance(description.get(key), kind):
+            raise StateError(f"{what} is not a complete state: {key!r} is missing or wrong; it was damaged or edited.")
+    try:
+        return Head(tensors.pop(VECTORS), **description["head"])
+    except (InputError, KeyError, TypeError, ValueError) as error:
+        raise StateError(f"{what} holds a head that cannot be used ({error}); it was damaged or edited.") from error
 
 
 def merge_states(adapters: Iterable[Adapter]) -> Adapter:

@@ -33,7 +33,7 @@ class TipAdapterF(TipAdapter):
         largest_beta: as for `TipAdapter`.
         epochs: passes over the shots; 0 is Tip-Adapter.
         learning_rate: of the first step.
-        batch_size: shots per step.
+        batch: shots per step.
         seed: for the order of the shots, which is another one in every epoch.
 
     Note:
@@ -55,13 +55,13 @@ class TipAdapterF(TipAdapter):
 
     epochs: int = 20
     learning_rate: float = 1e-3
-    batch_size: int = 256
+    batch: int = 256
     seed: int = 1
 
     def setup(self) -> None:
         """Check the settings, and declare the parts of the state."""
-        if min(self.epochs, self.seed) < 0 or self.batch_size < 1 or self.learning_rate <= 0:
-            raise InputError("epochs and seed must not be negative, batch_size at least 1, learning_rate above 0.")
+        if min(self.epochs, self.seed) < 0 or self.batch < 1 or self.learning_rate <= 0:
+            raise InputError("epochs and seed must not be negative, batch at least 1, learning_rate above 0.")
         super().setup()
 
     @property
@@ -71,7 +71,7 @@ class TipAdapterF(TipAdapter):
 
     def fit_steps(self, samples: int) -> int:
         """Batches of all epochs, and the search."""
-        return self.epochs * ceil(samples / self.batch_size) + 1
+        return self.epochs * ceil(samples / self.batch) + 1
 
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
         """The keys after all epochs of AdamW."""
@@ -83,8 +83,8 @@ class TipAdapterF(TipAdapter):
         for epoch in range(self.epochs):
             order = np.random.default_rng([self.seed, epoch]).permutation(len(labels))
             version = versions[:, epoch % versions.shape[1]]
-            for start in range(0, len(labels), self.batch_size):
-                batch = order[start : start + self.batch_size]
+            for start in range(0, len(labels), self.batch):
+                batch = order[start : start + self.batch]
                 slope = self.gradient(keys, labels, diagonals, version[index(batch, keys)], labels[batch])
                 rate = self.learning_rate * (1.0 + cos(pi * step / steps)) / 2.0
                 step += 1

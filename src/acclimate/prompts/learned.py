@@ -41,10 +41,13 @@ class LearnedPrompts:
         """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
         arrays, description = read_snapshot(path)
         head, context = description.get("head"), arrays.get(f"{EXPORTS}context")
-        names = head.get("class_names", ()) if isinstance(head, dict) else ()
-        if context is None or context.ndim not in (2, 3) or not description.get("seen"):
+        if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
-        return cls(context, tuple(names), str(description.get("encoder", "")), os.fspath(path))
+        names = head.get("class_names") if isinstance(head, dict) else None
+        usable = isinstance(names, list) and context.dtype.kind == "f" and bool(np.isfinite(context).all())
+        if not usable or (context.ndim, len(context)) not in ((2, len(context)), (3, len(names or ()))):
+            raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
+        return cls(context, tuple(map(str, names or ())), str(description.get("encoder", "")), os.fspath(path))
 
     @property
     def name(self) -> str:

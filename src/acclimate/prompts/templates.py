@@ -13,7 +13,7 @@ from itertools import chain, islice, zip_longest
 from typing import Any
 
 from acclimate.errors import InputError
-from acclimate.prompts.learned import LearnedPrompts
+from acclimate.prompts.learned import PREFIX, LearnedPrompts
 
 Template = str | Callable[[str], str]
 Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
@@ -95,6 +95,8 @@ def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts
     """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
     if isinstance(templates, LearnedPrompts):
         return [templates.example(label) for label in labels[:1]]
+    if isinstance(templates, str) and templates.startswith(PREFIX):  # only their name is known
+        return ["learned prompts"]
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
     return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
 
@@ -109,6 +111,8 @@ def resolve(template: Any) -> Sequence[Template]:
         return (template,)
     if template in _sets():
         return _sets()[template]
+    if template.startswith(PREFIX):
+        raise InputError("the prompts were learned, and only their name is known here; load their file again for this.")
     raise InputError(
         f"the template {template!r} has no {{}} for the class name; write one such as 'a photo of a {{}}.', "
         f"or name a set: {', '.join(_sets())}."

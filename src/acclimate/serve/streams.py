@@ -209,6 +209,8 @@ def check_setup(
     setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
     if fitted is not None:
         return names, setup
+    if "text" in method.needs and method.kind != "few-shot":
+        raise InputError(f"the service does not run {method.name!r}, which tunes prompts; use `acclimate classify`.")
     require(method, views=setup.views > 1)
     kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
     if kept > limits.capacity:

@@ -106,7 +106,9 @@ def open_generator(source: str | os.PathLike[str] | Generator, device: str = "au
 
         return ImageVariations(text.removeprefix(DIFFUSERS), device)
     if not Path(text).is_dir():
-        raise InputError(f"no folder of generated images at {text}; make one with `acclimate generate`.")
+        raise InputError(
+            f"no folder of generated images at {text}; make one with `acclimate generate`, or write diffusers:MODEL."
+        )
     return GeneratedFolder(text)
 
 

@@ -29,7 +29,7 @@ class CoCoOp(TrainedPrompt):
         context: words to start from.
         epochs: passes over the samples.
         learning_rate: of SGD.
-        batch_size: samples per step.
+        batch: samples per step.
         seed: of the order of the samples, of their versions and of the network's start.
 
     Note:
@@ -47,12 +47,12 @@ class CoCoOp(TrainedPrompt):
 
     context: str = "a photo of a"
     epochs: int = 10
-    batch_size: int = 1
+    batch: int = 1
 
     def setup(self) -> None:
         """Declare context, network and the shift of the mean image."""
         super().setup()
-        tokens, width = self.tower.words(self.context).shape
+        tokens, width = self.words(self.context).shape
         hidden = max(1, self.head.dim // NARROWER)
         axes: dict[str, Any] = {"weight_1": (hidden, DIM), "bias_1": (hidden,)}
         axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}

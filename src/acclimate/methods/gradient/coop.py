@@ -31,7 +31,7 @@ class CoOp(TrainedPrompt):
         class_specific: learn a context for each class instead of one for all. It cannot take new classes then.
         epochs: passes over the samples (the authors': 200 for 16 shots, 50 on ImageNet).
         learning_rate: of SGD.
-        batch_size: samples per step.
+        batch: samples per step.
         seed: of the order of the samples, of their versions and of the start.
 
     Note:
@@ -51,7 +51,7 @@ class CoOp(TrainedPrompt):
     context: str = ""
     class_specific: bool = False
     epochs: int = 200
-    batch_size: int = 32
+    batch: int = 32
 
     def setup(self) -> None:
         """Declare the context: (M, width), or (K, M, width) where every class has its own."""
@@ -81,10 +81,11 @@ class CoOp(TrainedPrompt):
         self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def derive(self) -> None:
-        """The head of the learned prompt, once there is one."""
+        """The head of the learned prompt; until there is one, that of the words."""
         import torch
 
         context = self.tensor(self.learned["context"])
+        self.prompted = self.head
         if context.any():
             with torch.no_grad():
                 vectors = self.prompts(context.shape[-2]).vectors(context)

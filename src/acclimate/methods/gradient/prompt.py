@@ -15,6 +15,7 @@ from acclimate.methods.few_shot import FewShot, Labelled, Progress
 
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
+LARGEST_SEED = 2**63  # PyTorch takes no larger ones
 WARM_UP_RATE, MOMENTUM, WEIGHT_DECAY = 1e-5, 0.9, 5e-4  # of SGD, as CoOp and CoCoOp train
 DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
@@ -39,6 +40,14 @@ class PromptMethod(Adapter):
         """The prompts of the head's classes, each with room for a context of so many vectors."""
         return self.tower.prompts(self.head.class_names, context)
 
+    def words(self, context: str) -> Tensor:
+        """Embeddings (M, width) of the words to start from; refuses none, and more than the model can read."""
+        found = self.tower.words(context)
+        if not len(found):
+            raise InputError("context must be words to start from, such as 'a photo of a'.")
+        self.prompts(len(found))
+        return found
+
     def tensor(self, values: Array) -> Tensor:
         """Values as a float32 tensor where the tower lives."""
         import torch
@@ -53,7 +62,10 @@ class PromptMethod(Adapter):
         """Logits (K,) of B samples as (B, K) where the head lives."""
         import torch
 
-        return move(torch.stack(list(logits)).detach(), self.head.class_vectors)
+        found = torch.stack(list(logits)).detach()
+        if not torch.isfinite(found).all():
+            raise InputError(f"the prompts of {self.name!r} diverged: their answers are not finite. Lower learning_rate.")
+        return move(found, self.head.class_vectors)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -63,7 +75,7 @@ class TrainedPrompt(FewShot, PromptMethod):
     Args:
         epochs: passes over the samples.
         learning_rate: of SGD.
-        batch_size: samples per step.
+        batch: samples per step.
         seed: of the order of the samples, of their versions and of the start.
     """
 
@@ -71,13 +83,15 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     epochs: int
     learning_rate: float = 0.002
-    batch_size: int
+    batch: int
     seed: int = 1
 
     def setup(self) -> None:
         """Check the settings."""
-        if min(self.epochs, self.batch_size) < 1 or self.learning_rate <= 0 or self.seed < 0:
-            raise InputError("epochs and batch_size must be at least 1, learning_rate above 0, seed not negative.")
+        if min(self.epochs, self.batch) < 1:
+            raise InputError("epochs and batch must be at least 1.")
+        if self.learning_rate <= 0 or not 0 <= self.seed < LARGEST_SEED:
+            raise InputError(f"learning_rate must be above 0, and seed from 0 to {LARGEST_SEED - 1}.")
 
     @classmethod
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
@@ -86,7 +100,7 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     def fit_steps(self, samples: int) -> int:
         """Steps of SGD."""
-        return self.epochs * ceil(samples / self.batch_size)
+        return self.epochs * ceil(samples / self.batch)
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch: a small one in the first, which a single epoch skips, then along a cosine."""
@@ -114,8 +128,8 @@ class TrainedPrompt(FewShot, PromptMethod):
         for epoch in range(self.epochs):
             optimiser.param_groups[0]["lr"] = self.rate(epoch)
             order = rng.permutation(len(labels))
-            for start in range(0, len(order), self.batch_size):
-                chosen = order[start : start + self.batch_size]
+            for start in range(0, len(order), self.batch):
+                chosen = order[start : start + self.batch]
                 version = rng.integers(versions.shape[1], size=len(chosen))
                 loss = torch.nn.functional.cross_entropy(logits_of(versions[chosen, version]), truth[chosen])
                 descend(optimiser, gradients(loss, parameters))

@@ -54,8 +54,7 @@ class TPT(PromptMethod):
         """Check the settings and the text tower."""
         if not 0 < self.confident <= 1 or self.steps < 1 or self.learning_rate <= 0:
             raise InputError("confident must be a share between 0 and 1, steps at least 1, learning_rate above 0.")
-        if not len(self.tower.words(self.context)):
-            raise InputError("context must be words to start from, such as 'a photo of a'.")
+        self.words(self.context)
 
     @with_gradients
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
