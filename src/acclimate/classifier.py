@@ -220,7 +220,7 @@ class Classifier:
         accuracy = {}
         if len(truth):
             answers = {"zero-shot": self.head.observe(held_features).logits}
-            answers[self.adapter.name] = self.adapter.step(held_features, learn=False)
+            answers[adapter.name] = adapter.step(held_features)
             accuracy = {name: float((to_host(given).argmax(axis=1) == truth).mean()) for name, given in answers.items()}
         return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 

@@ -33,6 +33,8 @@ def time_jobs(jobs: Sequence[Job], listing: Listing, encoder: Encoder, trainer: 
         taken = take_order(setup.orders[0], len(listing), listing.labels, listing.domains)[:limit]
         part = replace(listing, paths=[listing.paths[place] for place in taken], labels=listing.labels[taken])
         variant = prepared(job, trainer, listing.dataset, head_for(setup, listing.dataset, encoder), encoder)
+        for path in part.paths:  # so that the first row does not pay for a slow disk alone
+            path.read_bytes()
         for size in dict.fromkeys((1, setup.batch_size)):
             with setup.progress(len(part), f"timing {variant.method} at batch size {size}", "images") as advance:
                 results.append(measure(setup, variant, part, encoder, size, advance))
@@ -62,7 +64,8 @@ def measure(
             progress(len(batch.names))
         return answers
 
-    answer(variant.adapter(head, text=encoder), listing.paths[:WARM_UP], lambda images: None)
+    first = listing.paths[: max(WARM_UP, batch_size // prepare.views)]
+    answer(variant.adapter(head, text=encoder), first, lambda images: None)
     adapter = variant.adapter(head, text=encoder)
     reset_peak_memory(device)
     began = perf_counter()

@@ -31,7 +31,7 @@ from acclimate.prompts.learned import PREFIX
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views import Kind
-from acclimate.views.generated import open_generator
+from acclimate.views.generated import GeneratedFolder, open_generator
 
 FORMAT = 2  # to be raised when the same images are stored differently
 SEED = 0  # of the views
@@ -127,6 +127,8 @@ def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[st
     encoder = prepare.encoder
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
     source = prepare.generator.source if prepare.generator else ""
+    if isinstance(prepare.generator, GeneratedFolder):
+        source += prepare.generator.stamp(map(str, listing.paths))
     return {
         "format": FORMAT,
         "dataset": listing.dataset.key,

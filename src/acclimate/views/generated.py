@@ -1,8 +1,9 @@
 """Generated images of an image, for diffusion views: from a folder where they were stored, or from a generator."""
 
+import hashlib
 import io
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Protocol, runtime_checkable
 
@@ -66,6 +67,13 @@ class GeneratedFolder:
         if not parts:
             raise ImageError("generated images are found by the image's name, and this image has none")
         return self.folder.joinpath(*parts)
+
+    def stamp(self, names: Iterable[str]) -> str:
+        """Changes whenever images are generated for one of these names."""
+        digest = hashlib.sha256()
+        for folder in map(self.folder_of, names):
+            digest.update(f"{folder.stat().st_mtime_ns if folder.is_dir() else 0}\n".encode())
+        return digest.hexdigest()[:16]
 
     def files(self, name: str) -> list[Path]:
         """The images generated of the image with this name, in order."""

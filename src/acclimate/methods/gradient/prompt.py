@@ -64,7 +64,9 @@ class PromptMethod(Adapter):
 
         found = torch.stack(list(logits)).detach()
         if not torch.isfinite(found).all():
-            raise InputError(f"the prompts of {self.name!r} diverged: their answers are not finite. Lower learning_rate.")
+            raise InputError(
+                f"the prompts of {self.name!r} diverged: their answers are not finite. Lower learning_rate."
+            )
         return move(found, self.head.class_vectors)
 
 
