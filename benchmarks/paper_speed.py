@@ -34,7 +34,7 @@ NOTES = """
 - *One image at a time* is the paper's protocol, *batched* ours: 64 images are encoded at once (TPT: 8 with 64 views).
 - *TPT as published* pads every prompt to 77 tokens, as the authors' code does. *TPT* leaves the padding out; batched,
   it also shares the first pass through the text tower among the images of a batch. The answers are the same.
-- *DiffTPT* has AugMix views here. Making images with a diffusion model, most of the paper's time, is not timed.
+- *DiffTPT* has crops in place of generated images here. Making images with a diffusion model, most of the paper's time, is not timed.
 - The paper's ratios are for ImageNet with a ResNet-50 on one RTX 6000: 12, 16, 770 and 2,085 minutes for 50,000 images.
   There the passes through the text tower dominate. A GPU that is many times faster waits for the processor in between,
   one image at a time most of all, so the ratios of the methods that compute most are smaller.
@@ -61,7 +61,7 @@ ROWS = (
     Row("CoCoOp", "cocoop"),
     Row("TPT", "tpt", VIEWS, share=4, paper=770),
     Row("TPT as published", "tpt", VIEWS, padded=True, share=4, paper=770),
-    Row("DiffTPT", "difftpt", VIEWS, share=4, paper=2085),
+    Row("DiffTPT, 128 views", "difftpt", 2 * VIEWS, share=4, paper=2085),
     Row("zero-shot", "zero-shot", batch=64),
     Row("TDA", "tda", batch=64),
     Row("CoCoOp", "cocoop", batch=64),
@@ -132,7 +132,8 @@ def main() -> None:
 def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path], device: str) -> Cost:
     """The cost of a row, after a first batch that is not counted."""
     size = row.batch * row.views
-    classifier = Classifier(names, encoder, method="zero-shot", views=row.views, batch_size=size, cache=False)
+    views = {"views": row.views, "views_kind": "augmix" if row.method == "tda" else "crop"}
+    classifier = Classifier(names, encoder, method="zero-shot", **views, batch_size=size, cache=False)
     encoder.text_tower().shortens = not row.padded
     adapter = classifier.adapter = create(row.method, classifier.head, text=encoder)
     if adapter.kind == "few-shot":

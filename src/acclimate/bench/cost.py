@@ -1,6 +1,7 @@
 """What a method costs: time and memory from the image file to the answer (read, prepare, views, encode, adapt)."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
@@ -34,7 +35,8 @@ def time_jobs(jobs: Sequence[Job], listing: Listing, encoder: Encoder, trainer: 
         part = replace(listing, paths=[listing.paths[place] for place in taken], labels=listing.labels[taken])
         variant = prepared(job, trainer, listing.dataset, head_for(setup, listing.dataset, encoder), encoder)
         for path in part.paths:  # so that the first row does not pay for a slow disk alone
-            path.read_bytes()
+            with suppress(OSError):  # reported below
+                path.read_bytes()
         for size in dict.fromkeys((1, setup.batch_size)):
             with setup.progress(len(part), f"timing {variant.method} at batch size {size}", "images") as advance:
                 results.append(measure(setup, variant, part, encoder, size, advance))
