@@ -34,7 +34,8 @@ NOTES = """
 - *One image at a time* is the paper's protocol, *batched* ours: 64 images are encoded at once (TPT: 8 with 64 views).
 - *TPT as published* pads every prompt to 77 tokens, as the authors' code does. *TPT* leaves the padding out; batched,
   it also shares the first pass through the text tower among the images of a batch. The answers are the same.
-- *DiffTPT* has crops in place of generated images here. Making images with a diffusion model, most of the paper's time, is not timed.
+- *DiffTPT* has crops in place of generated images here. Making images with a diffusion model, most of the paper's
+  time, is not timed.
 - The paper's ratios are for ImageNet with a ResNet-50 on one RTX 6000: 12, 16, 770 and 2,085 minutes for 50,000 images.
   There the passes through the text tower dominate. A GPU that is many times faster waits for the processor in between,
   one image at a time most of all, so the ratios of the methods that compute most are smaller.

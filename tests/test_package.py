@@ -81,7 +81,7 @@ def test_the_commands_in_the_readme_run():
         r"^acclimate (.*?)(?: +#.*)?$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE
     )
     offline = [command for command in commands if "hf:" not in command and not command.startswith("serve")]
-    assert len(offline) == len(commands) - 2 == 6
+    assert len(offline) == len(commands) - 2 == 7
     for command in offline:
         result = CliRunner().invoke(app, shlex.split(command))
         assert result.exit_code == 0, (command, result.output)

@@ -67,7 +67,7 @@ class Classifier:
         method: name of the method, see `list_methods`; "halves" when not given.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
-        views: per image: itself and `views - 1` other versions of it; the paper uses 64 on some datasets.
+        views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
         views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
             paper uses when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members

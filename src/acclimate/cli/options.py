@@ -35,7 +35,8 @@ Templates = Annotated[
     list[str] | None, typer.Option("--template", "--prompts", help=TEMPLATE_HELP, show_default="single")
 ]
 Views = Annotated[
-    int, typer.Option(help="Views per image: the image itself and augmented versions; the TDA paper uses 64.", min=1)
+    int,
+    typer.Option(help="Views per image: the image itself and augmented versions; TDA's authors use 64.", min=1),
 ]
 ViewsKind = Annotated[
     Literal["augmix", "crop", "large-crop", "diffusion"] | None,
