@@ -205,7 +205,7 @@ class Classifier:
                 f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
                 f"images is {name}: {why}"
             )
-        steps = adapter.fit_steps(len(fitted_to))
+        steps = adapter.fit_steps(len(fitted_to), len(truth))
         adapter.fit(
             features,
             fitted_to,

@@ -123,6 +123,15 @@ def test_the_gradient_is_that_of_autograd(alpha, beta, classes, seed):
     np.testing.assert_allclose(slope, weights.grad.numpy(), atol=1e-12)
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_the_search_is_part_of_the_progress(name):
+    head, features, labels, *_ = task(classes=3, shots=4)
+    adapter, steps = create(name, head), []
+    held_out = (np.concatenate([features] * 200), np.concatenate([labels] * 200))
+    adapter.fit(features, labels, validation=held_out, progress=steps.append)
+    assert sum(steps) == adapter.fit_steps(len(labels), len(held_out[1])) > adapter.fit_steps(len(labels)) + 1
+
+
 def test_training_is_that_of_pytorch():
     """AdamW with the authors' settings, a cosine to zero over all steps, and another version in every epoch."""
     torch = pytest.importorskip("torch")

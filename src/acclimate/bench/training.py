@@ -105,7 +105,8 @@ class Trainer:
             text = encoder if "text" in find_method(variant.method).needs else None
             adapter = create(variant.method, head, text=text, **variant.settings)
             assert isinstance(adapter, FewShot)
-            with setup.progress(adapter.fit_steps(len(shots)), f"fitting {variant.method}", "steps") as advance:
+            steps = adapter.fit_steps(len(shots), 0 if validation is None else len(validation))
+            with setup.progress(steps, f"fitting {variant.method}", "steps") as advance:
                 held_out = None if other is None or validation is None else (other.features, validation.labels)
                 adapter.fit(stream.features, shots.labels, validation=held_out, progress=advance)
             notes: dict[str, Any] = {"model": setup.model, "fingerprint": encoder.fingerprint, "seed": SEED}

@@ -73,7 +73,7 @@ class FewShot(Adapter):
             features: (n, d), or (n, V, d) for V augmented versions of each sample; of any length.
             labels: (n,) class indices; every class of the head needs at least one sample.
             validation: features (m, d) and labels (m,) of other samples, for methods that choose numbers by them.
-            progress: called with the number of steps done, out of `fit_steps(n)`.
+            progress: called with the number of steps done, out of `fit_steps(n, m)`.
         """
         shots = self._labelled(features, labels)
         self.require_every_class(shots.labels)
@@ -93,8 +93,8 @@ class FewShot(Adapter):
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Fill the state; see `fit`."""
 
-    def fit_steps(self, samples: int) -> int:
-        """Number of steps that `fit` takes on so many samples, for a progress bar."""
+    def fit_steps(self, samples: int, held_out: int = 0) -> int:
+        """Number of steps that `fit` takes on so many samples and validation samples, for a progress bar."""
         return 1
 
     def chosen(self) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """Tip-Adapter: a cache of labelled samples, without training (Zhang et al., ECCV 2022)."""
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
@@ -80,6 +81,10 @@ class TipAdapter(FewShot):
         alpha, beta = to_host(self.weights["alpha_beta"]).tolist()
         return {"alpha": alpha, "beta": beta}
 
+    def fit_steps(self, samples: int, held_out: int = 0) -> int:
+        """Blocks of validation samples that the search takes, and one."""
+        return 1 + ceil(held_out / self._block_size(self.head.class_vectors))
+
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Fill the cache, and choose alpha and beta by the validation samples."""
         keys, labels = shots
@@ -88,7 +93,7 @@ class TipAdapter(FewShot):
         entropies = np.concatenate([evidence.host_entropy for _, evidence in self.observed(keys)])
         plan = self.shots.plan(np.full(len(labels), True), labels, entropies, np.arange(len(labels)))
         self.shots.commit(plan, self.trained(keys, shots, progress))
-        found = (self.alpha, self.beta) if validation is None else self._search(*validation)
+        found = (self.alpha, self.beta) if validation is None else self._search(validation, progress)
         self.weights["alpha_beta"][...] = move(np.array(found), self.weights["alpha_beta"])
         progress(1)
 
@@ -105,8 +110,9 @@ class TipAdapter(FewShot):
         self.shots.vote(votes, evidence.features, Plan(), alpha=alpha, beta=beta)
         return Step(votes.T, {"shots": Change([], [])})
 
-    def _search(self, features: Array, labels: HostArray) -> tuple[float, float]:
+    def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
         """The first alpha and beta, by beta and then alpha, with the highest mean accuracy over the classes."""
+        features, labels = validation
         betas, alphas = _grid(self.largest_beta, BETAS), _grid(self.largest_alpha, ALPHAS)
         right = np.zeros((BETAS, ALPHAS))
         shares = 1.0 / np.bincount(labels)[labels]
@@ -123,6 +129,7 @@ class TipAdapter(FewShot):
                 answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step
+            progress(1)
         best = int(np.argmax(right.round(4)))  # equal ones differ by rounding
         return alphas[best % ALPHAS], betas[best // ALPHAS]
 

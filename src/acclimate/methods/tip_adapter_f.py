@@ -69,9 +69,9 @@ class TipAdapterF(TipAdapter):
         """The greatest length of a key: as long as single precision can hold its votes."""
         return 1.0 + EXPONENT / max(self.beta, self.largest_beta)
 
-    def fit_steps(self, samples: int) -> int:
+    def fit_steps(self, samples: int, held_out: int = 0) -> int:
         """Batches of all epochs, and the search."""
-        return self.epochs * ceil(samples / self.batch) + 1
+        return self.epochs * ceil(samples / self.batch) + super().fit_steps(samples, held_out)
 
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
         """The keys after all epochs of AdamW."""

@@ -100,7 +100,7 @@ class TrainedPrompt(FewShot, PromptMethod):
         """Yes: the learned words go before any name."""
         return True
 
-    def fit_steps(self, samples: int) -> int:
+    def fit_steps(self, samples: int, held_out: int = 0) -> int:
         """Steps of SGD."""
         return self.epochs * ceil(samples / self.batch)
 
