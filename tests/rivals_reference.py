@@ -218,12 +218,12 @@ class NaiveTip(Naive):
         return answer
 
     def search(self, features, labels, largest_alpha=3.0, largest_beta=7.0):
-        best, found = -1, None
+        scores, given = {}, (self.alpha, self.beta)
         for i in range(200):
             for j in range(20):
                 self.beta, self.alpha = 0.1 + i * (largest_beta - 0.1) / 200, 0.1 + j * (largest_alpha - 0.1) / 20
                 correct = self.step(features).argmax(axis=1) == labels
                 right = np.mean([correct[labels == label].mean() for label in np.unique(labels)])
-                if right > best + 1e-9:
-                    best, found = right, (self.alpha, self.beta)
-        self.alpha, self.beta = found
+                scores[self.alpha, self.beta] = right
+        equal = [pair for pair, score in scores.items() if score > max(scores.values()) - 1e-9]
+        self.alpha, self.beta = min(equal, key=lambda pair: abs(pair[0] - given[0]) + abs(pair[1] - given[1]))

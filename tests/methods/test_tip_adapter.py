@@ -61,7 +61,7 @@ def test_the_order_of_the_shots_does_not_matter(name, seed):
     np.testing.assert_allclose(one.step(test), other.step(test), atol=1e-9)
 
 
-def test_the_search_takes_the_first_best_of_the_grid():
+def test_the_search_takes_the_best_of_the_grid_and_of_equal_ones_the_nearest():
     head, features, labels, test, truth = task(classes=3, shots=2)
     adapter, reference = create("tip-adapter", head), naive(head)
     adapter.fit(features, labels, validation=(test, truth))

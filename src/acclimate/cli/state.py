@@ -18,7 +18,7 @@ def inspect(
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
     from acclimate.files import read_snapshot
-    from acclimate.methods import NOTE, describe_fit, list_methods, load_state
+    from acclimate.methods import NOTE, FewShot, describe_fit, list_methods, load_state
     from acclimate.methods.persist import read_head
 
     for path in files:
@@ -34,6 +34,8 @@ def inspect(
         adapter = load_state(path)
         names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
         typer.echo(adapter)
+        if isinstance(adapter, FewShot) and (chosen := adapter.chosen()):
+            typer.echo("chosen: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
         for origin, count in adapter.seen.items():
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():

@@ -18,6 +18,7 @@ from acclimate.methods.state import Tensors
 
 SMALLEST = 0.1  # value of alpha and of beta that the search begins with
 BETAS, ALPHAS = 200, 20  # values that the search tries
+ROUNDING = 1e-4  # scores that differ by less are equal
 
 
 @register
@@ -39,8 +40,10 @@ class TipAdapter(FewShot):
     Note:
         The defaults are the authors' for ImageNet (and Oxford Pets). Their settings for other datasets have wider grids
         (EuroSAT: 10 and 12). Their code for ImageNet searches on the test set; here a search sees validation samples
-        only, and all classes count the same in it, however many samples they have. The authors average features before
-        they scale them, here each version counts the same.
+        only, and all classes count the same in it, however many samples they have. Of equally good pairs they take the
+        first, which has the smallest weight; here it is the one nearest to the settings, as a few validation samples
+        that zero-shot answers right say nothing against the shots. The authors average features before they scale them,
+        here each version counts the same.
 
     Examples:
         >>> import numpy as np
@@ -111,7 +114,7 @@ class TipAdapter(FewShot):
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
-        """The first alpha and beta, by beta and then alpha, with the highest mean accuracy over the classes."""
+        """The pair with the highest mean accuracy over the classes; of equal ones, the nearest to the settings."""
         features, labels = validation
         betas, alphas = _grid(self.largest_beta, BETAS), _grid(self.largest_alpha, ALPHAS)
         right = np.zeros((BETAS, ALPHAS))
@@ -130,8 +133,9 @@ class TipAdapter(FewShot):
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step
             progress(1)
-        best = int(np.argmax(right.round(4)))  # equal ones differ by rounding
-        return alphas[best % ALPHAS], betas[best // ALPHAS]
+        best = np.argwhere(right.max() - right < ROUNDING).tolist()
+        pairs = [(alphas[column], betas[row]) for row, column in best]
+        return min(pairs, key=lambda pair: abs(pair[0] - self.alpha) + abs(pair[1] - self.beta))
 
 
 def _grid(largest: float, steps: int) -> list[float]:
