@@ -312,5 +312,5 @@ def test_law(encoder, law, name):
     method = find_method(name)
     if reason := why_not(law, method, text=True):
         pytest.skip(reason)
-    quick = {"coop": {"context_tokens": 4, "epochs": 1}, "cocoop": {"epochs": 1}, "difftpt": {"steps": 2}}
+    quick = {"coop": {"context_tokens": 4, "epochs": 1}, "cocoop": {"epochs": 1}, "difftpt": {"steps": 1}}
     law(Trial(method, text=encoder, **quick.get(name, {})))
