@@ -182,7 +182,7 @@ def test_images_can_be_read_as_they_are_stored(encoder, tmp_path):
 def test_what_cannot_be_asked(paths, encoder, generated):
     with pytest.raises(InputError, match="views must be at least 1"):
         encode(paths, encoder, views=0)
-    with pytest.raises(InputError, match="unknown kind of views .crops.; choose from augmix, crop, large-crop"):
+    with pytest.raises(InputError, match="unknown kind of views 'crops'; choose from augmix, crop, large-crop"):
         Preparer(encoder, 4, kind="crops")
     with pytest.raises(InputError, match="diffusion views need generated images; pass a folder made by"):
         Preparer(encoder, 4, kind="diffusion")
