@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -69,7 +68,7 @@ class Classifier:
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
         views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
-            paper uses when not given.
+            authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
@@ -166,7 +165,7 @@ class Classifier:
         on_error: OnError = "raise",
         progress: Progress = lambda stage, done, total: None,
     ) -> Fit:
-        """Fit a few-shot method to labelled images; what it was fitted to before is forgotten.
+        """Fit a few-shot method to labelled images, replacing any earlier fit.
 
         Args:
             images: n images, as for a call; every class needs at least one.
@@ -212,7 +211,7 @@ class Classifier:
             validation=(held_features, truth) if len(truth) else None,
             progress=lambda done: progress("fitting", done, steps),
         )
-        shots = min(Counter(fitted_to.tolist()).values())
+        shots = int(np.bincount(fitted_to).min())
         self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
         with suppress(TypeError):  # functions cannot be written to a file
             given = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
@@ -392,8 +391,8 @@ class Classifier:
         self, images: Iterable[Any], on_error: OnError, start: int = 0, prepare: Preparer | None = None
     ) -> Iterator[Batch]:
         """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
-        options = {"batch_size": self.batch_size, "workers": self.workers, "start": start}
-        for batch in encode_ahead(images, prepare or self._prepare, **options):
+        prepare, workers = prepare or self._prepare, self.workers
+        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=workers, start=start):
             for place, error in enumerate(batch.errors):
                 if error is not None and on_error == "raise":
                     name = batch.names[place] or f"image {batch.start + place}"

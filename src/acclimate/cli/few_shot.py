@@ -33,7 +33,7 @@ def few_shot(
     jobs: Annotated[int | None, typer.Option(help="Processes.", show_default="as many as cores", min=1)] = None,
     out: Out = Path("results"),
 ) -> None:
-    """Compare few-shot methods with those that use no labels: drawn from one half of a stream, scored on the other.
+    """Compare few-shot methods with those that use no labels: shots from one half of a stream, scores on the other.
 
     Writes few-shot.md, few-shot.png, and few-shot.csv with every run.
     """

@@ -42,7 +42,7 @@ ViewsKind = Annotated[
     Literal["augmix", "crop", "large-crop", "diffusion"] | None,
     typer.Option(
         help="Crops with AugMix, crops, crops of at least half of the image, or crops and generated images.",
-        show_default="that of the method's paper",
+        show_default="that of the method's authors",
     ),
 ]
 Generated = Annotated[

@@ -75,7 +75,7 @@ class Adapter(ABC):
         merges: how states merge: "union", "sum", or None if they cannot.
         self_taught: whether it learns from its own answers, so that what it learns depends on the order of samples.
         needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
-        views_kind: the views that its paper uses: "augmix", "crop", "large-crop" or "diffusion".
+        views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
 

@@ -38,7 +38,7 @@ class Setup(Request):
     settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
     views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
     views_kind: Literal["augmix", "crop", "large-crop"] | None = Field(
-        None, description="Crops with or without AugMix; what the method's paper uses by default."
+        None, description="Crops with or without AugMix; what the method's authors use by default."
     )
     thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
     guard: GuardRules | None = None
