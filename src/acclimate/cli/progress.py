@@ -1,7 +1,10 @@
-"""A progress bar on stderr."""
+"""Progress bars on stderr."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+
+Stages = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
+THINGS = {"encoding": "images", "encoding the labels": "prompts", "fitting": "steps"}
 
 
 @contextmanager
@@ -11,14 +14,47 @@ def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iter
     Yields a function to call with the number of things done since its last call, and optionally a note to show.
     """
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not (shown and console.is_terminal):
         yield lambda done, note="": None
         return
     words = TextColumn(things), TextColumn("{task.fields[note]}")
-    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task(verb, total=total, note="")
-        yield lambda done, note="": progress.update(task, advance=done, note=note)
+    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeElapsedColumn())
+    pace = TextColumn("{task.fields[pace]}")
+    with Progress(*columns, pace, console=console, transient=True) as progress:
+        task = progress.add_task(verb, total=total, note="", pace="")
+
+        def advance(done: int, note: str = "") -> None:
+            """Rich would show no speed before the second call, and the first batch takes longest to wait for."""
+            progress.update(task, advance=done, note=note)
+            current = progress.tasks[0]
+            if current.completed and current.elapsed:
+                speed = current.completed / current.elapsed
+                pace = f"{speed:.3g}/s, {_clock((total - current.completed) / speed)} left"
+                progress.update(task, pace=pace)
+
+        yield advance
+
+
+@contextmanager
+def stage_bars() -> Iterator[Stages]:
+    """A progress bar for each stage of a work, from its first call on."""
+    with ExitStack() as shown:
+        current: str | None = None
+        advance: Callable[..., None]
+
+        def show(stage: str, done: int, total: int) -> None:
+            nonlocal current, advance
+            if stage != current:
+                shown.close()
+                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS[stage]))
+            advance(done)
+
+        yield show
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(max(0.0, seconds)), 60)
+    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"
