@@ -30,7 +30,7 @@ def foreign_labels(labels: Sequence[str]) -> str:
         likely = [label for label in labels if _tokens(label) & (own | shared)]
         if sure and len(likely) >= max(2, SHARE * len(labels)):
             return f"{_listed(likely)} look {language}"
-    accented = [label for label in labels if not label.isascii() and any(map(_is_accented, label))]
+    accented = [label for label in labels if any(map(_is_accented, label))]
     if len(accented) >= max(2, ACCENTED_SHARE * len(labels)):
         return f"{_listed(accented)} have accents"
     return ""
@@ -55,7 +55,7 @@ def _is_latin(letter: str) -> bool:
 
 
 def _is_accented(letter: str) -> bool:
-    return letter.isalpha() and not letter.isascii()
+    return not letter.isascii() and unicodedata.name(letter, "").startswith("LATIN")
 
 
 def _listed(labels: Sequence[str]) -> str:

@@ -81,7 +81,9 @@ def open_source(spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: f
     opened = {each: _open(each, stdin, fps) for each in dict.fromkeys(specs)}
     samples = next(iter(opened.values())) if len(opened) == 1 else _join(opened)
     if not samples:
-        found = f"found only {samples.left_out}; images end in .jpg, .png and the like" if samples.skipped else "no files"
+        found = (
+            f"found only {samples.left_out}; images end in .jpg, .png and the like" if samples.skipped else "no files"
+        )
         raise InputError(f"no images in {', '.join(opened)}: {found}.")
     return samples
 
