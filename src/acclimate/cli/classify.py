@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.progress import progress_bar, stage_bars
 from acclimate.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -35,7 +35,16 @@ def classify(
     views_kind: options.ViewsKind = None,
     generated: options.Generated = None,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
-    order: options.Order = "path",
+    unsure: Annotated[
+        float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
+    ] = 0.0,
+    order: options.Order = "auto",
+    fps: options.Fps = 1.0,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
+    skip_duplicates: Annotated[
+        bool,
+        typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
+    ] = False,
     passes: Annotated[
         int,
         typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
@@ -67,12 +76,15 @@ def classify(
     from acclimate.classify.report import count, write_report
     from acclimate.classify.run import Classification
     from acclimate.files import check_writable
+    from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.prompts import example_prompts
-    from acclimate.sources.base import open_source, order_samples
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
+    if report is not None:
+        options.check_report(report)
+    limit_pixels(max_pixels)
     if resume and out is None:
         raise InputError("--resume continues a file; name it with --out.")
     output = None if out is None else ResultFile(out, top_k)
@@ -96,10 +108,13 @@ def classify(
     else:
         settings = {}
     templates = options.read_templates(template) if template else None
-    samples = order_samples(open_source(source, sys.stdin), order)
+    options.note_language(names or (), model)
+    samples = options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates}
+    with stage_bars() as reading["progress"]:
+        classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
@@ -108,7 +123,7 @@ def classify(
         classifier.freeze()
     if sys.stderr.isatty():
         prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
-        typer.secho(f"{len(samples)} images, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
+        typer.secho(f"{count(len(samples), 'image')}, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
     with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
         run = Classification(
             classifier=classifier,
@@ -131,12 +146,12 @@ def classify(
         typer.echo(f"stopped {where}{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
-        shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown = {"source": " ".join(source), "order": order, "model": model, "views per image": views}
         shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
-        write_report(report, run, source, shown)
+        write_report(report, run, " ".join(source), shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
@@ -148,7 +163,7 @@ def classify(
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
-        raise RunError(f"none of the {len(samples)} images could be read. The first is {name}: {why}")
+        raise RunError(f"no image could be read. The first is {name}: {why}")
 
 
 @contextmanager
@@ -159,6 +174,7 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
     second pass changes once more.
     """
     from acclimate.classify.outputs import csv_lines
+    from acclimate.classify.report import count
 
     for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
     if columns is not None and not for_people:
@@ -177,7 +193,7 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
                 advance(0, "second pass")
                 return
             changed += sum(each.changed for each in predictions)
-            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
+            advance(len(predictions), f"{count(changed, 'answer')} changed", predictions[0].index - done)
             done = predictions[-1].index + 1
 
         yield show

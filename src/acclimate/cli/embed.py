@@ -67,7 +67,7 @@ def embed(
                     typer.echo(f"skipped {name}: {error}", err=True)
             advance(len(batch.names))
     if not kept:
-        raise RunError(f"none of {count(len(samples), 'image')} could be read.")
+        raise RunError("no image could be read.")
     known = {label: i for i, label in enumerate(head.class_names)}
     truth = [known.get(samples[i].label or "") for i in kept]
     stream = FeatureStream(

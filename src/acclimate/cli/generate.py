@@ -53,6 +53,6 @@ def generate(
                     made += 1
             advance(1)
     if failed == len(samples):
-        raise RunError(f"none of {counted(failed, 'image')} could be read.")
+        raise RunError("no image could be read.")
     there = len(samples) - made - failed
-    typer.echo(f"{out}: {counted(made, 'image')} done, {there} already there, {failed} could not be read.", err=True)
+    typer.echo(f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True)

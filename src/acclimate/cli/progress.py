@@ -2,8 +2,11 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING
 
-Stages = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
+if TYPE_CHECKING:
+    from acclimate.fitting import Progress
+
 THINGS = {"encoding": "images", "encoding the labels": "prompts", "fitting": "steps"}
 
 
@@ -11,14 +14,15 @@ THINGS = {"encoding": "images", "encoding the labels": "prompts", "fitting": "st
 def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
     """Show a progress bar ("encoding 3/10 images") on stderr while the block runs, if stderr is a terminal.
 
-    Yields a function to call with the number of things done since its last call, and optionally a note to show.
+    Yields a function to call with the number of things done since its last call, and optionally a note to show and how
+    many more an earlier run had done. From its first call on, it shows how many are done per second.
     """
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
     if not (shown and console.is_terminal):
-        yield lambda done, note="": None
+        yield lambda done, note="", earlier=0: None
         return
     words = TextColumn(things), TextColumn("{task.fields[note]}")
     columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeElapsedColumn())
@@ -26,12 +30,15 @@ def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iter
     with Progress(*columns, pace, console=console, transient=True) as progress:
         task = progress.add_task(verb, total=total, note="", pace="")
 
-        def advance(done: int, note: str = "") -> None:
-            """Rich would show no speed before the second call, and the first batch takes longest to wait for."""
-            progress.update(task, advance=done, note=note)
+        worked = 0
+
+        def advance(done: int, note: str = "", earlier: int = 0) -> None:
+            nonlocal worked
+            worked += done
+            progress.update(task, advance=done + earlier, note=note)
             current = progress.tasks[0]
-            if current.completed and current.elapsed:
-                speed = current.completed / current.elapsed
+            if worked and current.elapsed:  # rich would show no speed before the second call
+                speed = worked / current.elapsed
                 pace = f"{speed:.3g}/s, {_clock((total - current.completed) / speed)} left"
                 progress.update(task, pace=pace)
 
@@ -39,7 +46,7 @@ def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iter
 
 
 @contextmanager
-def stage_bars() -> Iterator[Stages]:
+def stage_bars() -> "Iterator[Progress]":
     """A progress bar for each stage of a work, from its first call on."""
     with ExitStack() as shown:
         current: str | None = None
