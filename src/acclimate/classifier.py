@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,6 +69,8 @@ class Classifier:
         skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
             for cameras that stand still.
         unsure: answers with a lower score are marked as unsure.
+        progress: called while labels are encoded, with the stage ("encoding the labels"), the prompts encoded since its
+            last call, and their total.
         **settings: of the method.
 
     Examples:
@@ -97,6 +100,7 @@ class Classifier:
         fitted: str | os.PathLike[str] | None = None,
         skip_duplicates: bool = False,
         unsure: float = 0.0,
+        progress: Progress = lambda stage, done, total: None,
         **settings: Any,
     ) -> None:
         if batch_size < 1 or views < 1:
@@ -126,9 +130,9 @@ class Classifier:
         self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-            self.adapter = create(method, self._head(labels or ()), text=text, **settings)
+            self.adapter = create(method, self._head(labels or (), progress), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            ready.relabel(self._head(labels))
+            ready.relabel(self._head(labels, progress))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
 
@@ -325,8 +329,9 @@ class Classifier:
         self.adapter, notes = load_with_notes(path, like=self.adapter)
         self.about_fit = notes.get(NOTE, {})
 
-    def _head(self, labels: Sequence[str]) -> Head:
-        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache)
+    def _head(self, labels: Sequence[str], progress: Progress) -> Head:
+        shown = partial(progress, "encoding the labels")
+        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache, shown)
         if len(head) < 2:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
