@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, RunError
 
@@ -27,6 +28,7 @@ def classify(
         str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
     ] = None,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
     ] = None,

@@ -8,6 +8,7 @@ import typer
 
 from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_skipped
 from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
+from acclimate.cli.plugins import Plugins
 
 
 def reproduce(
@@ -39,6 +40,7 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", help="A setting of a --method or row, KEY=VALUE or METHOD.KEY=VALUE; can be repeated."),
     ] = None,
+    plugin: Plugins = None,
     shots: Annotated[
         int | None,
         typer.Option(help="Training images per class for rows that are fitted.", min=1, show_default="16, the paper's"),
@@ -47,7 +49,8 @@ def reproduce(
     limit: Annotated[int, typer.Option(help="Images that efficiency times.", min=1)] = 1000,
     store: Store = Path("features"),
     order: Annotated[
-        str | None, typer.Option(help="As in `acclimate run`. [default: stored with --streams, seed:1 with --data]")
+        str | None,
+        typer.Option(help="As in `acclimate run`.", show_default="stored with --streams, seed:1 with --data"),
     ] = None,
     orders: Orders = 0,
     out: Out = Path("results"),
@@ -103,7 +106,7 @@ def reproduce(
         typer.echo(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
         raise typer.Exit(130) from None
     given: list[tuple[str, Any]] = [("method", each) for each in method or ()]
-    given += [("set", each) for each in setting or ()]
+    given += [("set", each) for each in setting or ()] + [("plugin", each) for each in plugin or ()]
     given += [("shots", shots), ("generated", generated), ("order", order), ("orders", orders)]
     given += [("limit", limit)] if any(recipe.kind == "cost" for recipe in chosen) else []
     how = "".join(f" --{name} {value}" for name, value in given if value)

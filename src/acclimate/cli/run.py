@@ -7,6 +7,7 @@ import typer
 
 from acclimate.cli.bench import Orders
 from acclimate.cli.options import COMPARED, parse_settings, read_lines
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
 
@@ -15,6 +16,7 @@ def run(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit` with the same classes; compared with zero-shot.")
     ] = None,
