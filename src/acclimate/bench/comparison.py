@@ -38,6 +38,12 @@ class Table:
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
     notes: tuple[str, ...] = ()  # how the rows were measured
 
+    def column(self, place: int) -> "Table":
+        """The table with one of its columns alone."""
+        return replace(
+            self, columns=(self.columns[place],), rows=tuple((name, (cells[place],)) for name, cells in self.rows)
+        )
+
 
 @dataclass(frozen=True)
 class Group:

@@ -66,7 +66,7 @@ def reproduce(
     from acclimate.bench.orders import order_names
     from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
-    from acclimate.bench.report import cell_text, write_report
+    from acclimate.bench.report import cell_text, letters, letters_of, notes, write_report
     from acclimate.bench.reproduction import Choice, plan_recipes, run_on_streams
     from acclimate.bench.store import Setup
     from acclimate.cli.progress import progress_bar
@@ -112,13 +112,18 @@ def reproduce(
     how = "".join(f" --{name} {value}" for name, value in given if value)
     command = f"acclimate reproduce {' '.join(names)} {where}{how} --out {out}"
     report = write_report(chosen, results, out, command, streams is not None, lacking)
-    for group in group_results(results):
-        for recipe in chosen:
-            column = 0 if recipe.kind == "cost" else -1  # the time; or the average, if there is one
-            for table in recipe_tables(recipe, group):
-                typer.echo(f"\n{table.title} ({table.columns[column]}; measured / reported)")
-                for label, cells in table.rows:
-                    typer.echo(f"  {label:22} {cell_text(cells[column])}")
+    tables = [
+        table.column(0 if recipe.kind == "cost" else -1)  # the time; or the average, if there is one
+        for group in group_results(results)
+        for recipe in chosen
+        for table in recipe_tables(recipe, group)
+    ]
+    known = letters(tables)
+    for table in tables:
+        typer.echo(f"\n{table.title} ({table.columns[0]}; measured / reported)")
+        for label, (cell,) in table.rows:
+            typer.echo(f"  {label:22} {cell_text(cell)}{letters_of(cell, known, ' (%s)')}")
+    typer.echo("\n" + "\n".join(notes(tables)))
     measured = {result.dataset for result in results}
     if data is not None:
         needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
