@@ -1,5 +1,6 @@
 """Fixtures of all tests."""
 
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import settings
 
 from acclimate.checks.synthetic import shifted_stream
+from acclimate.methods import registry
 from acclimate.stream import write_stream
 
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
@@ -29,6 +31,17 @@ def to_backend(request):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
     return partial(torch.asarray, device="cuda" if request.param == "cuda" else "cpu")
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    """The methods that are registered, and the folders that are searched, are as before after the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.setattr(registry, "_PLUGINS", [])
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
 
 
 @pytest.fixture

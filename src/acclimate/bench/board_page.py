@@ -91,8 +91,8 @@ def summary_rows(board: Iterable[Standing]) -> list[tuple[str, ...]]:
 
 
 def points(fraction: float) -> str:
-    """A difference of accuracies in points."""
-    return f"{100 * fraction:+.2f}"
+    """A difference of accuracies in points; nothing is +0.00, never -0.00."""
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
 
 
 def _worst(standing: Standing) -> str:

@@ -31,12 +31,18 @@ class Variant:
     settings_name: str = ""  # in results; when not given, "paper" if the settings are the defaults, else "custom"
     fitted: FewShot | None = None  # with this method and these settings; for few-shot methods
     trained: str = ""  # what it was fitted to, in words
+    label: str = ""  # its name in a comparison, if that is not the method's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
         if not self.settings_name:
             usual = self.config == find_method(self.method).default_settings()
             object.__setattr__(self, "settings_name", "paper" if usual else "custom")
+
+    @property
+    def title(self) -> str:
+        """Its name in a comparison."""
+        return self.label or self.method
 
     @property
     def config(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from acclimate.cli.options import COMPARED, Device, Generated, Model, ViewsKind, Workers
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
 Orders = Annotated[
@@ -24,6 +25,7 @@ def bench(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
     ] = None,

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.plugins import Plugins
+
 
 def models() -> None:
     """List the kinds of models, and well-known models by name."""
@@ -16,7 +18,7 @@ def models() -> None:
     typer.echo("\n  ".join(["\nwell-known models:", *KNOWN]))
 
 
-def methods() -> None:
+def methods(plugin: Plugins = None) -> None:
     """List the methods with what they can do, what they need, and their settings."""
     from inspect import signature
 

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.group import Group
 from acclimate.cli.tables import print_table
 
-data = typer.Typer(no_args_is_help=True)
+data = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @data.callback()
@@ -21,7 +22,7 @@ def options() -> None:
 def check(
     root: Annotated[Path, typer.Argument(help="The folder of all datasets, in CoOp's layout.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Check this dataset; can be repeated. [default: all fifteen]")
+        list[str] | None, typer.Option(help="Check this dataset; can be repeated.", show_default="all fifteen")
     ] = None,
     decode: Annotated[bool, typer.Option(help="Read every image; minutes for the large datasets.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,

@@ -7,6 +7,7 @@ import typer
 
 from acclimate.cli.bench import Out
 from acclimate.cli.options import COMPARED, Settings, parse_settings
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
@@ -21,6 +22,7 @@ def few_shot(
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(METHODS))
     ] = None,
     setting: Settings = None,
+    plugin: Plugins = None,
     seeds: Annotated[int, typer.Option(help="Draws of each number of shots, seeds 0 to N-1.", min=1)] = 3,
     held_out: Annotated[
         int | None,
@@ -63,6 +65,7 @@ def few_shot(
         raise typer.Exit(130) from None
     given: list[tuple[str, object]] = [("shots", each) for each in shots]
     given += [("method", each) for each in method or ()] + [("set", each) for each in setting or ()]
+    given += [("plugin", each) for each in plugin or ()]
     given += [("seeds", seeds), *((("held-out", held_out),) if held_out is not None else ()), ("out", out)]
     options = " ".join(f"--{name} {value}" for name, value in given)
     board = curves(scores)

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 
 NEW = "For streams created by their first images"
 
@@ -31,6 +32,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
