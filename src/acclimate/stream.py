@@ -18,7 +18,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
-from acclimate.errors import AcclimateError, InputError, MissingExtraError
+from acclimate.errors import AcclimateError, InputError, missing
 from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically, writing
 
@@ -183,7 +183,7 @@ def _read_pt(path: Path) -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError(f"{path} needs PyTorch to be read: pip install torch, or save it as .npz.") from None
+        raise missing(f"{path} needs PyTorch to be read", "torch", "or save it as .npz") from None
     import pickle
 
     try:

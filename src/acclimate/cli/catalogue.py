@@ -40,6 +40,7 @@ def doctor() -> None:
     import onnxruntime
 
     from acclimate import __version__
+    from acclimate.errors import install_command
     from acclimate.prompts import default_cache_folder
 
     system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
@@ -61,7 +62,7 @@ def doctor() -> None:
         try:
             typer.echo(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
-            typer.echo(f"  {package:16} {'missing':12} {purpose}; pip install 'acclimate[{extra}]'")
+            typer.echo(f"  {package:16} {'missing':12} {purpose}; {install_command(extra)}")
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
     with suppress(ImportError):
         import torch
