@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[1]
 def test_every_public_name_is_there():
     for name in acclimate.__all__:
         assert getattr(acclimate, name) is not None
-    assert set(acclimate.__all__) <= set(dir(acclimate))
+    assert set(dir(acclimate)) == {*acclimate.__all__, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'TAD'"):
         acclimate.TAD  # noqa: B018
 

@@ -28,7 +28,7 @@ TEXTS = ("encoder", "prompts", "views_kind")
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FeatureStream:
     """A stream of image features, and the head that classifies them.
 
@@ -70,6 +70,14 @@ class FeatureStream:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def __repr__(self) -> str:
+        """Shapes of arrays, numbers of names, and the texts that are known."""
+        parts = [f"features {self.features.shape}", f"{len(self.head)} classes"]
+        known = {"labels": self.labels, "order": self.order, "domains": self.domains, "files": self.files}
+        parts += [f"{len(values)} {name}" for name, values in known.items() if values is not None]
+        parts += [f"{name}={text!r}" for name in TEXTS if (text := getattr(self, name))]
+        return f"FeatureStream({', '.join(parts)})"
 
     @property
     def views(self) -> int:

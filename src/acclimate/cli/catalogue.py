@@ -17,7 +17,7 @@ def models() -> None:
 
 
 def methods() -> None:
-    """List the methods with what they can do, what they need, and their settings."""
+    """List the methods with what they can do, what they need, and their settings with their meaning."""
     from inspect import signature
 
     from acclimate.methods import list_methods
@@ -26,8 +26,22 @@ def methods() -> None:
         merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
         needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
         typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
+        meanings = _arguments(method)
         for setting in method.default_settings():
-            typer.echo(f"{'':13} {signature(method).parameters[setting]}")
+            typer.echo(f"{'':13} {signature(method).parameters[setting]}\n{'':15} {meanings[setting]}")
+
+
+def _arguments(method: type) -> dict[str, str]:
+    """What the docstrings of a class and of its bases say of each argument."""
+    import re
+    from inspect import cleandoc
+
+    found: dict[str, str] = {}
+    for each in reversed(method.__mro__):
+        listed = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", cleandoc(each.__doc__ or ""), re.MULTILINE | re.DOTALL)
+        lines = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed[1] if listed else "", re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in lines}
+    return found
 
 
 def doctor() -> None:
