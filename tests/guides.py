@@ -64,6 +64,25 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+def as_script(page: Path, port: int) -> str:
+    """All snippets of a page as one script of a shell. The service runs until the end, at another port."""
+    lines = []
+    for snippet in snippets(page):
+        text = snippet.text.replace(ADDRESS, f"localhost:{port}")
+        if snippet.not_run:
+            continue
+        if snippet.language == "python":
+            lines += ["python - <<'END OF SNIPPET'", text, "END OF SNIPPET"]
+        for command in commands(text) if snippet.language == "sh" else ():
+            if command.startswith("acclimate serve"):
+                ready = f"curl --silent --output /dev/null localhost:{port}/health/ready"
+                lines += [f"{command} & service=$!", f"until {ready}; do kill -0 $service; sleep 0.2; done"]
+                lines += ["trap 'kill $service; wait $service' EXIT"]
+            else:
+                lines.append(command)
+    return "\n".join([*lines, ""])
+
+
 class Reader:
     """Follows a page in the working directory, as somebody would who has acclimate on the PATH."""
 
