@@ -120,8 +120,8 @@ def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_adapts_draws_and_reports(invoke, tmp_path):
-    output = invoke("demo").stdout
+def test_demo_adapts_draws_and_reports(invoke, demo, tmp_path):
+    folder, output = demo
     lines = [line.split() for line in output.splitlines()]
     gains = {line[0]: [float(row[-4]) for row in lines if row[:2] == [line[0], "halves,"]] for line in lines if line}
     assert gains["pacs"][0] > 6
@@ -134,7 +134,6 @@ def test_demo_adapts_draws_and_reports(invoke, tmp_path):
     assert corrected > 3 * broken
     assert float(zero_shot[-4]) + 3 < float(online[-4]) < float(again[-4])
     assert "report.html" in output
-    folder = tmp_path / "acclimate-demo"
     assert len(read_stream(folder / "pacs.safetensors")) == 700
     assert len((folder / "results.csv").read_text().splitlines()) == 1 + 240
     assert "<html" in (folder / "report.html").read_text()

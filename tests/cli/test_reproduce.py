@@ -45,6 +45,14 @@ def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
     assert f"--streams {streams[0]} --orders 3 --out out2" in (here / "out2" / "README.md").read_text()
 
 
+def test_without_matplotlib_the_pictures_are_left_out(invoke, streams, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = invoke("reproduce", "caches", "--streams", streams[0])
+    assert "the pictures are left out; plots need matplotlib: " in result.stderr
+    assert ".png" not in (here / "results" / "README.md").read_text()
+    assert not list((here / "results").glob("*.png"))
+
+
 def test_tables_from_results(invoke, streams, here):
     invoke("reproduce", "caches", "--streams", *streams, "--out", "out")
     page = invoke("tables", "out").stdout

@@ -1,10 +1,10 @@
-"""Figures in one style. Needs matplotlib: `pip install 'acclimate[plot]'`.
+"""Figures in one style. Needs matplotlib, the extra `plot`.
 
 The figures of recipes are drawn from their tables: filled markers are measured, hollow diamonds are the paper's.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
@@ -17,7 +17,7 @@ from acclimate.bench.comparison import Cell, Table
 from acclimate.bench.few_shot import Curve
 from acclimate.bench.leaderboard import Standing, shape_title, size_text
 from acclimate.bench.metrics import running_accuracy
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -41,11 +41,20 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise MissingExtraError("plots need matplotlib: pip install 'acclimate[plot]'.") from None
+        raise missing("plots need matplotlib", "plot") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def shown(title: str, path: Path, draw: Callable[[Path], None]) -> list[str]:
+    """Draw a picture, and return the Markdown that shows it; nothing where matplotlib is missing."""
+    try:
+        draw(path)
+    except MissingExtraError:
+        return []
+    return [f"![{title}]({path.name})"]
 
 
 def check_picture(path: Path) -> None:

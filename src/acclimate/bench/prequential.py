@@ -15,7 +15,7 @@ from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import stream_order
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, missing
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, FewShot, check_settings, create, duplicate, find_method, require
 from acclimate.predict import top_classes
@@ -216,7 +216,7 @@ def on_device(head: Head, device: str) -> Head:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError(f"device {device!r} needs PyTorch: pip install torch, or use numpy.") from None
+        raise missing(f"device {device!r} needs PyTorch", "torch", "or use numpy") from None
     try:
         return head.to(torch.asarray(head.class_vectors, device=device))
     except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it

@@ -1,11 +1,12 @@
 """Tables as Markdown and LaTeX, and the page of a reproduction with its tables and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 
 from acclimate.bench.comparison import Cell, Group, Table, group_results, recipe_tables
-from acclimate.bench.plots import FIGURES
+from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.recipes import Recipe
 from acclimate.bench.results import Result
 from acclimate.files import write_atomically, writing
@@ -101,8 +102,8 @@ def write_report(
         for recipe, tables in sections:
             if tables:
                 figure = folder / (f"{recipe.name}.png" if count == 1 else f"{recipe.name}-{count}.png")
-                FIGURES[recipe.figure](tables, figure)
-                parts += [f"## {recipe.title}", recipe.about, f"![{recipe.title}]({figure.name})"]
+                picture = shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables))
+                parts += [f"## {recipe.title}", recipe.about, *picture]
                 for table in tables:
                     context = [table.context] if table.context != group.context else []
                     parts += [f"### {table.title}", *context, _markdown_table(table, known), *_list(table.notes)]

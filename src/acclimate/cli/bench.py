@@ -84,6 +84,17 @@ def bench(
     typer.echo(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
 
 
+def report_pictures() -> None:
+    """Report on stderr, before the work, that pictures are left out where matplotlib is missing."""
+    from acclimate.bench.plots import pyplot
+    from acclimate.errors import MissingExtraError
+
+    try:
+        pyplot()
+    except MissingExtraError as error:
+        typer.echo(f"note: the pictures are left out; {error}", err=True)
+
+
 def report_skipped(keys: list[str], data: Path) -> None:
     """Report on stderr which datasets are not in a folder."""
     if keys:

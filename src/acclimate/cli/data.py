@@ -29,7 +29,7 @@ def check(
 ) -> None:
     """Show for each dataset whether it is found, missing or wrong (files, counts, class order), and what to do.
 
-    Exits with 1 if a dataset is wrong, or if a dataset named with --dataset is missing.
+    Exits with 1 if a dataset is wrong, if a dataset named with --dataset is missing, or if all are missing.
     """
     from rich.text import Text
 
@@ -63,5 +63,7 @@ def check(
         headings = ("dataset", "state", "classes", "images", "what to do")
         print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)
     bad = [key for key, state in states.items() if state == "wrong" or (state == "missing" and dataset)]
+    if set(states.values()) == {"missing"} and not dataset:
+        raise RunError(f"none of the {len(states)} datasets is in {root}; see above for what each folder is called.")
     if bad:
         raise RunError(f"{', '.join(bad)}: see above for what to do.")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.bench import Out
+from acclimate.cli.bench import Out, report_pictures
 from acclimate.cli.options import COMPARED, Settings, parse_settings
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
@@ -43,13 +43,12 @@ def few_shot(
 
     from acclimate.bench.few_shot import curves, plan_few_shot, run_few_shot
     from acclimate.bench.few_shot_page import headings, table_rows, write_few_shot
-    from acclimate.bench.plots import pyplot
     from acclimate.bench.prequential import Variant
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     chosen = list(dict.fromkeys(method or METHODS))
     plan = plan_few_shot(
         files, [Variant(name, parse_settings(name, setting, chosen)) for name in chosen], shots, seeds, held_out
@@ -71,4 +70,4 @@ def few_shot(
     board = curves(scores)
     write_few_shot(plan, scores, board, out, f"acclimate few-shot {as_patterns(files)} {options}")
     print_table(headings(plan), table_rows(plan, board), left=("method",), width=140)
-    typer.echo(f"the table, the picture and all runs are in {out}/few-shot.*.", err=True)
+    typer.echo(f"the results are in {out}/few-shot.*.", err=True)

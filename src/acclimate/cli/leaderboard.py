@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.bench import Out
+from acclimate.cli.bench import Out, report_pictures
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
@@ -38,12 +38,11 @@ def leaderboard(
 
     from acclimate.bench.board_page import SUMMARY, summary_rows, write_board
     from acclimate.bench.leaderboard import DEFAULT_SHAPES, plan_board, run_board, standings
-    from acclimate.bench.plots import pyplot
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -61,4 +60,4 @@ def leaderboard(
     options = " ".join(f"--{name} {value}" for name, value in (*given, ("out", out)))
     write_board(plan, scores, board, out, f"acclimate leaderboard {as_patterns(files)} {options}")
     print_table(SUMMARY, summary_rows(board), left=("method", "worst run"), width=130)
-    typer.echo(f"the table, the picture and all runs are in {out}/leaderboard.*.", err=True)
+    typer.echo(f"the results are in {out}/leaderboard.*.", err=True)

@@ -224,7 +224,7 @@ def parse_sweep(method: str, settings: Sequence[str] | None, methods: Sequence[s
     A value in brackets or quotes may have commas of its own.
     """
     return {
-        key: [_value(each) for each in _split(text, key)] for key, text in _given(method, settings, methods).items()
+        key: [_value(each) for each in _values(text, key)] for key, text in _given(method, settings, methods).items()
     }
 
 
@@ -247,7 +247,7 @@ def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) 
     return chosen
 
 
-def _split(text: str, key: str) -> list[str]:
+def _values(text: str, key: str) -> list[str]:
     """The parts of a text between commas that are not in brackets or quotes."""
     parts, start, depth, quote = [], 0, 0, ""
     for place, sign in enumerate(text):

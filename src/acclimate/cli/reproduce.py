@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_skipped
+from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_pictures, report_skipped
 from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
 from acclimate.cli.plugins import Plugins
 
@@ -64,7 +64,6 @@ def reproduce(
     """
     from acclimate.bench.comparison import group_results, recipe_tables
     from acclimate.bench.orders import order_names
-    from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.report import cell_text, letters, letters_of, notes, write_report
     from acclimate.bench.reproduction import Choice, plan_recipes, run_on_streams
@@ -83,7 +82,7 @@ def reproduce(
     chosen = [RECIPES[name] for name in names]
     rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
     settings = {name: parse_settings(name, setting, rows) for name in rows}
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     folder = out / "runs"
     lacking: Mapping[str, Mapping[str, str]] = {}
     taken = tuple(order_names(order or ("seed:1" if streams is None else "stored"), orders))
@@ -128,7 +127,7 @@ def reproduce(
     if data is not None:
         needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
         report_skipped([key for key in needed if key not in measured], data)
-    typer.echo(f"tables and figures are in {report}.", err=True)
+    typer.echo(f"the results are in {report}.", err=True)
 
 
 def as_patterns(paths: Sequence[Path]) -> str:

@@ -73,11 +73,11 @@ def serve(
     """
     from importlib.util import find_spec
 
-    from acclimate.errors import InputError, MissingExtraError
+    from acclimate.errors import InputError, missing
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
-            raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
+            raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
     from acclimate.prompts import LearnedPrompts
