@@ -55,4 +55,6 @@ def generate(
     if failed == len(samples):
         raise RunError("no image could be read.")
     there = len(samples) - made - failed
-    typer.echo(f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True)
+    typer.echo(
+        f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True
+    )

@@ -63,7 +63,7 @@ Order = Annotated[
     str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
 ]
 Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1, show_default="179 million")]
+MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1_000_000, show_default="179 million")]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
