@@ -11,7 +11,7 @@ THINGS = {"encoding": "images", "encoding the labels": "prompts", "fitting": "st
 
 
 @contextmanager
-def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
     """Show a progress bar ("encoding 3/10 images") on stderr while the block runs, if stderr is a terminal.
 
     Yields a function to call with the number of things done since its last call, and optionally a note to show and how
@@ -39,8 +39,8 @@ def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iter
             current = progress.tasks[0]
             if worked and current.elapsed:  # rich would show no speed before the second call
                 speed = worked / current.elapsed
-                pace = f"{speed:.3g}/s, {_clock((total - current.completed) / speed)} left"
-                progress.update(task, pace=pace)
+                left = "" if total is None else f", {_clock((total - current.completed) / speed)} left"
+                progress.update(task, pace=f"{speed:.3g}/s{left}")
 
         yield advance
 

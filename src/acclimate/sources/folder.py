@@ -41,18 +41,18 @@ def open_folder(spec: str, fps: float = 1.0) -> Samples:
     An image in a subfolder is labelled with the name of that subfolder. Links to folders are followed, but no folder is
     listed twice, and links to a parent of the root are ignored.
     """
-    return _samples(spec, list(_walk(spec)), fps)
+    return open_listed(spec, list(list_files(spec)), fps)
 
 
 def open_glob(spec: str, fps: float = 1.0) -> Samples:
     """List all images that match a pattern in natural order; labelled as in `open_folder`, below the fixed part."""
-    return _samples(*match_files(spec), fps)
+    return open_listed(*match_files(spec), fps)
 
 
 def open_file(spec: str, fps: float = 1.0) -> Samples:
     """An image, or the frames of a video; nothing, with its kind among those skipped, if it is neither."""
     path = PurePath(spec)
-    return _samples(path.parent.as_posix(), [path.name], fps)
+    return open_listed(path.parent.as_posix(), [path.name], fps)
 
 
 def match_files(pattern: str) -> tuple[str, list[str]]:
@@ -87,7 +87,7 @@ def _natural(text: str) -> list[Any]:
     return pieces
 
 
-def _samples(base: str, files: list[str], fps: float) -> Samples:
+def open_listed(base: str, files: list[str], fps: float = 1.0) -> Samples:
     """The samples of the images and videos among files, which are relative to the base."""
     samples = Samples()
     for file in sorted(files, key=natural_key):
@@ -111,7 +111,7 @@ def _open_file(path: PurePath, label: str | None, fps: float) -> list[Sample] | 
     return suffix or "without a suffix"
 
 
-def _walk(root: str) -> Iterator[str]:
+def list_files(root: str) -> Iterator[str]:
     """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
     visited = set(Path(root).resolve().parents)
     folders, links = deque([""]), deque[str]()
