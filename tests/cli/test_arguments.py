@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import read_stream
+from acclimate import load_state, read_stream
 from acclimate.images import pixel_limit
 from small_images import draw
 
@@ -79,7 +79,7 @@ def test_videos_are_classified_frame_by_frame_and_resumed(invoke, model, here, m
         yield lambda: next(answers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["acclimate.cli.classify"], "_stop_requests", stopping)
+        patch.setattr(sys.modules["acclimate.cli.classify"], "stop_requests", stopping)
         assert "stopped after 8 of 13 images" in invoke(*command, "--out", "part.csv", exit_code=130).stderr
     invoke(*command, "--out", "part.csv", "--resume")
     assert Path("part.csv").read_bytes() == Path("whole.csv").read_bytes()
@@ -140,3 +140,20 @@ def test_large_images(invoke, model, here, monkeypatch):
     assert "--max-pixels" in invoke("classify", "small.png", *model, "--max-pixels", 9, exit_code=2).stderr
     invoke("classify", "large.png", *model)
     assert pixel_limit() == 178_956_970
+
+
+def test_frames_of_a_camera_that_stands_still_are_learnt_from_once(invoke, model, here):
+    av = pytest.importorskip("av")
+    with av.open("still.mp4", "w") as container:
+        stream = container.add_stream("mpeg4", rate=5)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for _ in range(30):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 99, np.uint8))
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    learnt = {}
+    for option in ("--skip-duplicates", "--no-skip-duplicates", "--fps=1"):
+        state = f"{option}.safetensors".strip("-")
+        invoke("classify", "still.mp4", *model, "--method", "tda", "--state", state, option)
+        learnt[option] = load_state(here / state).samples_seen
+    assert learnt == {"--skip-duplicates": 1, "--no-skip-duplicates": 6, "--fps=1": 1}
