@@ -30,7 +30,7 @@ TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .
 Source = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...",
+        metavar="SOURCE",
         help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:.",
         show_default=False,
     ),
