@@ -24,7 +24,10 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def limit_pixels(count: int) -> None:
-    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double."""
+    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double.
+
+    It holds for what is made of images, too, so it must be more than a model takes.
+    """
     Image.MAX_IMAGE_PIXELS = (count + 1) // 2
 
 

@@ -39,9 +39,11 @@ def classify(
     fps: options.Fps = 1.0,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     skip_duplicates: Annotated[
-        bool,
-        typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"
+        ),
+    ] = None,
     passes: Annotated[
         int,
         typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
@@ -87,6 +89,7 @@ def classify(
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.prompts import example_prompts
     from acclimate.sources.follow import Follow
+    from acclimate.sources.video import is_frame
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
@@ -133,7 +136,8 @@ def classify(
     samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates or follow}
+    still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
+    reading |= {"unsure": unsure, "skip_duplicates": still if skip_duplicates is None else skip_duplicates}
     with stage_bars() as reading["progress"]:
         classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():

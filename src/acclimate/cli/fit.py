@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fit(
     source: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
+        typer.Argument(metavar="SOURCE", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
     method: Annotated[
