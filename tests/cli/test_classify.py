@@ -208,7 +208,8 @@ def test_bad_input_is_one_line_and_changes_nothing(invoke, tiny_onnx, photos, tm
 def test_resume_and_overwrite(invoke, model, photos, tmp_path):
     invoke("classify", photos, *model, "--out", "r.csv", "--resume")  # nothing there yet: a plain run
     content = (tmp_path / "r.csv").read_bytes()
-    assert "r.csv is complete; nothing to do" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert "r.csv was complete: 0 new images" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert (tmp_path / "r.csv").read_bytes() == content
     invoke("classify", photos, *model, "--out", "r.csv", "--overwrite", "--method", "zero-shot")
     assert (tmp_path / "r.csv").read_bytes() != content
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from acclimate.errors import InputError
-from acclimate.sources import Sample, open_source, order_samples, source_fingerprint
+from acclimate.sources import Sample, open_source, order_samples
 from acclimate.sources.folder import IMAGE_SUFFIXES, natural_key
 from small_images import draw, encoded, labels, names, shade, write_tar
 
@@ -211,15 +211,6 @@ def test_orders():
     for order in ("random", "seed", "seed:", "seed:-1", "seed:x", "seed:1\n"):
         with pytest.raises(InputError, match=r"unknown order .*; choose 'path' .* or 'seed:N'"):
             order_samples(samples, order)
-
-
-def test_fingerprints_depend_on_names_and_order_alone():
-    def of(*listed):
-        return source_fingerprint([Sample(name, bytes) for name in listed])
-
-    assert of("a", "b") == source_fingerprint([Sample(name, lambda: b"x", "label") for name in "ab"])
-    assert len({of(), of(""), of("a", "b"), of("b", "a"), of("ab"), of("a1:b"), of("\udcff")}) == 7
-    assert len(of("a")) == 64
 
 
 def test_samples_travel_to_other_processes(here):

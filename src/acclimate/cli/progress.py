@@ -5,7 +5,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def progress_bar(total: int, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
+def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) -> Iterator[Callable[..., None]]:
     """Show a progress bar ("encoding 3/10 images") on stderr while the block runs, if stderr is a terminal.
 
     Yields a function to call with the number of things done since its last call, and optionally a note to show.

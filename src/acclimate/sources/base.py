@@ -1,6 +1,5 @@
 """The interface of an image source, and how a source is opened by its name."""
 
-import hashlib
 import os
 import re
 import sys
@@ -76,15 +75,6 @@ def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
         raise InputError(f"unknown order {order!r}; choose 'path' (as listed) or 'seed:N' with a whole number N.")
     permutation = np.random.default_rng(seed).permutation(len(samples))
     return [samples[position] for position in permutation.tolist()]
-
-
-def source_fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images."""
-    digest = hashlib.sha256()
-    for sample in samples:
-        name = sample.name.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:%b" % (len(name), name))
-    return digest.hexdigest()
 
 
 def file_sample(path: str | PurePath, label: str | None = None) -> Sample:

@@ -41,6 +41,11 @@ def open_folder(spec: str) -> list[Sample]:
     return _samples(spec, spec, list(_walk(spec)))
 
 
+def list_images(root: str) -> list[str]:
+    """The images below a folder that `open_folder` would list, relative to it; there may be none."""
+    return sorted(filter(is_image, _walk(root)), key=natural_key)
+
+
 def open_glob(spec: str) -> list[Sample]:
     """List all images that match a pattern in natural order; labelled as in `open_folder`, below the fixed part."""
     return _samples(spec, *match_files(spec))
