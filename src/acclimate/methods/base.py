@@ -113,7 +113,7 @@ class Adapter(ABC):
 
     @property
     def told(self) -> Corrections:
-        """The part of the state that holds the corrections."""
+        """The corrections, as a part of the state."""
         return cast(Corrections, self.parts[CORRECTIONS])
 
     @abstractmethod

@@ -28,6 +28,14 @@ class Correction(NamedTuple):
         class_index: the class that was told.
         label: the name of the class.
         name: of the image, such as its path; "" if none was given.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, ZeroShot
+        >>> adapter = ZeroShot(Head(np.eye(2), logit_scale=10.0, class_names=["cat", "dog"]))
+        >>> _ = adapter.correct(np.array([[0.8, 0.6]]), [1], ids=[3], names=["yard.jpg"])
+        >>> adapter.corrections
+        [Correction(id=3, class_index=1, label='dog', name='yard.jpg')]
     """
 
     id: int
