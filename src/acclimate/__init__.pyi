@@ -1,3 +1,4 @@
+from acclimate.bench.evaluation import Evaluation, evaluate
 from acclimate.classifier import Classifier
 from acclimate.encoders import load_encoder
 from acclimate.errors import AcclimateError
@@ -63,6 +64,7 @@ __all__ = [
     "CoOp",
     "Correction",
     "DiffTPT",
+    "Evaluation",
     "Evidence",
     "FeatureStream",
     "FewShot",
@@ -81,6 +83,7 @@ __all__ = [
     "ZeroShot",
     "build_head",
     "create",
+    "evaluate",
     "list_methods",
     "load_encoder",
     "load_state",

@@ -101,9 +101,9 @@ def check_writable(path: Path) -> None:
         if path.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; name a file in it.")
         if not path.parent.is_dir():
-            raise InputError(f"cannot write {path}: there is no folder {path.parent}; create it first.")
+            raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
         if not os.access(path.parent, os.W_OK):
-            raise InputError(f"cannot write {path}: you may not write to the folder {path.parent}.")
+            raise InputError(f"cannot write {path}: the folder {path.parent} is not writable.")
 
 
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:

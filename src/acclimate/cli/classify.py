@@ -8,6 +8,8 @@ import typer
 
 from acclimate.cli import options
 from acclimate.cli.console import show_predictions, stop_requests
+from acclimate.cli.plugins import Plugins
+from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
 from acclimate.errors import InputError, RunError
 
@@ -21,6 +23,7 @@ def classify(
         str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
     ] = None,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
     ] = None,
@@ -32,7 +35,9 @@ def classify(
     unsure: Annotated[
         float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
     ] = 0.0,
-    order: options.Order = "path",
+    order: options.Order = "auto",
+    fps: options.Fps = 1.0,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     skip_duplicates: Annotated[
         bool,
         typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
@@ -78,13 +83,16 @@ def classify(
     from acclimate.classify.run import Classification
     from acclimate.classify.sorting import sort_images
     from acclimate.files import check_writable
+    from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.prompts import example_prompts
-    from acclimate.sources.base import open_source, order_samples
     from acclimate.sources.follow import Follow
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
+    if report is not None:
+        options.check_report(report)
+    limit_pixels(max_pixels)
     if out is None and (resume or sort_into):
         raise InputError("--resume and --sort-into work from results; name the file with --out.")
     if resume and overwrite:
@@ -93,6 +101,12 @@ def classify(
         raise InputError(f"--freeze answers from a state, and there is none at {state}.")
     if follow and sort_into:
         raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
+    if follow and len(source) > 1:
+        raise InputError("--follow takes one folder.")
+    if sort_into and any(
+        Path(each).resolve() in [sort_into.resolve(), *sort_into.resolve().parents] for each in source
+    ):
+        raise InputError(f"{sort_into} is in the folder of the images; sort them into another one.")
     output = None if out is None else ResultFile(out, top_k)
     if output is not None:
         exists, incomplete = output.path.exists(), output.checkpoint.is_file()
@@ -115,11 +129,13 @@ def classify(
     else:
         settings = {}
     templates = options.read_templates(template) if template else None
-    samples = () if follow else order_samples(open_source(source, sys.stdin), order)
+    options.note_language(names or (), model)
+    samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates or follow}
-    classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+    with stage_bars() as reading["progress"]:
+        classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
@@ -143,7 +159,7 @@ def classify(
             state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
-            more=Follow(source, stopped) if follow else None,
+            more=Follow(source[0], stopped, fps) if follow else None,
         )
         finished = run.run(resume)
     summary = run.summary
@@ -156,12 +172,12 @@ def classify(
         raise typer.Exit(130)
     sorted_images = None if sort_into is None or out is None else sort_images(out, sort_into, sort_how)
     if report is not None:
-        shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown = {"source": " ".join(source), "order": order, "model": model, "views per image": views}
         shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
-        write_report(report, run, source, shown)
+        write_report(report, run, " ".join(source), shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
@@ -179,4 +195,4 @@ def classify(
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
-        raise RunError(f"none of the {len(samples)} images could be read. The first is {name}: {why}")
+        raise RunError(f"no image could be read. The first is {name}: {why}")

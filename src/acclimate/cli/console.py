@@ -23,6 +23,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     second pass changes once more.
     """
     from acclimate.classify.outputs import csv_lines, to_record
+    from acclimate.classify.report import count
 
     for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
     if columns is not None and not for_people:
@@ -41,7 +42,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
                 advance(0, "second pass")
                 return
             changed += sum(each.changed for each in predictions)
-            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
+            advance(len(predictions), f"{count(changed, 'answer')} changed", predictions[0].index - done)
             done = predictions[-1].index + 1
 
         yield show

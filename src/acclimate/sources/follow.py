@@ -1,12 +1,12 @@
 """Images that arrive in a folder."""
 
 from collections.abc import Callable, Collection
-from pathlib import Path, PurePath
+from pathlib import Path
 from time import monotonic, sleep
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample, file_sample
-from acclimate.sources.folder import list_images, natural_key
+from acclimate.sources.base import Sample
+from acclimate.sources.folder import list_files, open_listed
 
 TICK = 0.1  # seconds between two looks at whether to stop
 
@@ -20,6 +20,7 @@ class Follow:
     Args:
         folder: to look into; images are labelled with their subfolder, as in `open_source`.
         stop: called while waiting; True ends it.
+        fps: frames per second that are taken from videos.
         interval: seconds between two looks.
 
     Examples:
@@ -27,18 +28,22 @@ class Follow:
         >>> from PIL import Image
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     Image.new("RGB", (8, 8)).save(f"{folder}/a.png")
-        ...     [PurePath(sample.name).name for sample in Follow(folder, interval=0.01)(())]
+        ...     [Path(sample.name).name for sample in Follow(folder, interval=0.01)(())]
         ['a.png']
     """
 
-    def __init__(self, folder: str, stop: Callable[[], bool] = lambda: False, interval: float = 1.0) -> None:
+    def __init__(
+        self, folder: str, stop: Callable[[], bool] = lambda: False, fps: float = 1.0, interval: float = 1.0
+    ) -> None:
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder; only a folder can be followed.")
-        self.folder, self.stop, self.interval = folder, stop, interval
-        self._seen: dict[str, tuple[int, int]] = {}  # size and time of change of images that were not stable yet
+        self.folder, self.stop, self.fps, self.interval = folder, stop, fps, interval
+        self._given: set[str] = set()  # files that are done
+        self._waiting: dict[str, tuple[int, int]] = {}  # size and time of change of files that were not stable yet
 
     def __call__(self, known: Collection[str]) -> list[Sample]:
         """The images, besides those of known names, that are there and stable; waits for one. None: it was stopped."""
+        known = {*known, *(name.rpartition("#")[0] for name in known)}  # frames are named "clip.mp4#1.0s"
         while not self.stop():
             if ready := self._look(known):
                 return ready
@@ -48,21 +53,20 @@ class Follow:
         return []
 
     def _look(self, known: Collection[str]) -> list[Sample]:
-        seen, ready = {}, []
-        for file in list_images(self.folder):
-            path = PurePath(self.folder, file)
-            if path.as_posix() in known:
+        waiting, ready = {}, []
+        for file in list_files(self.folder):
+            path = Path(self.folder, file)
+            if file in self._given or path.as_posix() in known:
                 continue
             try:
-                about = Path(path).stat()
+                about = path.stat()
             except OSError:  # it went away, or is a broken link
                 continue
             now = about.st_size, about.st_mtime_ns
-            if about.st_size and self._seen.get(file) == now:
-                ready.append(
-                    (about.st_mtime_ns, natural_key(file), file_sample(path, PurePath(file).parent.name or None))
-                )
+            if about.st_size and self._waiting.get(file) == now:
+                ready.append((about.st_mtime_ns, file))
             else:
-                seen[file] = now
-        self._seen = seen
-        return [sample for _, _, sample in sorted(ready, key=lambda each: each[:2])]
+                waiting[file] = now
+        self._waiting = waiting
+        self._given |= {file for _, file in ready}
+        return [sample for _, file in sorted(ready) for sample in open_listed(self.folder, [file], self.fps)]
