@@ -27,7 +27,6 @@ from acclimate.methods import (
     save_state,
 )
 from acclimate.predict import (
-    Adapted,
     Batch,
     OnError,
     Prediction,
@@ -40,12 +39,11 @@ from acclimate.predict import (
 )
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.recent import Recent
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
-
-RECENT = 1000  # images whose features are kept, so that they can be corrected by their ids
 
 
 class Classifier:
@@ -125,7 +123,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
-        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,) of an image, the latest last
+        self._recent = Recent()  # images that can be corrected by their ids
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -296,7 +294,7 @@ class Classifier:
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
                 known = [truths[index - batch.start] for index in readable]
-                self._remember(adapted, names)
+                self._recent.add(adapted, names)
                 answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
@@ -325,10 +323,7 @@ class Classifier:
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
     def correct(self, image_or_id: Any, label: str) -> int:
-        """Tell the label of an image, which is certain evidence from now on, even while frozen.
-
-        The image gets this label when it is shown again, images that are like it lean towards it, and the caches of
-        other labels lose it. Correcting an image again replaces the earlier correction.
+        """Tell the label of an image, even while frozen; see `Adapter.correct`.
 
         Args:
             image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
@@ -339,15 +334,10 @@ class Classifier:
             The id of the correction, for `undo`.
 
         Examples:
-            >>> import numpy as np
-            >>> classifier = Classifier(["night", "day"])
-            >>> image = np.full((32, 32, 3), 20, np.uint8)
+            >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
             >>> told = classifier.correct(image, "day")
-            >>> classifier(image)[0]["label"], classifier.corrections[0].label
-            ('day', 'day')
-            >>> classifier.undo(told)
-            >>> classifier.corrections
-            []
+            >>> classifier(image)[0]["label"], len(classifier.corrections)
+            ('day', 1)
         """
         if label not in self.labels:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
@@ -355,9 +345,7 @@ class Classifier:
         if not isinstance(image_or_id, (int, np.integer)):
             [batch] = self._encoded([image_or_id], "raise")
             return self.adapter.correct(batch.features, place, names=batch.names)[0]
-        if image_or_id not in self._recent:
-            raise InputError(f"no image with the id {image_or_id} was learnt from recently; pass the image instead.")
-        name, feature = self._recent[int(image_or_id)]
+        name, feature = self._recent.find(int(image_or_id))
         return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
 
     def undo(self, id: int) -> None:
@@ -368,16 +356,6 @@ class Classifier:
     def corrections(self) -> list[Correction]:
         """The images whose label was told, sorted by id."""
         return self.adapter.corrections
-
-    def _remember(self, adapted: Adapted, names: Sequence[str]) -> None:
-        """Keep the features of the images that were learnt from, up to so many."""
-        ids = [] if adapted.ids is None else adapted.ids.tolist()
-        for id, name, feature in zip(ids, names, to_host(adapted.evidence.features) if ids else (), strict=False):
-            if id >= 0:
-                self._recent.pop(id, None)
-                self._recent[id] = name, feature.copy()
-        for id in list(self._recent)[:-RECENT]:
-            del self._recent[id]
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
@@ -402,7 +380,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit, self._recent = {}, {}
+        self.about_fit, self._recent = {}, Recent()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -411,7 +389,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit, self._recent = notes.get(NOTE, {}), {}
+        self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
 
     def _head(self, labels: Sequence[str], progress: Progress) -> Head:
         shown = partial(progress, "encoding the labels")
