@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
 from acclimate.fitting import Fit, Fitting, Progress
 from acclimate.gates import Gate, NearDuplicates
@@ -18,6 +18,7 @@ from acclimate.methods import (
     DEFAULT_METHOD,
     NOTE,
     Adapter,
+    Correction,
     create,
     find_method,
     load_fitted,
@@ -38,6 +39,7 @@ from acclimate.predict import (
 )
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.recent import Recent
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -121,6 +123,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
+        self._recent = Recent()  # images that can be corrected by their ids
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -291,6 +294,7 @@ class Classifier:
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
                 known = [truths[index - batch.start] for index in readable]
+                self._recent.add(adapted, names)
                 answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
@@ -318,6 +322,41 @@ class Classifier:
         parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
+    def correct(self, image_or_id: Any, label: str) -> int:
+        """Tell the label of an image, even while frozen; see `Adapter.correct`.
+
+        Args:
+            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
+                (`Prediction.id`).
+            label: the right one; the one that was answered confirms the answer.
+
+        Returns:
+            The id of the correction, for `undo`.
+
+        Examples:
+            >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
+            >>> told = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"], len(classifier.corrections)
+            ('day', 1)
+        """
+        if label not in self.labels:
+            raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
+        place = [self.labels.index(label)]
+        if not isinstance(image_or_id, (int, np.integer)):
+            [batch] = self._encoded([image_or_id], "raise")
+            return self.adapter.correct(batch.features, place, names=batch.names)[0]
+        name, feature = self._recent.find(int(image_or_id))
+        return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
+
+    def undo(self, id: int) -> None:
+        """Take a correction back, as if it had never been made."""
+        self.adapter.undo([id])
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose label was told, sorted by id."""
+        return self.adapter.corrections
+
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
         if self.templates is None:
@@ -341,7 +380,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit = {}
+        self.about_fit, self._recent = {}, Recent()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -350,7 +389,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit = notes.get(NOTE, {})
+        self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
 
     def _head(self, labels: Sequence[str], progress: Progress) -> Head:
         shown = partial(progress, "encoding the labels")
