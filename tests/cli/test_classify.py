@@ -44,6 +44,9 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
         "score_2",
         "label_3",
         "score_3",
+        "unsure",
+        "true_label",
+        "none_score",
         "online_label",
         "online_score",
         "zero_shot_label",
@@ -159,7 +162,7 @@ def test_bad_images_are_listed_and_skipped(invoke, model, photos, tmp_path):
 def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jpg").touch()
-    assert "none of the 1 images could be read" in invoke("classify", "bad", *model, exit_code=1).stderr
+    assert "no image could be read" in invoke("classify", "bad", *model, exit_code=1).stderr
     embedding = invoke("embed", "bad", *model, "--out", "f.safetensors", exit_code=1)
     assert "skipped bad/a.jpg: the file is empty" in embedding.stderr
 
@@ -205,7 +208,8 @@ def test_bad_input_is_one_line_and_changes_nothing(invoke, tiny_onnx, photos, tm
 def test_resume_and_overwrite(invoke, model, photos, tmp_path):
     invoke("classify", photos, *model, "--out", "r.csv", "--resume")  # nothing there yet: a plain run
     content = (tmp_path / "r.csv").read_bytes()
-    assert "r.csv is complete; nothing to do" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert "r.csv was complete: 0 new images" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert (tmp_path / "r.csv").read_bytes() == content
     invoke("classify", photos, *model, "--out", "r.csv", "--overwrite", "--method", "zero-shot")
     assert (tmp_path / "r.csv").read_bytes() != content
 

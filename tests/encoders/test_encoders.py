@@ -202,6 +202,14 @@ def test_open_clip_by_name_and_by_objects(monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
-def test_a_device_that_is_not_there(tiny_clip, device):
-    with pytest.raises(ModelError, match=f"cannot use device '{device}'"):
+def test_a_device_that_is_not_there(tiny_clip, device, monkeypatch):
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(ModelError, match=f"cannot use device '{device}'.*; choose from auto, cpu"):
         load_encoder(f"local:{tiny_clip}", device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "nonsense", "cuda:x", "CPU", ""])
+def test_a_device_that_onnxruntime_does_not_know(device, monkeypatch):
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(ModelError, match=f"cannot use device '{device}'; choose from auto, cpu"):
+        load_encoder("bundled", device)

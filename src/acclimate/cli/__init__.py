@@ -18,6 +18,7 @@ from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
 from acclimate.cli.serve import serve
+from acclimate.cli.sort import sort
 from acclimate.cli.state import state
 from acclimate.cli.tables import tables
 from acclimate.errors import AcclimateError, RunError, reason
@@ -69,7 +70,7 @@ def options(
 
 
 COMMANDS = (
-    *(classify, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(classify, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
     *(convert, models, methods, doctor, demo),
 )
 for command in COMMANDS:

@@ -44,7 +44,7 @@ def demo(
     run(recorded, method=[DEFAULT_METHOD], passes=2)
     typer.echo("\nNow pictures drawn by acclimate: tilted, and small as if far away.")
     labels = ", ".join(sorted(folder.name for folder in pictures.iterdir()))
-    classify(str(pictures), labels, out=results, report=report, order="seed:0", overwrite=True)
+    classify([str(pictures)], labels, out=results, report=report, order="seed:0", overwrite=True)
     _score(results)
     typer.echo(f"Open {report.resolve().as_uri()} in a browser.")
 

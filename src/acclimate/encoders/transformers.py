@@ -42,6 +42,7 @@ class TransformersEncoder(OpenClipEncoder):
                 f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert the model with "
                 "`acclimate convert` on a machine that has them, and load it as onnx:DIR."
             ) from error
+        device = torch_device(device)
         with _explained(name, local), _quiet(transformers):
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
@@ -51,7 +52,7 @@ class TransformersEncoder(OpenClipEncoder):
             raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
         self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
-        super().__init__(model.to(torch_device(device)), preprocess, tokenizer, _fingerprint(model, name, local))
+        super().__init__(model.to(device), preprocess, tokenizer, _fingerprint(model, name, local))
 
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""

@@ -220,25 +220,32 @@ class Adapter(ABC):
         logits = answers[0] if len(answers) == 1 else namespace(unit).concat(answers)
         return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
-    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool = True) -> Step:
-        """Answer evidence from the adapter's head; `ids` (B,) and `learn` are those of `step`."""
+    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
+        """Answer evidence from the adapter's head, for B samples as if they came one by one.
+
+        `ids` (B,) are those of `step`. `learn` says whether to learn from the samples, or (B,) from which of them.
+        """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
         count, first = len(evidence), self.samples_seen
-        ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        if not (learn and self.counts_samples):
+        chosen = np.broadcast_to(learn, count) & self.counts_samples
+        ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
+        if not chosen.any():
             return self.respond(evidence, ids, False)
         if self.parts:
             evidence.require_finite()
-        steps, start = [], 0
+        turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
+        steps, start, turn = [], 0, 0
         while start < count:
-            due = self.settles_at(first + start)
-            end = min(count, due - first) if due else count
-            steps.append(self.respond(evidence[start:end], ids[start:end], True))
-            self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
-            if first + end == due:
-                self.settle()
-            start = end
+            learning, seen, end = bool(chosen[start]), self.samples_seen, turns[turn]
+            due = self.settles_at(seen) if learning else 0
+            end = min(end, start + due - seen) if due else end
+            steps.append(self.respond(evidence[start:end], ids[start:end], learning))
+            if learning:
+                self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
+                if self.samples_seen == due:
+                    self.settle()
+            start, turn = end, turn + (end == turns[turn])
         return steps[0] if len(steps) == 1 else _joined(steps)
 
     def refined(self, features: Array) -> Iterator[Array]:
