@@ -35,6 +35,9 @@ def classify(
     unsure: Annotated[
         float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
     ] = 0.0,
+    none_of_these: Annotated[
+        bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
+    ] = False,
     order: options.Order = "auto",
     fps: options.Fps = 1.0,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
@@ -137,7 +140,8 @@ def classify(
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
-    reading |= {"unsure": unsure, "skip_duplicates": still if skip_duplicates is None else skip_duplicates}
+    reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
+    reading |= {"unsure": unsure, "reject": none_of_these}
     with stage_bars() as reading["progress"]:
         classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
