@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from acclimate import Halves, load_state, read_stream
-from acclimate.classify.report import count
+from acclimate.classify.wording import count
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"

@@ -52,6 +52,10 @@ def classify(
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
@@ -67,14 +71,19 @@ def classify(
     csv in a pipe, where rows follow when their answers are final.
     """
     import platform
+    import shlex
+    from datetime import datetime
 
     from acclimate import __version__
     from acclimate.classifier import Classifier
     from acclimate.classify.outputs import ResultFile, csv_columns
-    from acclimate.classify.report import count, write_report
+    from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
+    from acclimate.classify.truth import with_truth
+    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.methods import describe_fit, find_method, require
+    from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
     from acclimate.sources.base import open_source, order_samples
 
@@ -108,15 +117,18 @@ def classify(
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates}
     classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+    if truth is not None:
+        samples = with_truth(samples, truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
+    prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
     if sys.stderr.isatty():
-        prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
-        typer.secho(f"{len(samples)} images, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
+        known = f"{count(len(samples), 'image')}, {count(len(classifier.labels), 'label')}"
+        typer.secho(f"{known}: {prompts}", dim=True, err=True)
     with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
         run = Classification(
             classifier=classifier,
@@ -139,11 +151,15 @@ def classify(
         typer.echo(f"stopped {where}{how}.", err=True)
         raise typer.Exit(130)
     if report is not None:
-        shown = {"source": source, "order": order, "model": model, "views per image": views}
-        shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
+        shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
+        shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
+        shown |= {"source": source, "order": order, "model": model}
+        shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
+        shown |= {"true labels": truth} if truth else {}
+        shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
-        shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
+        shown |= {"acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, source, shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
@@ -152,11 +168,18 @@ def classify(
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
+    if unsure:
+        doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
+        typer.echo(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
+    if none := summary.after[NONE]:
+        typer.echo(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+    if accuracy := str(summary.accuracy):
+        typer.echo(accuracy, err=True)
     if advice := classifier.adapter.advice():
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
-        raise RunError(f"none of the {len(samples)} images could be read. The first is {name}: {why}")
+        raise RunError(f"none of {count(len(samples), 'image')} could be read. The first is {name}: {why}")
 
 
 @contextmanager
@@ -167,6 +190,7 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
     second pass changes once more.
     """
     from acclimate.classify.outputs import csv_lines
+    from acclimate.classify.wording import count
 
     for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
     if columns is not None and not for_people:
@@ -185,21 +209,24 @@ def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
                 advance(0, "second pass")
                 return
             changed += sum(each.changed for each in predictions)
-            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
+            advance(predictions[-1].index + 1 - done, f"{count(changed, 'answer')} changed")
             done = predictions[-1].index + 1
 
         yield show
 
 
 def _line(prediction: "Prediction") -> str:
+    from acclimate.classify.wording import score_text
+
     if prediction.error is not None:
         return f"{prediction.name}  could not be read: {prediction.error}\n"
     other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
-    were = [
-        f"{who}: {was.label} {100 * was.score:.1f} %" for who, was in other.items() if was.label != prediction.label
+    notes = [
+        f"{who}: {was.label} {score_text(was.score)}" for who, was in other.items() if was.label != prediction.label
     ]
-    note = f"  ({', '.join(were)})" if were else ""
-    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{note}\n"
+    notes = ["unsure", *notes] if prediction.unsure else notes
+    note = f"  ({', '.join(notes)})" if notes else ""
+    return f"{prediction.name:40}  {prediction.label:24} {score_text(prediction.score):>6}{note}\n"
 
 
 @contextmanager
