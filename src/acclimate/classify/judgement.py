@@ -6,9 +6,10 @@ from itertools import pairwise
 from acclimate.classify.accuracy import FEW, paired_difference, wilson
 from acclimate.classify.html import Picture, answer, card, cards, folded, long_table, safe, table
 from acclimate.classify.summary import BINS, Summary, ranked
-from acclimate.classify.wording import count, percent, score_text
+from acclimate.classify.wording import count, score_text
 
 MATRIX = 40  # labels in a confusion matrix; of more, only the most frequent confusions are listed
+SMALL = 15  # labels whose confusion matrix has room for large cells
 CONFUSIONS = 12  # of them
 SCORES = (0.0, 0.5, 0.7, 0.9, 1.0)  # bounds of the scores whose answers are judged together
 
@@ -17,8 +18,10 @@ def accuracy_part(summary: Summary) -> str:
     """Accuracy before and after adapting, and by the score of the answers."""
     accuracy = summary.accuracy
     known = f"{accuracy.known:,} of {count(summary.answered, 'image')}"
-    text = f"The true label is known of {known}. Zero-shot is the model alone. The interval is where the accuracy on many more such images would be "
-    text += "expected, with 95\u202f% confidence."
+    text = (
+        f"The true label is known of {known}. Zero-shot is the model alone. The interval is where the accuracy on many "
+    )
+    text += "more such images would be expected, with 95\u202f% confidence."
     text += " <strong>So few images say little.</strong>" if accuracy.known < FEW else ""
     rows = []
     for who, right in (("Zero-shot", accuracy.right_before), ("Adapted", accuracy.right)):
@@ -43,7 +46,7 @@ def labels_part(summary: Summary, order: Sequence[str]) -> str:
     text = "<p>Found: the share of a label's images that were answered with it (recall). Correct: the share of the "
     text += "answers with this label that are right (precision). The label that was found least often comes first.</p>"
     head = ("Label", "#Images", "#Found, zero-shot", "#Found, adapted", "#Answers", "#Correct")
-    return text + long_table(head, rows, "labels")
+    return f'{text}<div class="narrow">{long_table(head, rows, "labels")}</div>'
 
 
 def confusion_part(summary: Summary, order: Sequence[str]) -> str:
@@ -54,7 +57,7 @@ def confusion_part(summary: Summary, order: Sequence[str]) -> str:
         (safe(truth), safe(label), f"{number:,}", _percent(number, summary.truths[truth]))
         for (truth, label), number in summary.confusions.most_common(CONFUSIONS)
     ]
-    pairs = table(("True label", "Answer", "#Images", "#Of the label"), rows, "Most frequent confusions")
+    pairs = table(("True label", "Answer", "#Images", "#Share"), rows, "Most frequent confusions")
     if summary.confusions.total() < summary.truths.total() - summary.right.total():
         pairs += '<p class="note">Rare confusions were not all counted: these numbers are lower bounds.</p>'
     shown = [label for label in order if summary.truths[label] or summary.judged[label]]
@@ -62,7 +65,7 @@ def confusion_part(summary: Summary, order: Sequence[str]) -> str:
         text = f"{len(shown):,} labels are too many for a table of all pairs; the most frequent confusions are these."
         return f'<p>{text}</p><div class="narrow">{pairs}</div>'
     text = "A row is a true label, a column an answer, and the number says how many images. Right answers are on the "
-    text += "diagonal; the darker a cell, the larger its share of the row."
+    text += "diagonal; the stronger the colour, the larger the share of the row."
     return f'<p>{text}</p>{_matrix(summary, shown)}<div class="narrow">{pairs}</div>'
 
 
@@ -112,8 +115,9 @@ def _matrix(summary: Summary, labels: Sequence[str]) -> str:
         body += "</tr>"
     corner = '<td class="corner">true \u2193 answer \u2192</td>'
     content = f"<thead><tr>{corner}{head}</tr></thead><tbody>{body}</tbody>"
+    size = "small" if len(labels) <= SMALL else ""
     region = 'class="scroll" role="region" aria-label="Confusion matrix" tabindex="0"'
-    return f'<div {region}><table class="matrix">{content}</table></div>'
+    return f'<div {region}><table class="matrix {size}">{content}</table></div>'
 
 
 def _points(share: float, sign: str = "") -> str:
@@ -125,4 +129,4 @@ def _share(part: int, whole: int, otherwise: float) -> float:
 
 
 def _percent(part: int, whole: int) -> str:
-    return percent(part / whole) if whole else "\u2013"
+    return f"{100 * part / whole:.0f}\u202f%" if whole else "\u2013"

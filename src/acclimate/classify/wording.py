@@ -28,6 +28,6 @@ def score_text(score: float) -> str:
         >>> score_text(0.99998), score_text(0.723), score_text(0.001)
         ('> 99 %', '72 %', '< 1 %')
     """
-    if score >= 0.995:
+    if score > 0.99:
         return "> 99 %"
-    return "< 1 %" if score < 0.005 else f"{100 * score:.0f} %"
+    return "< 1 %" if score < 0.01 else f"{100 * score:.0f} %"
