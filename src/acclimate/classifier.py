@@ -291,7 +291,7 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        by_words = {as_words(label).casefold(): label for label in self.labels}
+        by_words = {as_words(label).casefold(): label for label in (*self.labels, NONE)}
         for batch in self._encoded(images, on_error, start):
             truths = [
                 by_words.get(as_words(name or "").casefold()) for name in batch.truths

@@ -54,7 +54,7 @@ def fit(
     import numpy as np
 
     from acclimate.classifier import Classifier
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
     from acclimate.prompts import clean_labels
