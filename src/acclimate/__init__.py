@@ -35,13 +35,16 @@ _MODULES = {
         "Zero",
         "ZeroShot",
     ),
-    "methods.base": ("Adapter", "Step", "refine"),
+    "methods.base": ("Adapter", "Step"),
+    "methods.corrections": ("Correction",),
     "methods.few_shot": ("FewShot",),
     "methods.persist": ("load_state", "merge_states", "save_state", "state_from_bytes", "state_to_bytes"),
     "methods.registry": ("DEFAULT_METHOD", "create", "list_methods", "register"),
+    "methods.second_pass": ("refine",),
     "methods.state": ("Sums", "Tensors"),
     "predict": ("Prediction",),
     "prompts": ("build_head",),
+    "reject": ("Rejector",),
     "stream": ("FeatureStream", "read_stream", "write_stream"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

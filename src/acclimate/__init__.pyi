@@ -17,6 +17,7 @@ from acclimate.methods import (
     BoostAdapter,
     CoCoOp,
     CoOp,
+    Correction,
     DiffTPT,
     FewShot,
     FreeTTA,
@@ -42,6 +43,7 @@ from acclimate.methods import (
 )
 from acclimate.predict import Prediction
 from acclimate.prompts import build_head
+from acclimate.reject import Rejector
 from acclimate.stream import FeatureStream, read_stream, write_stream
 
 __version__: str
@@ -61,6 +63,7 @@ __all__ = [
     "Classifier",
     "CoCoOp",
     "CoOp",
+    "Correction",
     "DiffTPT",
     "Evaluation",
     "Evidence",
@@ -72,6 +75,7 @@ __all__ = [
     "OnZeta",
     "Prediction",
     "Prior",
+    "Rejector",
     "Step",
     "Sums",
     "Tensors",
