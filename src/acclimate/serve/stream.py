@@ -82,7 +82,7 @@ class Stream:
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        rules = self.setup.guard if adapter.parts else None  # a method without state cannot be poisoned
+        rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
         self._guard = None if rules is None else Guard(rules)
         self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
         self._retry_at = 0.0
