@@ -86,7 +86,7 @@ class Stream:
         self._guard = None if rules is None else Guard(rules)
         self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
         self._retry_at = 0.0
-        self._received = adapter.next_id  # position of the next image
+        self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
         self._closed = False
         self.queue = WorkQueue(pool)
@@ -167,7 +167,7 @@ class Stream:
                 "advice": adapter.advice(),
                 "entries": self.history.entries(),
                 "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
-                "snapshots": len(self.history.snapshots()),
+                "snapshots": len(self.history.files.listed()),
                 "answered": self._answered,
                 "changed": self._changed,
                 "changed_share": self._changed / self._answered if self._answered else 0.0,
@@ -201,7 +201,7 @@ class Stream:
     def snapshots(self) -> list[dict[str, Any]]:
         """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
         with self.queue.lock:
-            return self.history.snapshots()
+            return self.history.files.listed()
 
     def state_bytes(self) -> bytes:
         """What was learnt, as the content of a state file; without clients and thumbnails."""
@@ -258,7 +258,8 @@ class Stream:
         probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
         with np.errstate(all="ignore"):
             logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
-        ids = [each.id for listed in (*adapter.entries().values(), adapter.corrections) for each in listed]
+        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
+        ids += [each.id for each in adapter.corrections]
         if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
             raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
         if len(adapter.corrections) > self.limits.corrections:
@@ -291,7 +292,7 @@ class Stream:
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
         """Continue with another adapter."""
         self.history.replace(adapter, notes, reason, **about)
-        self._received = adapter.next_id
+        self._received = self.history.next_id
 
     def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
         self.check_open()
@@ -310,13 +311,11 @@ class Stream:
         if sample_id not in corrected and len(corrected) >= self.limits.corrections:
             raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         if encoded is not None:
-            sample_id, features, picture = history.next_id, encoded.features, b"".join(encoded.thumbnails)
+            features, picture = encoded.features, b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
-            features, picture = history.find(sample_id)
-        feature = np.asarray(history.adapter.head.observe(features).features[0], np.float32)
-        history.correct(label, sample_id, feature, picture)
-        return sample_id
+            features, picture = history.files.find(sample_id)
+        return history.correct(label, sample_id, features, picture)
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, client: str) -> list[Prediction]:
         self.check_open()
@@ -354,7 +353,7 @@ class Stream:
         if guard is not None and (refused := guard.refusal(client, taught[client], taught.total(), len(self.labels))):
             return None, refused
         try:
-            adapted = self.history.learn(evidence, features, client, thumbnails)
+            adapted = self.history.learn(evidence, features, np.full(len(features), True), client, thumbnails)
         except StorageError as error:
             self._problems["journal"] = str(error)
             return None, str(error)
