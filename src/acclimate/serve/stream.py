@@ -333,7 +333,7 @@ class Stream:
             if learn:
                 adapted, refused = self._learn(seen, features[part], client, encoded.thumbnails[part])
             if adapted is None:
-                adapted = Adapted(seen, adapter.adapt(seen, learn=False), None)
+                adapted = Adapted(seen, adapter.adapt(seen, learn=False))
             replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
             answers = predictions(adapter.head, adapted, top_k, range(part.start, part.stop))
             found += [replace(answer, refused=refused) for answer in answers]

@@ -170,7 +170,7 @@ class Streams:
         encoded = await asyncio.wrap_future(self.batcher.submit([image]))
         head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
         evidence = head.observe(encoded.features)
-        found = predictions(head, Adapted(evidence, Step(evidence.logits), None), len(names), [0])
+        found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
         self.metrics.answered(found, len(head))
         return found[0]
 
