@@ -296,6 +296,10 @@ def adapt_batch(
     evidence = adapter.head.observe(batch.features)
     learnt = np.full(len(readable), learn and adapter.counts_samples)
     refused: list[str | None] = [None] * len(readable)
+    corrected = learnt & adapter.told.knows(evidence)
+    for row in np.flatnonzero(corrected).tolist():
+        refused[row] = "its class was told by a correction"
+    learnt &= ~corrected
     for gate in gates:
         allowed = gate(evidence, learnt)
         for row in np.flatnonzero(learnt & ~allowed).tolist():
