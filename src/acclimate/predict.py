@@ -294,8 +294,19 @@ def adapt_batch(
     if not readable:
         return None
     evidence = adapter.head.observe(batch.features)
-    learnt = np.full(len(readable), learn and adapter.counts_samples)
-    refused: list[str | None] = [None] * len(readable)
+    learnt, refused = choose_samples(adapter, evidence, learn, gates)
+    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
+    ids = counted if first_id is None else first_id + np.array(readable)
+    step = adapter.adapt(evidence, ids, learnt)
+    return Adapted(evidence, step, np.where(learnt, ids, -1), refused)
+
+
+def choose_samples(
+    adapter: Adapter, evidence: Evidence, learn: bool, gates: Sequence[Gate]
+) -> tuple[HostArray, list[str | None]]:
+    """From which of B samples an adapter may learn (B,), and why not from the others although it should `learn`."""
+    learnt = np.full(len(evidence), learn and adapter.counts_samples)
+    refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.told.knows(evidence)
     for row in np.flatnonzero(corrected).tolist():
         refused[row] = "its class was told by a correction"
@@ -305,10 +316,7 @@ def adapt_batch(
         for row in np.flatnonzero(learnt & ~allowed).tolist():
             refused[row] = gate.reason
         learnt = allowed
-    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
-    ids = counted if first_id is None else first_id + np.array(readable)
-    step = adapter.adapt(evidence, ids, learnt)
-    return Adapted(evidence, step, np.where(learnt, ids, -1), refused)
+    return learnt, refused
 
 
 def predictions(

@@ -42,7 +42,8 @@ class History:
         adapter: what was learnt.
         senders: for each cache, the client that sent each entry, by id.
         taught: what each client has taught: its cache entries, or for methods without entries its samples.
-        thumbnails: small JPEG files of cache entries, by id.
+        corrected: ids of the corrections.
+        thumbnails: small JPEG files of cache entries and corrections, by id.
         samples: number of samples learnt and corrections made since the last snapshot.
         next_id: the id of the next sample.
         replayed: how many of them were read from journals at the start.
@@ -55,6 +56,7 @@ class History:
     adapter: Adapter
     senders: dict[str, dict[int, str]]
     taught: Counter[str]
+    corrected: set[int]
     thumbnails: dict[int, bytes]
 
     def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None, text: Any = None) -> None:
@@ -176,8 +178,8 @@ class History:
         # Entries that a correction contradicts are set aside: if it is undone, they come back.
         listed = {int(i) for cache in ids for i in adapter.parts[cache].dump()["ids"]}
         self._aside = {i: clients[str(i)] for i in listed.difference(*ids.values()) if str(i) in clients}
-        self._corrected = {each.id for each in adapter.corrections}
-        kept = listed | self._corrected
+        self.corrected = {each.id for each in adapter.corrections}
+        kept = listed | self.corrected
         self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in kept if str(i) in thumbnails}
         self.next_id = max(adapter.next_id, notes.get("next_id", 0))
 
@@ -226,7 +228,7 @@ class History:
     def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
         adapter, learnt, client = self.adapter, learnt_of(record), record.get("client", "")
-        ids, before = _ids(record, learnt), adapter.samples_seen
+        ids = _ids(record, learnt)
         step = adapter.adapt(evidence, ids, learnt)
         self.next_id = int(record["first_id"] + learnt.sum())
         self.samples += int(learnt.sum())
@@ -237,7 +239,7 @@ class History:
                 if pictures[position]:
                     self.thumbnails[int(ids[position])] = pictures[position]
         admitted = sum(len(change.admitted) for change in step.changes.values())
-        self.taught[client] += admitted if self.senders else adapter.samples_seen - before
+        self.taught[client] += admitted if self.senders else int(learnt.sum())
         for cache, change in step.changes.items():
             for entry_id in change.dropped:
                 self._forget(cache, entry_id)
@@ -248,7 +250,7 @@ class History:
         if sender is None:  # entries of merged states may share an id
             return
         self.taught[sender] -= 1
-        if not any(entry_id in senders for senders in self.senders.values()) and entry_id not in self._corrected:
+        if not any(entry_id in senders for senders in self.senders.values()) and entry_id not in self.corrected:
             self.thumbnails.pop(entry_id, None)
 
     def _recover(self) -> None:

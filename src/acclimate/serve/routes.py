@@ -188,6 +188,6 @@ def _result(prediction: Prediction) -> dict[str, Any]:
         "changed": prediction.changed,
         "admitted": list(prediction.admitted),
         "refused": prediction.refused,
-        "unsure": False,
-        "none": None,
+        "unsure": prediction.unsure,
+        "none": prediction.none,
     }
