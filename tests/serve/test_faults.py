@@ -28,6 +28,7 @@ def service(model, data):
     """A service in a process of its own: the process, and its address once it answers."""
     command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--labels", ",".join(LABELS)]
     command += ["--data", str(data), "--port", "0", "--snapshot-every", "9", "--snapshot-seconds", "0.3"]
+    command += ["--no-skip-duplicates"]
     with open(data.with_suffix(".log"), "ab") as log:
         process = subprocess.Popen([*command, "--history", "3"], stdout=subprocess.PIPE, stderr=log, text=True)
     try:
