@@ -164,7 +164,7 @@ def test_management_takes_its_place_in_the_queue(streams, stream, images, monkey
 
 
 def test_a_stream_says_what_it_is(streams, images):
-    stream = streams.create("lab", LABELS, skip_duplicates=False[:3], templates="the large {}", settings={"rounds": 1})
+    stream = streams.create("lab", LABELS[:3], skip_duplicates=False, templates="the large {}", settings={"rounds": 1})
     stream.classify(images[:4]).result(60)
     about = stream.describe()
     assert (about["name"], about["labels"], about["templates"]) == ("lab", LABELS[:3], "the large {}")
@@ -258,7 +258,7 @@ def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_pa
 def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
     stream.classify(images[:10]).result(60)
     state = stream.state_bytes()
-    fewer = streams.create("fewer", LABELS, skip_duplicates=False[:3])
+    fewer = streams.create("fewer", LABELS[:3], skip_duplicates=False)
     with pytest.raises(StateError, match="the state does not match: 5 classes against 3"):
         fewer.load_state(state)
     rng = random.Random(0)
@@ -287,7 +287,7 @@ def test_a_state_with_impossible_numbers_is_refused(stream, images, change, mess
 
     stream.classify(images[:10]).result(60)
     stream.snapshot()
-    tensors, description = read_snapshot(sorted(stream.history.folder.glob("*.safetensors"))[-1])
+    tensors, description = read_snapshot(sorted(stream.history.files.folder.glob("*.safetensors"))[-1])
     for name, value in change.items():
         tensors[name] = np.full_like(tensors[name], value)
     with pytest.raises(StateError, match=message):
