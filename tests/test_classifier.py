@@ -418,3 +418,49 @@ def test_a_fitted_file_with_prompts_that_are_functions(encoder, paths, tmp_path)
     classifier.fit(paths[::7], [path.parent.name for path in paths[::7]])
     classifier.save(tmp_path / "f.safetensors")
     assert "templates" not in Classifier(encoder=encoder, fitted=tmp_path / "f.safetensors").about_fit
+
+
+def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
+    predictions = classifier.classify(paths)
+    first, other = predictions[0], next(label for label in LABELS if label != predictions[0].label)
+    assert classifier.correct(first.id, other) == first.id
+    assert classifier(paths[0], adapt=False)[0] == {"label": other, "score": pytest.approx(1, abs=1e-3)}
+    by_image = classifier.correct(Image.open(paths[1]), "cat")
+    assert {(each.id, each.label) for each in classifier.corrections} == {(first.id, other), (by_image, "cat")}
+    assert classifier.corrections[0].name == str(paths[0])
+    seen = classifier.adapter.samples_seen
+    again = classifier.classify(paths[:3])
+    assert [each.label for each in again[:2]] == [other, "cat"]
+    assert [each.refused for each in again] == ["its class was told by a correction"] * 2 + [None]
+    assert [each.id for each in again] == [None, None, seen]
+    classifier.save(tmp_path / "state.safetensors")
+    restarted = Classifier(LABELS, encoder, cache=tmp_path / "cache")
+    restarted.load(tmp_path / "state.safetensors")
+    assert restarted.corrections == classifier.corrections
+    with pytest.raises(InputError, match="pass the image instead"):
+        restarted.correct(first.id, other)
+    restarted.undo(first.id)
+    restarted.undo(by_image)
+    assert restarted.corrections == []
+
+
+def test_what_cannot_be_corrected(classifier, paths):
+    with pytest.raises(InputError, match="did you mean 'red circle'"):
+        classifier.correct(paths[0], "red cirle")
+    with pytest.raises(InputError, match="no image with the id 0 was learnt from recently; pass the image instead"):
+        classifier.correct(0, "cat")
+    with pytest.raises(ImageError, match="No such file"):
+        classifier.correct("nowhere.png", "cat")
+    with pytest.raises(InputError, match="no correction has the id 5"):
+        classifier.undo(5)
+
+
+def test_only_the_last_images_can_be_corrected_by_id(classifier, paths, monkeypatch):
+    monkeypatch.setattr("acclimate.classifier.RECENT", 3)
+    ids = [each.id for each in classifier.stream(paths[:8])]
+    classifier.correct(ids[-3], "cat")
+    with pytest.raises(InputError, match="pass the image instead"):
+        classifier.correct(ids[-4], "cat")
+    classifier.reset()
+    with pytest.raises(InputError, match="pass the image instead"):
+        classifier.correct(ids[-1], "cat")

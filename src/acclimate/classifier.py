@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
 from acclimate.fitting import Fit, Fitting, Progress
 from acclimate.gates import Gate, NearDuplicates
@@ -18,6 +18,7 @@ from acclimate.methods import (
     DEFAULT_METHOD,
     NOTE,
     Adapter,
+    Correction,
     create,
     find_method,
     load_fitted,
@@ -26,6 +27,7 @@ from acclimate.methods import (
     save_state,
 )
 from acclimate.predict import (
+    Adapted,
     Batch,
     OnError,
     Prediction,
@@ -42,6 +44,8 @@ from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
+
+RECENT = 1000  # images whose features are kept, so that they can be corrected by their ids
 
 
 class Classifier:
@@ -121,6 +125,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
+        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,) of an image, the latest last
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -291,6 +296,7 @@ class Classifier:
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
                 known = [truths[index - batch.start] for index in readable]
+                self._remember(adapted, names)
                 answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
@@ -318,6 +324,61 @@ class Classifier:
         parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
+    def correct(self, image_or_id: Any, label: str) -> int:
+        """Tell the label of an image, which is certain evidence from now on, even while frozen.
+
+        The image gets this label when it is shown again, images that are like it lean towards it, and the caches of
+        other labels lose it. Correcting an image again replaces the earlier correction.
+
+        Args:
+            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
+                (`Prediction.id`).
+            label: the right one; the one that was answered confirms the answer.
+
+        Returns:
+            The id of the correction, for `undo`.
+
+        Examples:
+            >>> import numpy as np
+            >>> classifier = Classifier(["night", "day"])
+            >>> image = np.full((32, 32, 3), 20, np.uint8)
+            >>> told = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"], classifier.corrections[0].label
+            ('day', 'day')
+            >>> classifier.undo(told)
+            >>> classifier.corrections
+            []
+        """
+        if label not in self.labels:
+            raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
+        place = [self.labels.index(label)]
+        if not isinstance(image_or_id, (int, np.integer)):
+            [batch] = self._encoded([image_or_id], "raise")
+            return self.adapter.correct(batch.features, place, names=batch.names)[0]
+        if image_or_id not in self._recent:
+            raise InputError(f"no image with the id {image_or_id} was learnt from recently; pass the image instead.")
+        name, feature = self._recent[int(image_or_id)]
+        return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
+
+    def undo(self, id: int) -> None:
+        """Take a correction back, as if it had never been made."""
+        self.adapter.undo([id])
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose label was told, sorted by id."""
+        return self.adapter.corrections
+
+    def _remember(self, adapted: Adapted, names: Sequence[str]) -> None:
+        """Keep the features of the images that were learnt from, up to so many."""
+        ids = [] if adapted.ids is None else adapted.ids.tolist()
+        for id, name, feature in zip(ids, names, to_host(adapted.evidence.features) if ids else (), strict=False):
+            if id >= 0:
+                self._recent.pop(id, None)
+                self._recent[id] = name, feature.copy()
+        for id in list(self._recent)[:-RECENT]:
+            del self._recent[id]
+
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
         if self.templates is None:
@@ -341,7 +402,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit = {}
+        self.about_fit, self._recent = {}, {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -350,7 +411,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit = notes.get(NOTE, {})
+        self.about_fit, self._recent = notes.get(NOTE, {}), {}
 
     def _head(self, labels: Sequence[str], progress: Progress) -> Head:
         shown = partial(progress, "encoding the labels")

@@ -5,6 +5,7 @@ import typer
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify
+from acclimate.cli.correct import correct
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
@@ -50,7 +51,7 @@ def options(
 
 
 COMMANDS = (
-    *(classify, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(classify, correct, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
     *(convert, models, methods, doctor, demo),
 )
 for command in COMMANDS:

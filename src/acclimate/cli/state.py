@@ -43,6 +43,8 @@ def inspect(
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
             typer.echo(f"{part}: {len(kept)} entries")
+        if told := adapter.corrections:
+            typer.echo(f"corrections: {len(told)}; list them with `acclimate correct --state {path} --list`")
         if advice := adapter.advice():
             typer.echo(f"note: {advice}")
         if entries and parts:

@@ -1,6 +1,6 @@
 """Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import Adapter, Step, refine, require
+from acclimate.methods.base import Adapter, Step, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.corrections import Correction
@@ -34,6 +34,7 @@ from acclimate.methods.registry import (
     register,
 )
 from acclimate.methods.sca import SCA
+from acclimate.methods.second_pass import refine
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
 from acclimate.methods.tda import TDA
