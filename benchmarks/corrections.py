@@ -83,7 +83,7 @@ def ask(
                 rest[told] = False
             wrong = int((online[told].argmax(axis=1) != labels[told]).sum())
             yield choice, count, float(plain[rest].mean()), float(answers(adapter)[rest].mean()), wrong
-            adapter.undo(told)
+            adapter.undo([each.id for each in adapter.corrections])
 
 
 def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:

@@ -5,9 +5,11 @@ import signal
 import time
 from contextlib import suppress
 
+import numpy as np
 import pytest
 
 from acclimate.client import Client, ServiceError
+from acclimate.reject import Rejector
 from service_process import service
 
 ONE = "/v1/streams/one"
@@ -91,6 +93,28 @@ def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start,
     assert copy.classify(images[:9]).result(60) == stream.classify(images[:9]).result(60)  # it remembers as well
     learnt = [each.id for each in answers if each.id is not None]
     assert [stream.correct("dog", each).result(60) for each in learnt] == learnt
+
+
+def test_images_that_belong_to_no_label_are_recognised(client, pictures, monkeypatch):
+    """The tiny model knows nothing, so the rejector is told what to say: the service only has to pass it on."""
+    remote = Client(str(client.base_url))
+    foreign = {"score": 0.9}
+    monkeypatch.setattr(Rejector, "none_scores", lambda self, evidence: np.full(len(evidence), foreign["score"]))
+    assert remote.create("strict", ["cat", "dog"], reject=True, skip_duplicates=False)["reject"] is True
+    result = remote.classify("strict", pictures[0])[0]
+    assert (result["id"], result["none"], result["refused"]) == (None, 0.9, "belongs to no label")
+    assert result["predictions"][0] == {"label": "none of these", "score": 0.9}
+    assert sum(each["score"] for each in result["predictions"]) == pytest.approx(1)
+    assert remote.describe("strict")["samples_seen"] == 0
+    assert "acclimate_foreign_images_total 1.0" in remote.metrics()
+    assert "acclimate_refusals_total 0.0" in remote.metrics()
+    remote.correct("strict", pictures[0], "dog")
+    assert remote.classify("strict", pictures[0], adapt=False)[0]["predictions"][0]["label"] == "dog"
+    foreign["score"] = 0.1
+    assert remote.classify("strict", pictures[1])[0]["id"] == 0
+    remote.freeze("strict")
+    assert remote.classify("strict", pictures[1])[0]["none"] == 0.1
+    assert remote.classify("one", pictures[0])[0]["none"] is None
 
 
 def logged(data, message, timeout=30):

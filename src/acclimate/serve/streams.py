@@ -100,6 +100,8 @@ class Streams:
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
+        if setup.reject:
+            self.batcher.negatives()  # encoded once per model, which takes longer than a request may
         if fitted is None:
             adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         else:
