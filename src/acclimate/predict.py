@@ -297,8 +297,19 @@ def adapt_batch(
     if not readable:
         return None
     evidence = adapter.head.observe(batch.features)
-    learnt = np.full(len(readable), learn and adapter.counts_samples)
-    refused: list[str | None] = [None] * len(readable)
+    learnt, refused = choose_samples(adapter, evidence, learn, gates)
+    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
+    ids = counted if first_id is None else first_id + np.array(readable)
+    step = adapter.adapt(evidence, ids, learnt)
+    return Adapted(evidence, step, np.where(learnt, ids, -1), refused, none_scores(adapter, evidence, gates))
+
+
+def choose_samples(
+    adapter: Adapter, evidence: Evidence, learn: bool, gates: Sequence[Gate]
+) -> tuple[HostArray, list[str | None]]:
+    """From which of B samples an adapter may learn (B,), and why not from the others although it should `learn`."""
+    learnt = np.full(len(evidence), learn and adapter.counts_samples)
+    refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.told.knows(evidence)
     for row in np.flatnonzero(corrected).tolist():
         refused[row] = "its class was told by a correction"
@@ -308,19 +319,16 @@ def adapt_batch(
         for row in np.flatnonzero(learnt & ~allowed).tolist():
             refused[row] = gate.reason
         learnt = allowed
-    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
-    ids = counted if first_id is None else first_id + np.array(readable)
-    step = adapter.adapt(evidence, ids, learnt)
-    none = none_scores(gates, evidence)
-    if none is not None:  # the label of a corrected image was told
-        none = np.where(adapter.told.knows(evidence), 0.0, none)
-    return Adapted(evidence, step, np.where(learnt, ids, -1), refused, none)
+    return learnt, refused
 
 
-def none_scores(gates: Sequence[Gate], evidence: Evidence) -> HostArray | None:
-    """The scores (B,) of "none of these" that a rejector among the gates gives; None if there is no rejector."""
+def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> HostArray | None:
+    """The scores (B,) of "none of these" that a rejector among the gates gives; None if there is no rejector.
+
+    A corrected image belongs to the label that was told for it.
+    """
     scores = [to_host(gate.none_scores(evidence)) for gate in gates if isinstance(gate, Rejector)]
-    return scores[0] if scores else None
+    return np.where(adapter.told.knows(evidence), 0.0, scores[0]) if scores else None
 
 
 def predictions(
