@@ -43,6 +43,48 @@ def test_one_image_many_images(classifier, paths):
     assert many[1] == many[2] == many[3]
 
 
+def test_folders_patterns_lists_and_tensors(classifier, photos, paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(photos)
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{path}\n" for path in paths[:2]))
+    red = sorted(photos.glob("red/*.png"))
+    for given, count in (
+        (photos, 40),
+        ("red/", len(red)),
+        ("red/*.png", len(red)),
+        ([photos / "red", str(paths[0])], len(red) + 1),
+        (listed, 2),
+        ([], 0),
+    ):
+        assert len(classifier(given, adapt=False)) == count
+    assert [each.name for each in classifier.stream("red")] == [each.name for each in classifier.classify(["red"])]
+    (tmp_path / "a[1].png").write_bytes(paths[0].read_bytes())
+    assert isinstance(classifier(tmp_path / "a[1].png", adapt=False)[0], dict), "a file, not a pattern"
+    torch = pytest.importorskip("torch")
+    batch = torch.rand(3, 3, 20, 24)
+    assert len(classifier(batch, adapt=False)) == 3
+    assert isinstance(classifier(batch[0], adapt=False)[0], dict)
+
+
+def test_errors_name_the_file(classifier, tmp_path):
+    with pytest.raises(ImageError, match=r"gone\.jpg cannot be read: No such file"):
+        classifier(tmp_path / "gone.jpg")
+    with pytest.raises(InputError, match="no images"):
+        classifier(tmp_path)
+
+
+def test_it_says_what_it_is(classifier, paths):
+    assert repr(classifier) == (
+        "Classifier(5 labels: 'red circle', 'green square', 'blue_stripes', 'cat', 'dog'; model='OnnxEncoder', "
+        "method='halves', 0 images seen, learns)"
+    )
+    classifier(paths[:2])
+    classifier.add_labels(["fox"])
+    classifier.freeze()
+    assert "'dog', ...; " in repr(classifier)
+    assert "2 images seen, frozen)" in repr(classifier)
+
+
 def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):
     predictions = list(classifier.stream(paths))
     features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])

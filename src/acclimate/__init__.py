@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 # The public names by module. They are imported when they are first used, so that `acclimate --help` answers at once;
 # type checkers and editors read `__init__.pyi`.
 _MODULES = {
+    "bench.evaluation": ("Evaluation", "evaluate"),
     "classifier": ("Classifier",),
     "encoders": ("load_encoder",),
     "errors": ("AcclimateError",),
@@ -56,4 +57,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__, "__version__"]

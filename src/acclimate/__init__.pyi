@@ -1,3 +1,4 @@
+from acclimate.bench.evaluation import Evaluation, evaluate
 from acclimate.classifier import Classifier
 from acclimate.encoders import load_encoder
 from acclimate.errors import AcclimateError
@@ -61,6 +62,7 @@ __all__ = [
     "CoCoOp",
     "CoOp",
     "DiffTPT",
+    "Evaluation",
     "Evidence",
     "FeatureStream",
     "FewShot",
@@ -79,6 +81,7 @@ __all__ = [
     "ZeroShot",
     "build_head",
     "create",
+    "evaluate",
     "list_methods",
     "load_encoder",
     "load_state",

@@ -1,7 +1,7 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +38,7 @@ from acclimate.predict import (
 )
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
@@ -136,6 +137,14 @@ class Classifier:
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
 
+    def __repr__(self) -> str:
+        named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
+        does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
+        return (
+            f"Classifier({len(self.labels)} labels: {named}; model={self.model!r}, method={self.adapter.name!r}, "
+            f"{self.adapter.samples_seen} images seen, {does})"
+        )
+
     @property
     def head(self) -> Head:
         """The zero-shot classifier: class vectors, labels, logit scale and bias."""
@@ -193,28 +202,32 @@ class Classifier:
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
 
+        It learns from them: the same image can be answered differently the next time. `adapt=False` only answers.
+
         Args:
-            images: a path, Pillow image, array or encoded bytes; or a list of them.
+            images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
+                glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
+                array of images.
             top_k: how many labels to name; all when not given.
             adapt: learn from these images (never while frozen).
 
         Returns:
-            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for a list.
+            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
-        many = isinstance(images, (list, tuple))
-        batches = self.batches(images if many else [images], top_k or len(self.labels), learn=adapt)
+        batches = self.batches(images, top_k or len(self.labels), learn=adapt)
         found = [
             [{"label": answer.label, "score": answer.score} for answer in each.top]
             for batch in batches
             for each in batch
         ]
-        return found if many else found[0]
+        return found[0] if is_one(images) else found
 
-    def stream(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
+    def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
         """Classify images in order as they arrive; reading and preparing run ahead in threads.
 
         Args:
-            images: as for a call; objects with a `read` method that gives encoded bytes work, too.
+            images: as for a call, or any iterable of such, which is read as it goes; objects with a `read` method that
+                gives encoded bytes work, too.
             top_k: how many labels to name.
             on_error: "raise" an ImageError for an image that cannot be read, or "skip" it, yielding a prediction whose
                 `error` says why.
@@ -222,7 +235,7 @@ class Classifier:
         for batch in self.batches(images, top_k, on_error):
             yield from batch
 
-    def classify(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
+    def classify(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
         """Classify a finite collection of images: adapt to all of them, then answer each from everything learnt.
 
         The first images are answered as well as the last, and their order matters far less than online. Each prediction
@@ -248,7 +261,7 @@ class Classifier:
 
     def batches(
         self,
-        images: Iterable[Any],
+        images: Any,
         top_k: int = 5,
         on_error: OnError = "raise",
         *,
@@ -285,13 +298,23 @@ class Classifier:
                     keep(to_host(unit).astype(np.float16))
             yield sorted([*answered, *failed], key=lambda each: each.index)
 
-    def predict(self, images: Sequence[Any]) -> HostArray:
-        """Labels (n,) of images, adapting unless frozen."""
-        return np.asarray(self.classes_[self.predict_proba(images).argmax(axis=1)])
+    def predict(self, images: Any, adapt: bool = True) -> HostArray:
+        """Labels (n,) of images. As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False."""
+        return np.asarray(self.classes_[self.predict_proba(images, adapt).argmax(axis=1)])
 
-    def predict_proba(self, images: Sequence[Any]) -> HostArray:
-        """Probabilities (n, K) in the order of `classes_`, adapting unless frozen."""
-        adapted = (adapt_batch(self.adapter, batch, gates=self.gates) for batch in self._encoded(images, "raise"))
+    def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
+        """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
+
+        Examples:
+            >>> import numpy as np
+            >>> classifier = Classifier(["night", "day"])
+            >>> classifier.predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
+            (5, 2)
+            >>> classifier.adapter.samples_seen
+            0
+        """
+        batches = self._encoded(images, "raise")
+        adapted = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
         parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
@@ -338,6 +361,6 @@ class Classifier:
             )
         return head
 
-    def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
+    def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        return encode_ahead(images, self._prepare, start=start, **reading)
+        return encode_ahead(each_image(images), self._prepare, start=start, **reading)

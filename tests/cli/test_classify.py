@@ -300,7 +300,7 @@ def test_convert(invoke, tiny_clip, tmp_path):
 def test_what_there_is(invoke):
     assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
     listed = invoke("methods").stdout
-    assert "positive_capacity: int = 3" in listed
+    assert "positive_capacity: int = 3\n                entries per class (the paper's shot capacity)." in listed
     assert "negative_keep: Literal['lowest', 'highest'] = 'lowest'" in listed
     assert "episodic; states merge by union; needs views" in listed
     assert "online; states merge by sum; needs features only" in listed

@@ -207,7 +207,7 @@ def test_pixels_are_limited(clip, monkeypatch):
 def test_without_pyav(here, clip, monkeypatch):
     monkeypatch.setattr("acclimate.sources.video.find_spec", lambda name: None)
     monkeypatch.setattr("acclimate.sources.folder.can_read_videos", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: pip install 'acclimate\[video\]'"):
+    with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: .*\[video\]"):
         open_video(clip)
     draw(here / "photos/a.png")
     (here / "photos/b.mp4").write_bytes(b"")

@@ -8,6 +8,7 @@ import typer
 
 from acclimate.cli import options
 from acclimate.cli.console import show_predictions, stop_requests
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
 from acclimate.errors import InputError, RunError
@@ -22,6 +23,7 @@ def classify(
         str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
     ] = None,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
     ] = None,

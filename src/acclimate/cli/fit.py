@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.errors import InputError
 
@@ -24,6 +25,7 @@ def fit(
         str, typer.Option(help="A few-shot method; see `acclimate methods`.")
     ] = options.DEFAULT_FEW_SHOT_METHOD,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     labels: Annotated[
         str | None, typer.Option(help=options.LABELS_HELP, show_default="all of the source, sorted")
     ] = None,

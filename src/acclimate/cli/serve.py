@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 
 NEW = "For streams created by their first images"
 
@@ -31,6 +32,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
@@ -71,11 +73,11 @@ def serve(
     """
     from importlib.util import find_spec
 
-    from acclimate.errors import InputError, MissingExtraError
+    from acclimate.errors import InputError, missing
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
-            raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
+            raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
     from acclimate.prompts import LearnedPrompts

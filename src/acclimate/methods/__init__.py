@@ -23,7 +23,15 @@ from acclimate.methods.persist import (
     state_to_bytes,
 )
 from acclimate.methods.prior import Prior
-from acclimate.methods.registry import DEFAULT_METHOD, create, find_method, list_methods, register
+from acclimate.methods.registry import (
+    DEFAULT_METHOD,
+    create,
+    find_method,
+    list_methods,
+    load_plugin,
+    loaded_plugins,
+    register,
+)
 from acclimate.methods.sca import SCA
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
@@ -72,8 +80,10 @@ __all__ = [
     "find_method",
     "list_methods",
     "load_fitted",
+    "load_plugin",
     "load_state",
     "load_with_notes",
+    "loaded_plugins",
     "merge_states",
     "refine",
     "register",
