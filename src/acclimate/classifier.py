@@ -27,6 +27,7 @@ from acclimate.methods import (
     save_state,
 )
 from acclimate.predict import (
+    NONE,
     Batch,
     OnError,
     Prediction,
@@ -37,9 +38,10 @@ from acclimate.predict import (
     encode_ahead,
     predictions,
 )
-from acclimate.prompts import LearnedPrompts, build_head, clean_labels
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.recent import Recent
+from acclimate.reject import THRESHOLD, Rejector
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -69,11 +71,12 @@ class Classifier:
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
+        reject: recognise images that belong to no label: they are answered "none of these" and not learnt from.
         skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
             for cameras that stand still.
         unsure: answers with a lower score are marked as unsure.
-        progress: called while labels are encoded, with the stage ("encoding the labels"), the prompts encoded since its
-            last call, and their total.
+        progress: called while texts are encoded, with the stage ("encoding the labels", "encoding the negatives"), the
+            prompts encoded since its last call, and their total.
         **settings: of the method.
 
     Examples:
@@ -101,6 +104,7 @@ class Classifier:
         device: str = "auto",
         cache: Path | Literal[False] | None = None,
         fitted: str | os.PathLike[str] | None = None,
+        reject: bool = False,
         skip_duplicates: bool = False,
         unsure: float = 0.0,
         progress: Progress = lambda stage, done, total: None,
@@ -139,6 +143,9 @@ class Classifier:
             ready.relabel(self._head(labels, progress))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
+        if reject:
+            negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
+            self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
 
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
@@ -162,6 +169,11 @@ class Classifier:
     def learns(self) -> bool:
         """Whether it learns from the images it is shown."""
         return self.adapter.kind == "online" and not self.adapter.frozen
+
+    @property
+    def rejects(self) -> bool:
+        """Whether images that belong to no label are answered "none of these"."""
+        return any(isinstance(gate, Rejector) for gate in self.gates)
 
     @property
     def classes_(self) -> HostArray:
@@ -211,13 +223,13 @@ class Classifier:
             images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
                 glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
                 array of images.
-            top_k: how many labels to name; all when not given.
+            top_k: how many answers to name; all when not given.
             adapt: learn from these images (never while frozen).
 
         Returns:
             `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
-        batches = self.batches(images, top_k or len(self.labels), learn=adapt)
+        batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
         found = [
             [{"label": answer.label, "score": answer.score} for answer in each.top]
             for batch in batches
@@ -279,7 +291,7 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        by_words = {as_words(label).casefold(): label for label in self.labels}
+        by_words = {as_words(label).casefold(): label for label in (*self.labels, NONE)}
         for batch in self._encoded(images, on_error, start):
             truths = [
                 by_words.get(as_words(name or "").casefold()) for name in batch.truths
@@ -303,11 +315,18 @@ class Classifier:
             yield sorted([*answered, *failed], key=lambda each: each.index)
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
-        """Labels (n,) of images. As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False."""
-        return np.asarray(self.classes_[self.predict_proba(images, adapt).argmax(axis=1)])
+        """Labels (n,) of images, "none of these" for those that belong to no label.
+
+        As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False.
+        """
+        probs = self.predict_proba(images, adapt)
+        labels = np.asarray(self.classes_[probs.argmax(axis=1)])
+        return np.where(probs.sum(axis=1) <= 1 - THRESHOLD, NONE, labels) if self.rejects else labels
 
     def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
         """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
+
+        Where images may belong to no label, the sum of a row is the probability that the image belongs to one.
 
         Examples:
             >>> import numpy as np
@@ -317,10 +336,12 @@ class Classifier:
             >>> classifier.adapter.samples_seen
             0
         """
-        batches = self._encoded(images, "raise")
-        adapted = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
-        parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
-        return np.concatenate([np.empty((0, len(self.labels))), *parts])
+        parts = [np.empty((0, len(self.labels)))]
+        for batch in self._encoded(images, "raise"):
+            if adapted := adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates):
+                probs = softmax_and_entropy(to_host(adapted.step.logits))[0]
+                parts.append(probs if adapted.none is None else probs * (1 - adapted.none[:, None]))
+        return np.concatenate(parts)
 
     def correct(self, image_or_id: Any, label: str) -> int:
         """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
@@ -360,10 +381,12 @@ class Classifier:
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
+        self._relabel_gates()
 
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
         self.adapter.remove_classes(labels)
+        self._relabel_gates()
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -395,6 +418,11 @@ class Classifier:
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
         return head
+
+    def _relabel_gates(self) -> None:
+        for gate in self.gates:
+            if isinstance(gate, Rejector):
+                gate.relabel(self.head)
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}

@@ -19,6 +19,7 @@ from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate
 from acclimate.images import open_image
 from acclimate.methods import Adapter, Step
+from acclimate.reject import THRESHOLD, Rejector
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import ModelInput, make_views
 from acclimate.views.generated import Generator as ImageGenerator
@@ -45,7 +46,8 @@ class Prediction:
 
     Attributes:
         index: position in the stream.
-        top: the best labels after adapting, best first; empty if the image could not be read.
+        top: the best labels after adapting, best first; empty if the image could not be read. "none of these" is among
+            them by its score, first for an image that belongs to no label, and only for such an image.
         online: the adapted answer when the image came; the first of `top` unless a second pass followed.
         zero_shot: the model's own answer.
         entropy: of the model's own answer, in nats.
@@ -281,6 +283,7 @@ class Adapted(NamedTuple):
         None  # (B,) of the samples in the state, -1 for those not learnt from; None: none was learnt
     )
     refused: Sequence[str | None] = ()  # why each sample was not learnt from, if it should have been
+    none: HostArray | None = None  # (B,) the scores of "none of these"; None if every sample must have a label
 
 
 def adapt_batch(
@@ -308,7 +311,16 @@ def adapt_batch(
     counted = adapter.samples_seen + np.cumsum(learnt) - learnt
     ids = counted if first_id is None else first_id + np.array(readable)
     step = adapter.adapt(evidence, ids, learnt)
-    return Adapted(evidence, step, np.where(learnt, ids, -1), refused)
+    none = none_scores(gates, evidence)
+    if none is not None:  # the label of a corrected image was told
+        none = np.where(adapter.told.knows(evidence), 0.0, none)
+    return Adapted(evidence, step, np.where(learnt, ids, -1), refused, none)
+
+
+def none_scores(gates: Sequence[Gate], evidence: Evidence) -> HostArray | None:
+    """The scores (B,) of "none of these" that a rejector among the gates gives; None if there is no rejector."""
+    scores = [to_host(gate.none_scores(evidence)) for gate in gates if isinstance(gate, Rejector)]
+    return scores[0] if scores else None
 
 
 def predictions(
@@ -328,22 +340,25 @@ def predictions(
     ids = np.full(len(evidence), -1) if adapted.ids is None else adapted.ids
     probs, entropy = to_host(evidence.probs), evidence.host_entropy
     answers, labels = top_answers(head, step.logits, top_k), head.class_names
+    none = [None] * len(evidence) if adapted.none is None else adapted.none.tolist()
     entered = {name: set(change.admitted) for name, change in step.changes.items()}
     found = []
     for row, (index, own) in enumerate(zip(indices, probs.argmax(axis=1).tolist(), strict=True)):
+        top = with_none(answers[row], none[row])[:top_k]
         found.append(
             Prediction(
                 index=index,
-                top=answers[row],
-                online=answers[row][0],
-                zero_shot=Answer(labels[own], float(probs[row, own])),
+                top=top,
+                online=top[0],
+                zero_shot=with_none((Answer(labels[own], float(probs[row, own])),), none[row])[0],
                 entropy=float(entropy[row]),
                 name=names[row] if names else "",
                 id=None if ids[row] < 0 else int(ids[row]),
                 admitted=tuple(name for name, places in entered.items() if row in places),
                 refused=adapted.refused[row] if adapted.refused else None,
                 truth=truths[row] if truths else None,
-                unsure=answers[row][0].score < unsure,
+                none=none[row],
+                unsure=top[0].score < unsure,
             )
         )
     return found
@@ -354,7 +369,8 @@ def answer_again(
 ) -> Iterator[Prediction]:
     """The second pass: online predictions answered once more, from everything that the adapter has learnt.
 
-    The features (r, d) or (r, V, d) are those of the r images that could be read; the others stay as they are.
+    The features (r, d) or (r, V, d) are those of the r images that could be read; the others stay as they are. So do
+    the scores of "none of these", which do not depend on what was learnt.
     """
     blocks = (top_answers(adapter.head, logits, top_k) for logits in adapter.refined(features))
     answers = chain.from_iterable(blocks)
@@ -362,7 +378,7 @@ def answer_again(
         if each.error is not None:
             yield each
             continue
-        top = next(answers)
+        top = with_none(next(answers), each.none)[:top_k]
         yield replace(each, top=top, unsure=top[0].score < unsure)
 
 
@@ -372,6 +388,18 @@ def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...
     best = top_classes(scores, count)
     rows = zip(best.tolist(), np.take_along_axis(scores, best, axis=1).tolist(), strict=True)
     return [tuple(Answer(head.class_names[c], score) for c, score in zip(*row, strict=True)) for row in rows]
+
+
+def with_none(answers: tuple[Answer, ...], none: float | None) -> tuple[Answer, ...]:
+    """Answers (best first) among the labels, and "none of these" with the score `none`, as one distribution.
+
+    "None of these" takes its place by its score, but it is first if, and only if, its score is at least 0.5.
+    """
+    if none is None:
+        return answers
+    labels = [Answer(answer.label, (1 - none) * answer.score) for answer in answers]
+    place = 0 if none >= THRESHOLD else max(1, sum(answer.score >= none for answer in labels))
+    return (*labels[:place], Answer(NONE, none), *labels[place:])
 
 
 def top_classes(scores: HostArray, count: int) -> HostArray:

@@ -76,6 +76,7 @@ class Classification:
             "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,
             "threshold of --unsure": self.classifier.unsure,
+            "choice of --none-of-these": self.classifier.rejects,
             "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates),
         }
         if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last

@@ -36,7 +36,7 @@ def embed(
 
     import numpy as np
 
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.images import limit_pixels

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fit(
     source: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
+        typer.Argument(metavar="SOURCE", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
     method: Annotated[
@@ -54,7 +54,7 @@ def fit(
     import numpy as np
 
     from acclimate.classifier import Classifier
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
     from acclimate.prompts import clean_labels
