@@ -344,21 +344,17 @@ class Classifier:
         return np.concatenate(parts)
 
     def correct(self, image_or_id: Any, label: str) -> int:
-        """Tell the label of an image, even while frozen; see `Adapter.correct`.
+        """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
 
         Args:
-            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
-                (`Prediction.id`).
+            image_or_id: an image as for a call, or the `Prediction.id` of one of the last 1000 that were learnt from.
             label: the right one; the one that was answered confirms the answer.
-
-        Returns:
-            The id of the correction, for `undo`.
 
         Examples:
             >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
-            >>> told = classifier.correct(image, "day")
-            >>> classifier(image)[0]["label"], len(classifier.corrections)
-            ('day', 1)
+            >>> id = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"]
+            'day'
         """
         if label not in self.labels:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
