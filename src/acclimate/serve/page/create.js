@@ -1,0 +1,50 @@
+/** The dialog that creates a stream. */
+
+import { at, call } from "./api.js";
+import { ask } from "./dialogs.js";
+import { folderOf, streamName } from "./files.js";
+
+export const RULE = "Use small letters, digits, . _ -";
+const SWITCHES = ["thumbnails"]; // fields of a new stream that are switched on or off
+
+/**
+ * Create a stream; resolves with its name. The folders of images that wait for it suggest its name and its labels.
+ * `taken` are the names of the other streams, `defaults` the labels that the service was started with.
+ */
+export function newStream(find, images, taken, defaults) {
+  const folders = new Set(images.map(({ path }) => folderOf(path)).filter(Boolean));
+  if (folders.size) find("new-labels").value = [...folders].join("\n");
+  if (images.length) find("name").value = streamName(images, taken);
+  find("new-labels").required = !defaults.length;
+  find("labels-none").hidden = !defaults.length;
+  find("labels-default").textContent = summary(defaults);
+  const explain = () => find("name").setCustomValidity(find("name").validity.patternMismatch ? `${RULE}, for example pets-2024` : "");
+  find("name").oninput = explain;
+  explain();
+  return ask(find("new-dialog"), async () => {
+    const labels = find("new-labels").value.split(/[\n,]/).map((label) => label.trim()).filter(Boolean);
+    const name = find("name").value;
+    const options = { method: find("method").value, views: Number(find("views").value) };
+    for (const field of SWITCHES) options[field] = find(field).checked;
+    if (labels.length) await call("POST", "v1/streams", { name, labels, ...options });
+    else await createByImage(name);
+    find("new-dialog").querySelector("form").reset();
+    return name;
+  });
+}
+
+const summary = (labels) => (labels.length > 6 ? [...labels.slice(0, 5), `and ${labels.length - 5} more`] : labels).join(", ");
+
+/** The methods that the service offers, from its API description. */
+export async function listMethods(select) {
+  const { components } = await call("GET", "openapi.json");
+  const { enum: methods, default: chosen } = components.schemas.StreamRequest.properties.method;
+  select.replaceChildren(...methods.map((method) => new Option(method, method, method === chosen, method === chosen)));
+}
+
+/** A service with default labels creates a stream on its first image; nothing is learnt from this one. */
+async function createByImage(name) {
+  const form = new FormData();
+  form.append("image", await new OffscreenCanvas(8, 8).convertToBlob(), "image");
+  await call("POST", at(name, "/classify?adapt=false"), form);
+}
