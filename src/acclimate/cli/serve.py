@@ -21,7 +21,9 @@ def serve(
         str, typer.Option(help="Address to listen on; any except loopback needs --token-file.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
-    token_file: Annotated[Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line; SIGHUP reads it again.")
+    ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
@@ -57,6 +59,7 @@ def serve(
     max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
+    max_corrections: Annotated[int, typer.Option(help="Corrections per stream.")] = 1000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
     max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
@@ -82,7 +85,7 @@ def serve(
     from acclimate.serve.app import bind, create_app, is_loopback
     from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
-    from acclimate.serve.security import LOOPBACK_NAMES, read_tokens
+    from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
     from acclimate.serve.streams import Streams, check_setup
 
     limits = Limits(
@@ -90,6 +93,7 @@ def serve(
         pixels=max_pixels,
         images=max_images,
         labels=max_labels,
+        corrections=max_corrections,
         streams=max_streams,
         queue=max_queue,
         timeout_s=timeout,
@@ -99,7 +103,7 @@ def serve(
         snapshot_s=snapshot_seconds,
         history=history,
     )
-    tokens = None if token_file is None else read_tokens(token_file)
+    tokens = None if token_file is None else TokenFile(token_file)
     local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
@@ -138,4 +142,4 @@ def serve(
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
-        serve_app(create_app(streams, tokens, hosts), listening)
+        serve_app(create_app(streams, tokens, hosts), listening, model)

@@ -3,6 +3,7 @@
 from acclimate.methods.base import Adapter, Step, refine, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
+from acclimate.methods.corrections import Correction
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.few_shot import FewShot
@@ -50,6 +51,7 @@ __all__ = [
     "BoostAdapter",
     "CoCoOp",
     "CoOp",
+    "Correction",
     "DiffTPT",
     "Entry",
     "FewShot",

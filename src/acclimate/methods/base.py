@@ -8,51 +8,28 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
+from acclimate.methods.corrections import Correction, Corrections, id_of
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import Dump, Entry, MergeRule, State
+from acclimate.methods.step import Change as Change
+from acclimate.methods.step import Step as Step
+from acclimate.methods.step import joined
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
+CORRECTIONS = "corrections"  # the part of the state that every adapter has
 Ids = Sequence[int] | HostArray
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
-
-
-class Change(NamedTuple):
-    """What a batch did to the entries of a part."""
-
-    admitted: list[int]  # positions in the batch of the samples that entered, even if a later one pushed them out again
-    dropped: list[int]  # ids of the entries that were pushed out
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one call did.
-
-    Attributes:
-        logits: (B, K) adapted.
-        changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head
-        >>> head = Head(np.eye(3), logit_scale=10.0)
-        >>> step = TDA(head).adapt(head.observe(np.eye(3)))
-        >>> step.logits.shape, step.changes["positive"].admitted
-        ((3, 3), [0, 1, 2])
-    """
-
-    logits: Array
-    changes: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
@@ -121,6 +98,7 @@ class Adapter(ABC):
         self.seen: dict[str, int] = {}
         self.frozen = False
         self.parts: dict[str, State] = {}
+        self.declare(CORRECTIONS, Corrections(self.head))  # first, so that the other parts can follow it
         self.setup()
         self.derive()
 
@@ -130,7 +108,13 @@ class Adapter(ABC):
     def declare(self, name: str, part: AnyState) -> AnyState:
         """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
         self.parts[name] = part
+        part.contradicted = self.told.contradicts
         return part
+
+    @property
+    def told(self) -> Corrections:
+        """The part of the state that holds the corrections."""
+        return cast(Corrections, self.parts[CORRECTIONS])
 
     @abstractmethod
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
@@ -220,26 +204,87 @@ class Adapter(ABC):
         logits = answers[0] if len(answers) == 1 else namespace(unit).concat(answers)
         return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
-    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool = True) -> Step:
-        """Answer evidence from the adapter's head; `ids` (B,) and `learn` are those of `step`."""
+    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
+        """Answer evidence from the adapter's head, for B samples as if they came one by one.
+
+        `ids` (B,) are those of `step`. `learn` says whether to learn from the samples, or (B,) from which of them.
+        Images that were corrected are not learnt from: their class is known.
+        """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
+        if not len(self.told):
+            return self._adapt(evidence, ids, learn)
+        cosines = self.told.cosines(evidence.features)
+        step = self._adapt(evidence, ids, learn & ~self.told.same(cosines))
+        return replace(step, logits=self.told.voted(step.logits, cosines))
+
+    def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
+        """`adapt` without corrections."""
         count, first = len(evidence), self.samples_seen
-        ids = np.arange(first, first + count) if ids is None else np.asarray(ids, dtype=np.int64)
-        if not (learn and self.counts_samples):
+        chosen = np.broadcast_to(learn, count) & self.counts_samples
+        ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
+        if not chosen.any():
             return self.respond(evidence, ids, False)
-        if self.parts:
+        if len(self.parts) > 1:
             evidence.require_finite()
-        steps, start = [], 0
+        turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
+        steps, start, turn = [], 0, 0
         while start < count:
-            due = self.settles_at(first + start)
-            end = min(count, due - first) if due else count
-            steps.append(self.respond(evidence[start:end], ids[start:end], True))
-            self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
-            if first + end == due:
-                self.settle()
-            start = end
-        return steps[0] if len(steps) == 1 else _joined(steps)
+            learning, seen, end = bool(chosen[start]), self.samples_seen, turns[turn]
+            due = self.settles_at(seen) if learning else 0
+            end = min(end, start + due - seen) if due else end
+            steps.append(self.respond(evidence[start:end], ids[start:end], learning))
+            if learning:
+                self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
+                if self.samples_seen == due:
+                    self.settle()
+            start, turn = end, turn + (end == turns[turn])
+        return steps[0] if len(steps) == 1 else joined(steps)
+
+    def correct(self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None) -> list[int]:
+        """Tell the classes of images, which are certain evidence from now on, even while frozen.
+
+        A corrected image is answered with its class when it is shown again, votes for the class on images that are like
+        it, and leaves the caches of other classes. It is not learnt from any more. Correcting it again replaces the
+        earlier correction. `undo` takes a correction back as if it had never been made.
+
+        Args:
+            features: (n, d), or (n, V, d) for V views per image, as they were shown to `step`.
+            classes: (n,) class indices; those that the adapter has answered itself confirm its answers.
+            ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
+
+        Returns:
+            The n ids.
+
+        Examples:
+            >>> import numpy as np
+            >>> from acclimate import TDA, Head
+            >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+            >>> image = np.array([[0.9, 0.4, 0.1]])
+            >>> adapter.step(image).argmax(axis=1), adapter.correct(image, [1], ids=[0])
+            (array([0]), [0])
+            >>> adapter.step(image).argmax(axis=1), adapter.corrections
+            (array([1]), [Correction(id=0, class_index=1)])
+            >>> adapter.undo([0])
+            >>> adapter.step(image).argmax(axis=1)
+            array([0])
+        """
+        unit = unit_rows(self.head.observe(features).features, "features")
+        named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else _check_ids(ids, unit.shape[0])
+        self.told.add(unit, np.asarray(classes), named)
+        self._review()
+        return [int(each) for each in named]
+
+    def undo(self, ids: Ids) -> None:
+        """Take back the corrections with these ids, as if they had never been made."""
+        ids = np.asarray(ids)
+        self.told.discard(_check_ids(ids, len(ids)))
+        self._review()
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose class was told, sorted by id."""
+        return self.told.listed()
 
     def refined(self, features: Array) -> Iterator[Array]:
         """Answer a whole stream once more from everything learnt from it; the adapter does not change.
@@ -254,7 +299,8 @@ class Adapter(ABC):
     def answer_all(self, features: Array) -> Iterator[Array]:
         """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
         for start, evidence in self.observed(features):
-            yield self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            yield self.told.voted(logits, self.told.cosines(evidence.features)) if len(self.told) else logits
 
     def observed(self, features: Array) -> Iterator[tuple[int, Evidence]]:
         """Evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""
@@ -324,6 +370,12 @@ class Adapter(ABC):
         views = 1 if features.ndim == 2 else features.shape[1]
         return max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
 
+    def _review(self) -> None:
+        """Follow a change of the corrections."""
+        for part in self.parts.values():
+            part.review()
+        self.derive()
+
     def _follow(self, head: Head) -> None:
         place = {name: i for i, name in enumerate(head.class_names)}
         position = np.array([place.get(name, -1) for name in self.head.class_names])
@@ -383,16 +435,3 @@ def _check_ids(ids: Ids, samples: int) -> HostArray:
     if ids.dtype.kind not in "iu" or ids.shape != (samples,):
         raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
     return ids
-
-
-def _joined(steps: Sequence[Step]) -> Step:
-    """Steps of one batch, cut into pieces, as one."""
-    logits = namespace(steps[0].logits).concat([step.logits for step in steps])
-    changes = {name: Change([], []) for name in steps[0].changes}
-    start = 0
-    for step in steps:
-        for name, change in step.changes.items():
-            changes[name].admitted.extend(start + place for place in change.admitted)
-            changes[name].dropped.extend(change.dropped)
-        start += step.logits.shape[0]
-    return Step(logits, changes)

@@ -127,7 +127,7 @@ class FewShot(Adapter):
         """Never: what it answers teaches it nothing."""
         return False
 
-    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool = True) -> Step:
+    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
         """Answer evidence; an adapter that was not fitted refuses."""
         if not self.seen:
             require(type(self), views=True, text=True)

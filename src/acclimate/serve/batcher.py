@@ -43,6 +43,7 @@ class Encoded(NamedTuple):
 @dataclass
 class _Request:
     images: list[Any]  # the model inputs of each image, and once it is encoded its features
+    names: Sequence[str]  # of the files, "" for those without
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet
     future: Future[Encoded] = field(default_factory=Future)
@@ -85,6 +86,7 @@ class Batcher:
         self,
         images: Sequence[bytes],
         *,
+        names: Sequence[str] = (),
         thumbnails: bool = False,
         views: int = 1,
         kind: Kind = "augmix",
@@ -100,7 +102,8 @@ class Batcher:
                 why = "the service is shutting down" if self._closed else f"{self.waiting} images are already waiting"
                 raise BusyError(f"{why}; try again in a moment.")
             self.waiting += len(images) * views
-        request = _Request([None] * len(images), [b""] * len(images) if thumbnails else [], len(images))
+        names = names or [""] * len(images)
+        request = _Request([None] * len(images), names, [b""] * len(images) if thumbnails else [], len(images))
         for position, image in enumerate(images):
             self._pool.submit(self._prepare, request, position, image, self.preparer(views, kind), start + position)
         return request.future
@@ -141,7 +144,8 @@ class Batcher:
                 if request.thumbnails:
                     request.thumbnails[position] = thumbnail(image, self.limits.thumbnail)
         except ImageError as error:
-            request.fail(ImageError(f"image {position} cannot be read: {error}"))
+            name = f" ({request.names[position]})" if request.names[position] else ""
+            request.fail(ImageError(f"image {position}{name} cannot be read: {error}"))
             self._metrics.unreadable()
         except Exception as error:
             request.fail(error)

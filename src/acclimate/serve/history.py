@@ -9,9 +9,9 @@ oldest are removed when there are too many.
 import os
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
-from itertools import accumulate, chain
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from time import monotonic, time
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Evidence
 from acclimate.files import write_atomically, writing
 from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
@@ -47,7 +47,9 @@ class History:
         senders: for each cache, the client that sent each entry, by id.
         taught: what each client has taught: its cache entries, or for methods without entries its samples.
         thumbnails: small JPEG files of cache entries, by id.
-        samples: number of samples learnt since the last snapshot.
+        samples: number of samples learnt and corrections made since the last snapshot.
+        next_id: the id of the next sample.
+        replayed: how many of them were read from journals at the start.
         problem: what was damaged when the files were read, and what was done about it; None if nothing.
 
     Raises:
@@ -61,7 +63,7 @@ class History:
 
     def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None, text: Any = None) -> None:
         self.folder, self._keep, self._text = folder, keep, text
-        self.samples = 0
+        self.samples = self.replayed = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
@@ -79,21 +81,44 @@ class History:
         `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
         JPEG files, or none.
         """
-        record: dict[str, Any] = {"first_id": self._next_id, "shape": features.shape}
+        record: dict[str, Any] = {"first_id": self.next_id, "shape": features.shape}
         if client:
             record["client"] = client
         if thumbnails:
             record["thumbnails"] = [len(each) for each in thumbnails]
         body = features.tobytes() + b"".join(thumbnails)
-        size = self._append(record, body)
-        try:
+        with self._written(record, body):
             step = self._learn(evidence, record, body)
-        except BaseException:
-            assert self._journal is not None
-            self._journal.cut(size)
-            self._recover()  # the adapter may have learnt some of the samples
-            raise
         return Adapted(evidence, step, record["first_id"] + np.arange(len(features)))
+
+    def correct(self, label: str, sample_id: int, feature: HostArray, thumbnail: bytes = b"") -> None:
+        """Give a sample its right label: its id, its feature (d,) float32 and a small JPEG file; on disk on return."""
+        self._change({"correct": sample_id, "label": label, "dim": len(feature)}, feature.tobytes() + thumbnail)
+
+    def undo(self, sample_id: int) -> None:
+        """Undo the correction of a sample; on disk on return."""
+        self._change({"undo": sample_id})
+
+    def find(self, sample_id: int) -> tuple[HostArray, bytes]:
+        """Features and thumbnail (empty if there is none) of a sample that was learnt and is still in a journal.
+
+        The features are (1, d), or (1, V, d) for V views. Only journals that lead to the current state are read.
+        """
+        numbers = sorted(self._about)
+        about: dict[str, Any] = {"continues": True}
+        while numbers and (about.get("continues") or about.get("reason") in ("labels", "recovered")):
+            number = numbers.pop()
+            for record, body in reversed(read_journal(self._path(number, JOURNAL)).records):
+                place = sample_id - record.get("first_id", sample_id + 1)
+                if 0 <= place < record.get("shape", [0])[0]:
+                    return _features(record, body)[place : place + 1], _thumbnails(record, body)[place]
+            about = self._about[number]
+            while "of" in about:  # a rollback: what came after that snapshot does not count any more
+                numbers = [each for each in numbers if each < about["of"]]
+                about = self._about.get(about["of"], {})
+        raise NotFoundError(
+            f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
+        )
 
     def set_frozen(self, frozen: bool) -> None:
         """Stop learning, or resume it."""
@@ -162,27 +187,69 @@ class History:
         if not self.senders:
             self.taught.update(notes.get("taught", {}))
             self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
-        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in chain(*ids.values()) if str(i) in thumbnails}
-        self._next_id = adapter.next_id
+        self._corrected = {each.id for each in adapter.corrections}
+        pictured = [i for i in chain(self._corrected, *ids.values()) if str(i) in thumbnails]
+        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in pictured}
+        self.next_id = max([adapter.next_id, *(i + 1 for i in self._corrected)])
+
+    def _change(self, record: Mapping[str, Any], body: bytes = b"") -> None:
+        """Write a correction or its undoing to the disk, then carry it out."""
+        with self._written(record, body):
+            try:
+                self.sync()
+            except OSError as error:
+                raise StorageError(f"the correction could not be written: {reason(error)}.") from error
+            self._correct(record, body)
+
+    @contextmanager
+    def _written(self, record: Mapping[str, Any], body: bytes) -> Iterator[None]:
+        """Write a record for what is done in the context; if that fails, it is as if there had been neither."""
+        size = self._append(record, body)
+        try:
+            yield
+        except BaseException:
+            assert self._journal is not None
+            self._journal.cut(size)
+            self._recover()  # some of it may have been done
+            raise
 
     def _append(self, record: Mapping[str, Any], body: bytes = b"") -> int:
         if self._journal is None:
             raise StorageError("the stream's state could not be written; free some disk space.")
         return self._journal.append(record, body)
 
+    def _correct(self, record: Mapping[str, Any], body: bytes) -> None:
+        """Carry out the correction, or the undoing of one, in a journal record."""
+        adapter = self.adapter
+        if "undo" in record:
+            adapter.undo([record["undo"]])
+            self._corrected.discard(record["undo"])
+            self._drop_thumbnail(record["undo"])
+        else:
+            sample_id, size = record["correct"], 4 * record["dim"]
+            feature = np.frombuffer(body[:size], np.float32)
+            adapter.correct(feature[None], [adapter.head.class_names.index(record["label"])], [sample_id])
+            self._corrected.add(sample_id)
+            self.next_id = max(self.next_id, sample_id + 1)
+            if len(body) > size:
+                self.thumbnails[sample_id] = body[size:]
+        self.samples += 1
+        for cache, entries in adapter.entries().items():
+            for gone in set(self.senders[cache]).difference(entry.id for entry in entries):
+                self._forget(cache, gone)
+
     def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
         first, count, client = record["first_id"], record["shape"][0], record.get("client", "")
         step = self.adapter.adapt(evidence, first + np.arange(count))
-        self._next_id = first + count
+        self.next_id = first + count
         self.samples += count
-        lengths = record.get("thumbnails", ())
-        ends = list(accumulate(lengths, initial=len(body) - sum(lengths)))  # the thumbnails follow the features
+        pictures = _thumbnails(record, body)
         for cache, change in step.changes.items():
             for position in change.admitted:
                 self.senders[cache][first + position] = client
-                if lengths:
-                    self.thumbnails[first + position] = body[ends[position] : ends[position + 1]]
+                if pictures[position]:
+                    self.thumbnails[first + position] = pictures[position]
         self.taught[client] += sum(len(change.admitted) for change in step.changes.values()) if self.senders else count
         for cache, change in step.changes.items():
             for entry_id in change.dropped:
@@ -194,8 +261,12 @@ class History:
         if sender is None:  # entries of merged states may share an id
             return
         self.taught[sender] -= 1
-        if not any(entry_id in senders for senders in self.senders.values()):
-            self.thumbnails.pop(entry_id, None)
+        self._drop_thumbnail(entry_id)
+
+    def _drop_thumbnail(self, sample_id: int) -> None:
+        """Remove the thumbnail of a sample that is neither an entry nor a correction any more."""
+        if not any(sample_id in ids for ids in (self._corrected, *self.senders.values())):
+            self.thumbnails.pop(sample_id, None)
 
     def _recover(self) -> None:
         """Read the newest state there is."""
@@ -213,6 +284,7 @@ class History:
                 self._about[number] = about
         self.samples = 0
         size = self._replay(start, problems)
+        self.replayed = self.samples
         if size is not None:
             self._journal = Journal(self._path(start, JOURNAL), size)
         else:  # continue under a new number; the damaged files stay as they are
@@ -237,10 +309,10 @@ class History:
             for record, body in contents.records:
                 if "frozen" in record:
                     self.adapter.frozen = record["frozen"]
+                elif "shape" in record:
+                    self._learn(self.adapter.head.observe(_features(record, body)), record, body)
                 else:
-                    shape = record["shape"]
-                    features = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
-                    self._learn(self.adapter.head.observe(features), record, body)
+                    self._correct(record, body)
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
@@ -303,3 +375,16 @@ class History:
 
     def _path(self, number: int, ending: str) -> Path:
         return self.folder / f"{number:08}{ending}"
+
+
+def _features(record: Mapping[str, Any], body: bytes) -> HostArray:
+    """The features (n, d) or (n, V, d) in a journal record."""
+    shape = record["shape"]
+    features: HostArray = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
+    return features
+
+
+def _thumbnails(record: Mapping[str, Any], body: bytes) -> list[bytes]:
+    """The thumbnails of the n samples in a journal record, which follow their features; empty where there are none."""
+    lengths = record.get("thumbnails") or [0] * record["shape"][0]
+    return [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=len(body) - sum(lengths)))]

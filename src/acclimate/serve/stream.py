@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.files import write_atomically
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
@@ -82,7 +82,7 @@ class Stream:
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        rules = self.setup.guard if adapter.parts else None  # a method without state cannot be poisoned
+        rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
         self._guard = None if rules is None else Guard(rules)
         self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
         self._retry_at = 0.0
@@ -97,14 +97,21 @@ class Stream:
         return self.history.adapter.head.class_names
 
     def classify(
-        self, images: Sequence[bytes], *, adapt: bool = True, top_k: int = 5, client: str = ""
+        self,
+        images: Sequence[bytes],
+        *,
+        names: Sequence[str] = (),
+        adapt: bool = True,
+        top_k: int = 5,
+        unsure: float | None = None,
+        client: str = "",
     ) -> "Future[list[Prediction]]":
         """Classify image files in order, after everything that was requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen or its guard refuses the client. The future has a
         prediction per image once what was learnt is written to the journal. If an image cannot be read, it raises
-        ImageError, and nothing of the request is learnt. If `cancel` returns True, nothing of the request was or will
-        be learnt.
+        ImageError with its name, if `names` has one, and nothing of the request is learnt. If `cancel` returns True,
+        nothing of the request was or will be learnt.
         """
         views = self.setup.views
         most = min(self.limits.images, self.limits.queue // views)
@@ -112,11 +119,34 @@ class Stream:
             raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        self.check_open()
-        start, self._received = self._received, self._received + len(images)
-        kind = self.setup.views_kind or "augmix"
-        encoded = self._batcher.submit(images, thumbnails=self.setup.thumbnails, views=views, kind=kind, start=start)
+        encoded = self._encode(images, names)
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, client), encoded)
+
+    def correct(self, label: str, sample_id: int | None = None, image: bytes | None = None) -> "Future[int]":
+        """Say what an image shows: one that was learnt, by its id, or one that is given.
+
+        It joins the queue; the future has the correction's id once the correction is on disk. It raises
+        NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
+        are too many corrections.
+        """
+        encoded = None if image is None else self._encode([image])
+        return self.queue.put(lambda found: self._correct(label, sample_id, found), encoded)
+
+    @queued
+    def undo(self, correction: int) -> None:
+        """Undo a correction; NotFoundError if there is none with this id."""
+        if correction not in {each.id for each in self.history.adapter.corrections}:
+            raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
+        self.history.undo(correction)
+
+    def corrections(self) -> list[dict[str, Any]]:
+        """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+        with self.queue.lock:
+            found, names = sorted(self.history.adapter.corrections, key=lambda each: each.id), self.labels
+            return [
+                {"id": each.id, "label": names[each.class_index], "thumbnail": self.history.thumbnails.get(each.id)}
+                for each in found
+            ]
 
     def describe(self) -> dict[str, Any]:
         """The stream as JSON values.
@@ -228,9 +258,11 @@ class Stream:
         probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
         with np.errstate(all="ignore"):
             logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
-        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
-        if not np.isfinite(logits).all() or adapter.next_id > LARGEST_ID or min([0, *ids]) < 0:
+        ids = [each.id for listed in (*adapter.entries().values(), adapter.corrections) for each in listed]
+        if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
             raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        if len(adapter.corrections) > self.limits.corrections:
+            raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
         adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
         self._replace(adapter, {}, "uploaded")
 
@@ -260,6 +292,31 @@ class Stream:
         """Continue with another adapter."""
         self.history.replace(adapter, notes, reason, **about)
         self._received = adapter.next_id
+
+    def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
+        self.check_open()
+        start, self._received = self._received, self._received + len(images)
+        setup, kind = self.setup, self.setup.views_kind or "augmix"
+        return self._batcher.submit(
+            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=start
+        )
+
+    def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:
+        self.check_open()
+        history = self.history
+        corrected = {each.id for each in history.adapter.corrections}
+        if label not in self.labels:
+            raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
+        if sample_id not in corrected and len(corrected) >= self.limits.corrections:
+            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
+        if encoded is not None:
+            sample_id, features, picture = history.next_id, encoded.features, b"".join(encoded.thumbnails)
+        else:
+            assert sample_id is not None
+            features, picture = history.find(sample_id)
+        feature = np.asarray(history.adapter.head.observe(features).features[0], np.float32)
+        history.correct(label, sample_id, feature, picture)
+        return sample_id
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, client: str) -> list[Prediction]:
         self.check_open()

@@ -22,6 +22,7 @@ from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.prompts import LearnedPrompts
+from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import (
     ExistsError,
@@ -33,7 +34,7 @@ from acclimate.serve.errors import (
 )
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
-from acclimate.serve.schemas import NAME_PATTERN, Setup
+from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
 from acclimate.serve.stream import Stream, create_files
 
 NAME = re.compile(NAME_PATTERN)
@@ -50,6 +51,9 @@ class Streams:
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
         prompts: learned prompts, which streams name as their templates.
 
+    Attributes:
+        audit: the log of administrative calls in the folder.
+
     Raises:
         InputError: the folder cannot be used, or another service uses it.
     """
@@ -65,6 +69,7 @@ class Streams:
         self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
+        self.audit = AuditLog(Path(folder))
         self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts", prompts)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
@@ -90,7 +95,7 @@ class Streams:
         Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
         if not NAME.fullmatch(name):
-            raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
+            raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views

@@ -1,0 +1,174 @@
+"""Corrections: samples whose class a person has told. They are certain evidence, and the caches give way to them."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, index, move, namespace, to_host, unit_rows
+from acclimate.errors import InputError
+from acclimate.methods.state import Dump, State
+
+SAME = 0.999  # cosine from which two features are of the same image
+CERTAIN = 15.0  # nats between the class that was told for an image and the next, when the image is shown again
+ALPHA, BETA = 2.0, 5.0  # weight and sharpness of the votes on other images
+FIELDS = {"keys": "f", "classes": "i", "ids": "i"}  # name -> kind of number
+
+
+class Correction(NamedTuple):
+    """An image whose class was told: the id that names it, and the class."""
+
+    id: int
+    class_index: int
+
+
+class Corrections(State):
+    """Unit features with the classes that were told for them; an image has one class, the one that was told last.
+
+    They vote for their classes on images that are similar, and decide alone on the image itself. The order in which
+    they were told does not matter. Merged states have the corrections of all; where two tell different classes for one
+    image, that of the lower index is kept.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head
+        >>> corrections = Corrections(Head(np.eye(3), logit_scale=10.0))
+        >>> corrections.add(np.eye(3)[:1], np.array([2]), np.array([7]))
+        >>> corrections.listed()
+        [Correction(id=7, class_index=2)]
+        >>> logits = np.array([[10.0, 0.0, 0.0]])
+        >>> corrections.voted(logits, corrections.cosines(np.eye(3)[:1])).argmax(axis=1)
+        array([2])
+    """
+
+    rule = "union"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def clear(self) -> None:
+        """Forget every correction."""
+        self.keys = self.head.class_vectors[:0]  # (n, d)
+        self.classes, self.ids = np.empty(0, np.int64), np.empty(0, np.int64)
+        self._settled()
+
+    def listed(self) -> list[Correction]:
+        """All corrections, sorted by id."""
+        return [Correction(*each) for each in zip(self.ids.tolist(), self.classes.tolist(), strict=True)]
+
+    def add(self, features: Array, classes: HostArray, ids: HostArray) -> None:
+        """Tell the classes (n,) of unit features (n, d) with ids (n,); earlier corrections of the same images go."""
+        if classes.dtype.kind not in "iu" or classes.shape != ids.shape:
+            what = f"{len(ids)} images, {classes.dtype} classes {classes.shape}"
+            raise InputError(f"classes must be one class index per image: {what}.")
+        if classes.min() < 0 or classes.max() >= len(self.head):
+            raise InputError(f"classes must be class indices from 0 to {len(self.head) - 1}.")
+        dump = self._full_dump()
+        rows = {"keys": to_host(features), "classes": classes, "ids": ids}
+        for place in range(len(ids)):
+            row = {name: values[place : place + 1] for name, values in rows.items()}
+            others = (dump["ids"] != row["ids"]) & (dump["keys"] @ row["keys"][0] < SAME)
+            dump = {name: np.concatenate([dump[name][others], row[name].astype(dump[name].dtype)]) for name in FIELDS}
+        self.restore(self.merged([dump]))
+
+    def discard(self, ids: HostArray) -> None:
+        """Take back the corrections with these ids."""
+        if unknown := sorted(set(ids.tolist()) - set(self.ids.tolist())):
+            known = f"there are {', '.join(map(str, self.ids[:5].tolist()))}" if len(self) else "there is none"
+            more = f" and {len(self) - 5} more" if len(self) > 5 else ""
+            raise InputError(f"no correction has the id {unknown[0]}; {known}{more}.")
+        dump = self._full_dump()
+        self.restore({name: values[~np.isin(dump["ids"], ids)] for name, values in dump.items()})
+
+    def cosines(self, features: Array) -> Array:
+        """How similar B samples with features (B, d) are to the corrected images: (B, n)."""
+        return unit_rows(features, "features") @ self.keys.T
+
+    def same(self, cosines: Array) -> HostArray:
+        """Which of B samples are corrected images themselves, by their `cosines`: (B,)."""
+        return to_host(namespace(cosines).max(cosines, axis=-1)) >= SAME
+
+    def voted(self, logits: Array, cosines: Array) -> Array:
+        """Logits (B, K) with the votes of the corrections, by the samples' `cosines`."""
+        xp = namespace(logits)
+        logits = logits + xp.exp(BETA * (cosines - 1.0)) @ self._values
+        rows = np.flatnonzero(self.same(cosines))
+        if len(rows):
+            told = self.classes[to_host(xp.argmax(cosines, axis=-1))[rows]]
+            rows, told = index(rows, logits), index(told, logits)
+            logits[rows, told] = xp.max(logits[rows], axis=-1) + CERTAIN
+        return logits
+
+    def contradicts(self, keys: HostArray, classes: HostArray) -> HostArray:
+        """Which entries with these keys (E, d) and classes (E,) are corrected images under another class: (E,)."""
+        if not len(self):
+            return np.zeros(len(classes), bool)
+        lengths = np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
+        same = (keys / lengths) @ to_host(self.keys).T.astype(keys.dtype) >= SAME
+        return np.asarray((same & (classes[:, None] != self.classes)).any(axis=1))
+
+    def dump(self) -> Dump:
+        """Keys (n, d), classes and ids (n,), sorted by id; nothing where there are no corrections."""
+        return self._full_dump() if len(self) else {}
+
+    def restore(self, arrays: Mapping[str, HostArray]) -> None:
+        """Replace the corrections by dumped ones."""
+        if not arrays:
+            self.clear()
+            return
+        require, count = self.require, len(self.head)
+        require(set(arrays) == set(FIELDS), f"corrections hold {', '.join(FIELDS)}")
+        for name, kind in FIELDS.items():
+            numbers = "real numbers" if kind == "f" else "whole numbers"
+            require(arrays[name].dtype.kind == kind, f"{name} must be {numbers}")
+            require(arrays[name].ndim == 1 + (name == "keys"), f"{name} has a wrong number of axes")
+            require(len(arrays[name]) == len(arrays["ids"]), f"{name} must have one row per correction")
+        keys, classes = arrays["keys"], arrays["classes"]
+        require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
+        require(np.isfinite(keys).all(), "keys must be finite")
+        require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
+        require(not np.any((classes < 0) | (classes >= count)), f"classes must be from 0 to {count - 1}")
+        self.keys = move(keys.copy(), self.head.class_vectors)
+        self.classes, self.ids = classes.astype(np.int64), arrays["ids"].astype(np.int64)
+        self._settled()
+
+    def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
+        """Keep the corrections to classes that remain."""
+        if not arrays:
+            return arrays
+        kept = position[arrays["classes"]] >= 0
+        moved = arrays | {"classes": position[arrays["classes"]]}
+        return {name: values[kept] for name, values in moved.items()}
+
+    def merged(self, dumps: Sequence[Dump]) -> Dump:
+        """The corrections of all, sorted by id, then by key; an image that several correct counts once."""
+        dumps = [dump for dump in dumps if dump]
+        if not dumps:
+            return {}
+        rows = {name: np.concatenate([dump[name] for dump in dumps]) for name in FIELDS}
+        columns = (rows["ids"].tolist(), [key.tobytes() for key in rows["keys"]], rows["classes"].tolist())
+        kept: list[int] = []
+        previous: tuple[object, ...] = ()
+        for *image, _, place in sorted(zip(*columns, range(len(rows["ids"])), strict=True)):
+            kept += [place] if tuple(image) != previous else []
+            previous = tuple(image)
+        return {name: values[kept] for name, values in rows.items()}
+
+    def _full_dump(self) -> Dump:
+        return {"keys": to_host(self.keys).copy(), "classes": self.classes.copy(), "ids": self.ids.copy()}
+
+    def _settled(self) -> None:
+        """Compute what each correction adds to the logits of the samples that are like it: (n, K)."""
+        values = np.zeros((len(self), len(self.head)), np.float64)
+        values[np.arange(len(self)), self.classes] = ALPHA
+        self._values = move(values, self.head.class_vectors)
+
+
+def id_of(feature: HostArray) -> int:
+    """An id for an image that was not answered before, from its unit feature (d,): the same for the same feature.
+
+    It is far above the ids of samples of a stream, and one that JavaScript can hold.
+    """
+    digest = hashlib.sha256(np.ascontiguousarray(feature, np.float32).tobytes()).digest()
+    return int.from_bytes(digest[:6], "big") | 2**48
