@@ -17,6 +17,7 @@ const FILTERS = {
   corrected: ({ correction }) => correction,
 };
 const NO_IMAGES = "No images yet. Drop some, and their answers appear here.";
+const NO_MORE = "No images since this page was loaded: the answers before are counted, but not listed.";
 const NO_MATCH = "No answer is like this so far.";
 
 export class Answers {
@@ -126,7 +127,7 @@ export class Answers {
     this.place(shown);
     find("more").hidden = shown.length === wanted.length;
     find("answers-empty").hidden = shown.length > 0;
-    find("answers-empty").textContent = records.length ? NO_MATCH : NO_IMAGES;
+    find("answers-empty").textContent = records.length ? NO_MATCH : this.tally.count ? NO_MORE : NO_IMAGES;
   }
 
   /** Put the cards of these records into the list; those that are already there stay, so that nothing flickers. */

@@ -84,7 +84,7 @@ async function create(images = []) {
 function describe(described) {
   if (stream?.name === described.name && described.samples_seen < stream.samples_seen) answers.forgetIds();
   stream = described;
-  describeStream($, stream);
+  describeStream($, stream, tally.count);
 }
 
 // What it has learnt
@@ -117,7 +117,7 @@ async function showLearnt() {
   if (!allowed) for (const id of ["actions", "learnt"]) $(id).hidden = true;
   const earlier = tally.count + tally.unread - answers.records.length;
   const corrected = answers.records.some((record) => record.correction && record.truth !== null);
-  $("earlier").textContent = earlier ? `${many(earlier, "image")} of these were sent before this page was loaded: counted, but not listed.` : "";
+  $("earlier").textContent = earlier ? `${earlier.toLocaleString("en")} of these images were sent before this page was loaded: counted, but not listed.` : "";
   $("uncorrected").textContent = corrected ? "The shares of correct answers count what the model answered, not the corrections." : "";
 }
 

@@ -11,7 +11,7 @@ export function makeCard(template, record, { correct, undo }) {
   part(".file").title = path;
   if (record.error) {
     card.classList.add("failed");
-    for (const name of [".two", ".correction"]) part(name).remove();
+    for (const name of [".two", ".undo", ".fix"]) part(name).remove();
     part(".why").textContent = record.error;
     return card;
   }

@@ -7,7 +7,7 @@ const SETTLED = 20; // images; before them, a share jumps with every answer
 
 export const percent = (part, whole) => {
   const share = whole ? (100 * part) / whole : 0;
-  return `${share > 0 && share < 100 ? Number(share.toPrecision(3)) : share.toFixed(0)}\u202f%`;
+  return `${share > 0 && share < 100 ? Number((share + 1e-9).toPrecision(3)) : share.toFixed(0)}\u202f%`;
 };
 
 /**
@@ -31,7 +31,7 @@ export function draw(figure, lines, fromZero = false) {
   }
   const svg = figure.querySelector("svg");
   const named = lines.map(({ name, points }) => `${name} ${percent(points.at(-1)[1], 1)}`.trim());
-  const range = `axis from ${percent(low, 1)} to ${percent(high, 1)}`;
+  const range = `axis runs from ${percent(low, 1)} to ${percent(high, 1)}`;
   svg.replaceChildren(...marks);
   svg.setAttribute("aria-label", `${figure.querySelector("strong").textContent}: ${named.join(", ")}; ${range}`);
   figure.querySelector(".y").replaceChildren(...[...ticks].reverse().map((tick) => text(percent(tick, 1))));

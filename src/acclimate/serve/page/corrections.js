@@ -76,6 +76,7 @@ export class CorrectionList {
     row.querySelector(".file bdi").textContent = name;
     row.querySelector(".label").textContent = label;
     const src = record?.src || thumbnail;
+    row.querySelector(".thumb").textContent = `#${id + 1}`;
     if (src) {
       const picture = document.createElement("img");
       Object.assign(picture, { className: "thumb", src, alt: "" });

@@ -19,7 +19,8 @@ const SETUP = {
 const ON = { skip_duplicates: "answered, not learnt", reject: "recognised" };
 const OFF = { skip_duplicates: "learnt", reject: "not recognised", guard: "off", unsure: "no threshold" };
 
-export function describeStream(find, stream) {
+/** Show a stream as the service describes it; `counted` is the number of its answers that the page counts itself. */
+export function describeStream(find, stream, counted) {
   const { name, labels, method, views, frozen, samples_seen: seen, entries, answered, changed } = stream;
   document.title = `${name} · acclimate`;
   find("title").textContent = name;
@@ -31,7 +32,7 @@ export function describeStream(find, stream) {
   find("seen").textContent = seen.toLocaleString("en");
   find("kept-figure").hidden = !Object.keys(entries).length;
   find("kept").textContent = Object.values(entries).reduce((a, b) => a + b, 0).toLocaleString("en");
-  find("since").textContent = answered
+  find("since").textContent = answered && answered !== counted
     ? `Since the service started, this stream has answered ${many(answered, "image")} from all clients; adaptation changed ${percent(changed, answered)} of the answers.`
     : "";
   const condition = stream.broken ?? stream.degraded;
@@ -55,6 +56,6 @@ function inWords(field, value) {
   if (value === false || value === null) return OFF[field] ?? "no";
   if (Array.isArray(value)) return value.join("; ");
   if (typeof value !== "object") return String(value);
-  const parts = Object.entries(value).map(([name, each]) => `${name.replaceAll("_", " ")} ${inWords("", each)}`);
-  return parts.length > 12 ? `${parts.length} entries` : parts.join(", ") || "none";
+  if (field === "templates") return `for each of ${many(Object.keys(value).length, "label")}`;
+  return Object.entries(value).map(([name, each]) => `${name.replaceAll("_", " ")}: ${inWords("", each)}`).join(", ") || "none";
 }
