@@ -71,12 +71,30 @@ def says(page, words):
 
 
 def cards(page):
-    """(file, zero-shot label, adapted label, changed) of the cards, oldest first."""
+    """(file, zero-shot label, adapted label, changed) of the cards of all images, oldest first."""
+    while page.is_visible("#more"):
+        page.click("#more")
     return page.evaluate(
         """() => [...document.querySelectorAll("#feed > li:not(.failed)")].reverse().map((card) => [
             card.querySelector(".file").textContent, ...[...card.querySelectorAll(".label")].map((label) =>
             label.firstChild.textContent), card.classList.contains("changed")])"""
     )
+
+
+def show_only(page, which):
+    """Choose a filter of the answers; returns the number that it promises, and the files that it shows."""
+    pill = page.locator("#filters label", has=page.locator(f"[value={which}]"))
+    pill.click()
+    return int(pill.locator(".count").inner_text()), [card[0] for card in cards(page)]
+
+
+def correct(page, file, label):
+    """Correct the label of an image by its card."""
+    page.get_by_role("button", name=f"Correct the label of {file}").click()
+    page.fill("#label-search", label)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#correct-dialog", state="hidden")
+    says(page, re.compile("^Corrected"))
 
 
 def slots(page):
