@@ -1,23 +1,22 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
-import json
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
-from acclimate.errors import ImageError, InputError, nearest
+from acclimate.errors import InputError
 from acclimate.evidence import Head
+from acclimate.fitting import Fit, Fitting, Progress
+from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import (
     DEFAULT_METHOD,
     NOTE,
     Adapter,
-    FewShot,
     create,
     find_method,
     load_fitted,
@@ -27,6 +26,7 @@ from acclimate.methods import (
 )
 from acclimate.predict import (
     Batch,
+    OnError,
     Prediction,
     Preparer,
     adapt_batch,
@@ -40,18 +40,6 @@ from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
-
-OnError = Literal["raise", "skip"]
-Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
-
-
-class Fit(NamedTuple):
-    """What `Classifier.fit` did."""
-
-    samples: int  # images it was fitted to
-    skipped: list[tuple[str, str]]  # names of images that could not be read, and why
-    validation: int  # validation images
-    accuracy: dict[str, float]  # on these, of zero-shot and of the method; empty without such images
 
 
 class Classifier:
@@ -77,6 +65,9 @@ class Classifier:
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
+        skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
+            for cameras that stand still.
+        unsure: answers with a lower score are marked as unsure.
         **settings: of the method.
 
     Examples:
@@ -104,10 +95,14 @@ class Classifier:
         device: str = "auto",
         cache: Path | Literal[False] | None = None,
         fitted: str | os.PathLike[str] | None = None,
+        skip_duplicates: bool = False,
+        unsure: float = 0.0,
         **settings: Any,
     ) -> None:
         if batch_size < 1 or views < 1:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
+        if not 0 <= unsure <= 1:
+            raise InputError(f"unsure is a score from 0 to 1, got {unsure}.")
         if fitted is None and labels is None:
             raise InputError("a classifier needs labels, or a fitted file that has them.")
         if fitted is not None and (method is not None or settings):
@@ -118,6 +113,8 @@ class Classifier:
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache, self.views = cache, views
         self.batch_size, self.workers = batch_size, workers or default_workers()
+        self.unsure = unsure
+        self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
         self.adapter: Adapter
         if fitted is not None:
@@ -184,44 +181,10 @@ class Classifier:
             >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]
             'dark'
         """
-        adapter = self.adapter
-        if not isinstance(adapter, FewShot):
-            raise InputError(f"the method {adapter.name!r} learns without labels; there is nothing to fit.")
-        held_images, held_labels = ((), ()) if validation is None else validation
-        places, held_places = self._places(images, labels), self._places(held_images, held_labels)
-        adapter.require_every_class(places)
-        count = len(images) + len(held_images)
-
-        def encoded(done: int) -> None:
-            progress("encoding", done, count)
-
-        features, kept, skipped = self._features(images, views, on_error, encoded)
-        held_features, held_kept, held_skipped = self._features(held_images, 1, on_error, encoded)
-        fitted_to, truth = places[kept], held_places[held_kept]
-        if lost := set(places.tolist()) - set(fitted_to.tolist()):
-            name, why = skipped[0]
-            raise ImageError(
-                f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
-                f"images is {name}: {why}"
-            )
-        steps = adapter.fit_steps(len(fitted_to), len(truth))
-        adapter.fit(
-            features,
-            fitted_to,
-            validation=(held_features, truth) if len(truth) else None,
-            progress=lambda done: progress("fitting", done, steps),
-        )
-        shots = int(np.bincount(fitted_to).min())
-        self.about_fit = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
-        with suppress(TypeError):  # functions cannot be written to a file
-            given = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
-            self.about_fit |= {"templates": json.loads(json.dumps(given))}
-        accuracy = {}
-        if len(truth):
-            answers = {"zero-shot": self.head.observe(held_features).logits}
-            answers[adapter.name] = adapter.step(held_features)
-            accuracy = {name: float((to_host(given).argmax(axis=1) == truth).mean()) for name, given in answers.items()}
-        return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
+        templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
+        work = Fitting(self.adapter, self.encoder, self.model, self.batch_size, self.workers, on_error, progress)
+        fit, self.about_fit = work.fit(images, labels, validation or ((), ()), views, templates)
+        return fit
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
@@ -277,7 +240,7 @@ class Classifier:
         kept: list[HostArray] = []
         batches = self.batches(images, top_k, on_error, keep=kept.append if self.learns else None)
         online = [prediction for batch in batches for prediction in batch]
-        return list(answer_again(self.adapter, np.concatenate(kept), online, top_k)) if kept else online
+        return list(answer_again(self.adapter, np.concatenate(kept), online, top_k, self.unsure)) if kept else online
 
     def batches(
         self,
@@ -296,17 +259,22 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
+        by_words = {as_words(label).casefold(): label for label in self.labels}
         for batch in self._encoded(images, on_error, start):
+            truths = [
+                by_words.get(as_words(name or "").casefold()) for name in batch.truths
+            ]  # folders may be no labels
             failed = [
-                Prediction(batch.start + place, name=name, error=error)
+                Prediction(batch.start + place, name=name, error=error, truth=truths[place])
                 for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
                 if error is not None
             ]
             answered = []
-            if adapted := adapt_batch(self.adapter, batch, first_id, learn):
+            if adapted := adapt_batch(self.adapter, batch, first_id, learn, self.gates):
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
-                answered = predictions(self.head, adapted, top_k, readable, names)
+                known = [truths[index - batch.start] for index in readable]
+                answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
                     unit = evidence.features if evidence.views is None else evidence.views
@@ -319,7 +287,7 @@ class Classifier:
 
     def predict_proba(self, images: Sequence[Any]) -> HostArray:
         """Probabilities (n, K) in the order of `classes_`, adapting unless frozen."""
-        adapted = (adapt_batch(self.adapter, batch) for batch in self._encoded(images, "raise"))
+        adapted = (adapt_batch(self.adapter, batch, gates=self.gates) for batch in self._encoded(images, "raise"))
         parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
 
@@ -365,36 +333,6 @@ class Classifier:
             )
         return head
 
-    def _places(self, images: Sequence[Any], labels: Sequence[str]) -> HostArray:
-        """The class indices (n,) of the labels of n images."""
-        if len(images) != len(labels):
-            raise InputError(f"{len(images)} images and {len(labels)} labels; give one label per image.")
-        place = {label: i for i, label in enumerate(self.labels)}
-        if unknown := [label for label in labels if label not in place]:
-            raise InputError(f"no class is named {unknown[0]!r}; {nearest(str(unknown[0]), self.labels)}")
-        return np.array([place[label] for label in labels], dtype=np.int64)
-
-    def _features(
-        self, images: Iterable[Any], views: int, on_error: OnError, progress: Callable[[int], None]
-    ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
-        """Features of the images that can be read, their positions, and the names of the others with the reasons."""
-        parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
-        prepare = Preparer(self.encoder, views, kind=self.adapter.views_kind)
-        for batch in self._encoded(images, on_error, prepare=prepare):
-            parts.append(batch.features)
-            kept += batch.readable
-            skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]
-            progress(len(batch.names))
-        return np.concatenate(parts[1:] or parts), kept, skipped
-
-    def _encoded(
-        self, images: Iterable[Any], on_error: OnError, start: int = 0, prepare: Preparer | None = None
-    ) -> Iterator[Batch]:
-        """Encoded batches; with "raise", an image that cannot be read raises an ImageError."""
-        prepare, workers = prepare or self._prepare, self.workers
-        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=workers, start=start):
-            for place, error in enumerate(batch.errors):
-                if error is not None and on_error == "raise":
-                    name = batch.names[place] or f"image {batch.start + place}"
-                    raise ImageError(f"{name} cannot be read: {error}")
-            yield batch
+    def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
+        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
+        return encode_ahead(images, self._prepare, start=start, **reading)

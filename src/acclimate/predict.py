@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import Image
@@ -16,6 +16,7 @@ from acclimate.arrays import Array, HostArray, move, softmax_and_entropy, to_hos
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, reason
 from acclimate.evidence import Evidence, Head
+from acclimate.gates import Gate
 from acclimate.images import open_image
 from acclimate.methods import Adapter, Step
 from acclimate.views import KINDS, Kind
@@ -24,6 +25,8 @@ from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.plan import AREA, LARGE, draw_plan
 
 PREFETCH = 3  # batches that are read while one is encoded
+NONE = "none of these"  # the answer for an image that belongs to no label
+OnError = Literal["raise", "skip"]  # what becomes of an image that cannot be read
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -51,6 +54,9 @@ class Prediction:
         id: that names the sample in the state; None if it was not learnt from.
         admitted: names of the caches that the sample entered.
         refused: why the sample was not learnt from, if it should have been.
+        truth: the true label; None if it is not known.
+        none: the score of "none of these"; None if every image must have a label.
+        unsure: whether the score is below the threshold that was asked for.
 
     Examples:
         >>> from acclimate import Classifier
@@ -69,6 +75,9 @@ class Prediction:
     admitted: tuple[str, ...] = ()
     refused: str | None = None
     online: Answer = Answer("", 0.0)
+    truth: str | None = None
+    none: float | None = None
+    unsure: bool = False
 
     @property
     def label(self) -> str:
@@ -93,6 +102,7 @@ class Batch(NamedTuple):
     names: list[str]
     errors: list[str | None]  # why each image could not be read; None if it could
     features: HostArray  # (r, d), or (r, V, d) for V views, as the encoder gives them
+    truths: list[str | None]  # the true label of each image, if its source provides it
 
     @property
     def readable(self) -> list[int]:
@@ -204,7 +214,13 @@ class Preparer:
 
 
 def encode_ahead(
-    images: Iterable[Any], prepare: Preparer, *, batch_size: int = 32, workers: int | None = None, start: int = 0
+    images: Iterable[Any],
+    prepare: Preparer,
+    *,
+    batch_size: int = 32,
+    workers: int | None = None,
+    start: int = 0,
+    on_error: OnError = "skip",
 ) -> Iterator[Batch]:
     """Encode images in order, batch by batch; reading and preparing run ahead in threads.
 
@@ -214,6 +230,7 @@ def encode_ahead(
         batch_size: images, counting views, that the encoder is given at once.
         workers: threads; `default_workers()` when not given.
         start: position of the first of `images` in the whole stream.
+        on_error: "raise" an ImageError that names an image which cannot be read, or "skip" it: its batch says why.
     """
     workers = workers or default_workers()
     size = max(1, batch_size // prepare.views)
@@ -222,57 +239,101 @@ def encode_ahead(
     prepared = read_ahead(partial(_read, prepare), enumerate(images, start), workers, ahead)
     try:
         while batch := list(islice(prepared, size)):
-            errors = [str(each) if isinstance(each, ImageError) else None for _, each in batch]
-            features = prepare.encode([each for _, each in batch if not isinstance(each, ImageError)])
-            yield Batch(start, [name for name, _ in batch], errors, features)
+            errors = [str(each.inputs) if isinstance(each.inputs, ImageError) else None for each in batch]
+            if on_error == "raise" and (unreadable := [place for place, error in enumerate(errors) if error]):
+                name = batch[unreadable[0]].name or f"image {start + unreadable[0]}"
+                raise ImageError(f"{name} cannot be read: {errors[unreadable[0]]}")
+            features = prepare.encode([each.inputs for each in batch if not isinstance(each.inputs, ImageError)])
+            yield Batch(start, [each.name for each in batch], errors, features, [each.truth for each in batch])
             start += len(batch)
     finally:
         prepared.close()
 
 
-def _read(prepare: Preparer, item: tuple[int, Any]) -> tuple[str, list[Any] | ImageError]:
-    """The name of an image, and the model's inputs for it or the reason why there are none."""
+class _Prepared(NamedTuple):
+    name: str
+    truth: str | None
+    inputs: list[Any] | ImageError  # of the model; or why there are none
+
+
+def _read(prepare: Preparer, item: tuple[int, Any]) -> _Prepared:
     index, image = item
     name = os.fspath(image) if isinstance(image, (str, os.PathLike)) else getattr(image, "name", "")
     name = name if isinstance(name, str) else ""
+    truth = getattr(image, "label", None)
+    truth = truth if isinstance(truth, str) else None
     try:
         read = getattr(image, "read", None)
         opened = open_image(read() if callable(read) else image, upright=prepare.upright)
-        return name, prepare(index, opened, name)
+        return _Prepared(name, truth, prepare(index, opened, name))
     except ImageError as error:
-        return name, error
+        return _Prepared(name, truth, error)
     except OSError as error:
-        return name, ImageError(reason(error))
+        return _Prepared(name, truth, ImageError(reason(error)))
 
 
 class Adapted(NamedTuple):
-    """What an adapter made of a batch: the evidence, its step, and the ids of the samples, None if none was learnt."""
+    """What an adapter made of a batch of B samples."""
 
     evidence: Evidence
     step: Step
-    ids: HostArray | None
+    ids: HostArray | None = (
+        None  # (B,) of the samples in the state, -1 for those not learnt from; None: none was learnt
+    )
+    refused: Sequence[str | None] = ()  # why each sample was not learnt from, if it should have been
 
 
-def adapt_batch(adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True) -> Adapted | None:
-    """Show a batch to an adapter; None if no image of it could be read.
+def adapt_batch(
+    adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True, gates: Sequence[Gate] = ()
+) -> Adapted | None:
+    """Show a batch to an adapter, which learns from what all gates let through; None if no image could be read.
 
     `first_id` is the id of position 0 of the stream; without it, ids are counted on from the state.
     """
     readable = batch.readable
     if not readable:
         return None
-    counted = adapter.samples_seen + np.arange(len(readable))
-    ids = counted if first_id is None else first_id + np.array(readable)
     evidence = adapter.head.observe(batch.features)
-    step = adapter.adapt(evidence, ids, learn)
-    return Adapted(evidence, step, ids if learn and adapter.counts_samples else None)
+    learnt, refused = choose_samples(adapter, evidence, learn, gates)
+    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
+    ids = counted if first_id is None else first_id + np.array(readable)
+    step = adapter.adapt(evidence, ids, learnt)
+    return Adapted(evidence, step, np.where(learnt, ids, -1), refused)
+
+
+def choose_samples(
+    adapter: Adapter, evidence: Evidence, learn: bool, gates: Sequence[Gate]
+) -> tuple[HostArray, list[str | None]]:
+    """From which of B samples an adapter may learn (B,), and why not from the others although it should `learn`."""
+    learnt = np.full(len(evidence), learn and adapter.counts_samples)
+    refused: list[str | None] = [None] * len(evidence)
+    corrected = learnt & adapter.told.knows(evidence)
+    for row in np.flatnonzero(corrected).tolist():
+        refused[row] = "its class was told by a correction"
+    learnt &= ~corrected
+    for gate in gates:
+        allowed = gate(evidence, learnt)
+        for row in np.flatnonzero(learnt & ~allowed).tolist():
+            refused[row] = gate.reason
+        learnt = allowed
+    return learnt, refused
 
 
 def predictions(
-    head: Head, adapted: Adapted, top_k: int, indices: Sequence[int], names: Sequence[str] = ()
+    head: Head,
+    adapted: Adapted,
+    top_k: int,
+    indices: Sequence[int],
+    names: Sequence[str] = (),
+    truths: Sequence[str | None] = (),
+    unsure: float = 0.0,
 ) -> list[Prediction]:
-    """The `top_k` best labels of B samples, given their positions in the stream, and their names if they have any."""
-    evidence, step, ids = adapted
+    """The `top_k` best labels of B samples, given their positions in the stream, and names and true labels if known.
+
+    Answers with a score below `unsure` are marked.
+    """
+    evidence, step = adapted.evidence, adapted.step
+    ids = np.full(len(evidence), -1) if adapted.ids is None else adapted.ids
     probs, entropy = to_host(evidence.probs), evidence.host_entropy
     answers, labels = top_answers(head, step.logits, top_k), head.class_names
     entered = {name: set(change.admitted) for name, change in step.changes.items()}
@@ -286,15 +347,18 @@ def predictions(
                 zero_shot=Answer(labels[own], float(probs[row, own])),
                 entropy=float(entropy[row]),
                 name=names[row] if names else "",
-                id=None if ids is None else int(ids[row]),
+                id=None if ids[row] < 0 else int(ids[row]),
                 admitted=tuple(name for name, places in entered.items() if row in places),
+                refused=adapted.refused[row] if adapted.refused else None,
+                truth=truths[row] if truths else None,
+                unsure=answers[row][0].score < unsure,
             )
         )
     return found
 
 
 def answer_again(
-    adapter: Adapter, features: HostArray, online: Iterable[Prediction], top_k: int
+    adapter: Adapter, features: HostArray, online: Iterable[Prediction], top_k: int, unsure: float = 0.0
 ) -> Iterator[Prediction]:
     """The second pass: online predictions answered once more, from everything that the adapter has learnt.
 
@@ -303,7 +367,11 @@ def answer_again(
     blocks = (top_answers(adapter.head, logits, top_k) for logits in adapter.refined(features))
     answers = chain.from_iterable(blocks)
     for each in online:
-        yield each if each.error is not None else replace(each, top=next(answers))
+        if each.error is not None:
+            yield each
+            continue
+        top = next(answers)
+        yield replace(each, top=top, unsure=top[0].score < unsure)
 
 
 def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...]]:

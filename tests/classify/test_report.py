@@ -38,7 +38,7 @@ def make_run(stream, method="tda", labels=(), unreadable=(), **settings):
     adapter = create(method, head, **settings)
     names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
     errors = ["not an image" if i in unreadable else None for i in range(len(stream))]
-    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]])
+    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]], [None] * len(stream))
     readable = batch.readable
     adapted = adapt_batch(adapter, batch, first_id=0)
     found = predictions(head, adapted, 2, readable, [names[i] for i in readable])

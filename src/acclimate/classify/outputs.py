@@ -18,6 +18,9 @@ COLUMNS: dict[str, type] = {
     "file": str,
     "label": str,
     "score": float,
+    "unsure": bool,
+    "true_label": str,
+    "none_score": float,
     "online_label": str,
     "online_score": float,
     "zero_shot_label": str,
@@ -38,9 +41,12 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
     name = prediction.name.encode("utf-8", "backslashreplace").decode()
     answers = [{"label": answer.label, "score": round(answer.score, 6)} for answer in prediction.top]
     record = dict.fromkeys(COLUMNS) | {"file": name, "index": prediction.index, "error": prediction.error}
+    record["true_label"] = prediction.truth
     if prediction.error is None:
         record |= {
             **answers[0],
+            "unsure": prediction.unsure,
+            "none_score": None if prediction.none is None else round(prediction.none, 6),
             "online_label": prediction.online.label,
             "online_score": round(prediction.online.score, 6),
             "zero_shot_label": prediction.zero_shot.label,
@@ -53,14 +59,24 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
 
 def from_record(record: Mapping[str, Any]) -> Prediction:
     """The prediction that `to_record` was called on, as far as it is written; numbers may be given as text."""
-    index, name = int(record["index"]), record["file"]
+    index, name, truth, none = int(record["index"]), record["file"], record["true_label"] or None, record["none_score"]
     if record["error"]:
-        return Prediction(index, name=name, error=record["error"])
+        return Prediction(index, name=name, error=record["error"], truth=truth)
     top = tuple(Answer(each["label"], float(each["score"])) for each in record["predictions"])
     online, zero_shot = (
         Answer(record[f"{kind}_label"], float(record[f"{kind}_score"])) for kind in ("online", "zero_shot")
     )
-    return Prediction(index, top, zero_shot, float(record["entropy"]), name=name, online=online)
+    return Prediction(
+        index,
+        top,
+        zero_shot,
+        float(record["entropy"]),
+        name=name,
+        online=online,
+        truth=truth,
+        none=None if none in (None, "") else float(none),
+        unsure=record["unsure"] in (True, "true"),
+    )
 
 
 def csv_columns(top_k: int) -> list[str]:

@@ -18,13 +18,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-from acclimate.classifier import Classifier, OnError
+from acclimate.classifier import Classifier
 from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
+from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
-from acclimate.predict import Prediction, answer_again
+from acclimate.predict import OnError, Prediction, answer_again
 from acclimate.sources.base import Sample, source_fingerprint
 
 BLOCK = 1024  # results of the second pass written at a time
@@ -61,6 +62,8 @@ class Classification:
             "number of labels per row": self.top_k,
             "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,
+            "threshold of --unsure": self.classifier.unsure,
+            "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates),
         }
         if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
             content = state_to_bytes(self.classifier.adapter)
@@ -124,7 +127,9 @@ class Classification:
         """Answer all images again and write the rows anew; returns False if it was stopped, which needs an output."""
         again, summary = rows.again, Summary(passes=2)
         again.open()
-        refined = answer_again(self.classifier.adapter, features.read(), rows.read(), self.top_k)
+        refined = answer_again(
+            self.classifier.adapter, features.read(), rows.read(), self.top_k, self.classifier.unsure
+        )
         while block := list(islice(refined, BLOCK)):
             if self.output is not None and self.stop():
                 return False
@@ -144,6 +149,7 @@ class Classification:
             features.sync()
         notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
         notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
+        notes["gates"] = [gate.dump() for gate in self.classifier.gates]
         save_state(self.classifier.adapter, self.output.checkpoint, notes)
 
     def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> None:
@@ -155,6 +161,8 @@ class Classification:
                     raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
             self.classifier.adapter, self.first_id, offset = adapter, notes["first_id"], notes["offset"]
             self.summary = Summary.from_json(notes["summary"])
+            for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
+                gate.restore(remembered)
         else:
             self._save_checkpoint(features, first=True)  # before the rows: without a checkpoint, they are complete
         if self.summary.passes == 1:  # otherwise all is written

@@ -35,7 +35,14 @@ def classify(
     views_kind: options.ViewsKind = None,
     generated: options.Generated = None,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
+    unsure: Annotated[
+        float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
+    ] = 0.0,
     order: options.Order = "path",
+    skip_duplicates: Annotated[
+        bool,
+        typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
+    ] = False,
     passes: Annotated[
         int,
         typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
@@ -99,6 +106,7 @@ def classify(
     samples = order_samples(open_source(source, sys.stdin), order)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
+    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates}
     classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)

@@ -13,7 +13,7 @@ from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError
 
 if TYPE_CHECKING:
-    from acclimate.classifier import Progress
+    from acclimate.fitting import Progress
     from acclimate.sources.base import Sample
 
 THINGS = {"encoding": "images", "fitting": "steps"}

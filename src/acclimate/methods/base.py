@@ -214,9 +214,8 @@ class Adapter(ABC):
             require(type(self))
         if not len(self.told):
             return self._adapt(evidence, ids, learn)
-        cosines = self.told.cosines(evidence.features)
-        step = self._adapt(evidence, ids, learn & ~self.told.same(cosines))
-        return replace(step, logits=self.told.voted(step.logits, cosines))
+        step = self._adapt(evidence, ids, learn & ~self.told.knows(evidence))
+        return replace(step, logits=self.told.voted(step.logits, evidence))
 
     def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
         """`adapt` without corrections."""
@@ -300,7 +299,7 @@ class Adapter(ABC):
         """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
         for start, evidence in self.observed(features):
             logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
-            yield self.told.voted(logits, self.told.cosines(evidence.features)) if len(self.told) else logits
+            yield self.told.voted(logits, evidence)
 
     def observed(self, features: Array) -> Iterator[tuple[int, Evidence]]:
         """Evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""

@@ -6,13 +6,17 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, index, move, namespace, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
+from acclimate.evidence import Evidence
 from acclimate.methods.state import Dump, State
 
 SAME = 0.999  # cosine from which two features are of the same image
 CERTAIN = 15.0  # nats between the class that was told for an image and the next, when the image is shown again
-ALPHA, BETA = 2.0, 5.0  # weight and sharpness of the votes on other images
+# One set for all data; docs/corrections.md says what they do, and benchmarks/corrections.py measures them.
+SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
+DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
+STRENGTH = 4.0  # nats that an answer moves by which was wholly wrong
 FIELDS = {"keys": "f", "classes": "i", "ids": "i"}  # name -> kind of number
 
 
@@ -37,9 +41,9 @@ class Corrections(State):
         >>> corrections.add(np.eye(3)[:1], np.array([2]), np.array([7]))
         >>> corrections.listed()
         [Correction(id=7, class_index=2)]
-        >>> logits = np.array([[10.0, 0.0, 0.0]])
-        >>> corrections.voted(logits, corrections.cosines(np.eye(3)[:1])).argmax(axis=1)
-        array([2])
+        >>> evidence = corrections.head.observe(np.eye(3)[:1])
+        >>> evidence.logits.argmax(axis=1), corrections.voted(evidence.logits, evidence).argmax(axis=1)
+        (array([0]), array([2]))
     """
 
     rule = "union"
@@ -81,22 +85,23 @@ class Corrections(State):
         dump = self._full_dump()
         self.restore({name: values[~np.isin(dump["ids"], ids)] for name, values in dump.items()})
 
-    def cosines(self, features: Array) -> Array:
-        """How similar B samples with features (B, d) are to the corrected images: (B, n)."""
-        return unit_rows(features, "features") @ self.keys.T
-
-    def same(self, cosines: Array) -> HostArray:
-        """Which of B samples are corrected images themselves, by their `cosines`: (B,)."""
+    def knows(self, evidence: Evidence) -> HostArray:
+        """Which of B samples are corrected images: (B,)."""
+        if not len(self):
+            return np.zeros(len(evidence), bool)
+        cosines = self._cosines(evidence)
         return to_host(namespace(cosines).max(cosines, axis=-1)) >= SAME
 
-    def voted(self, logits: Array, cosines: Array) -> Array:
-        """Logits (B, K) with the votes of the corrections, by the samples' `cosines`."""
-        xp = namespace(logits)
-        logits = logits + xp.exp(BETA * (cosines - 1.0)) @ self._values
-        rows = np.flatnonzero(self.same(cosines))
+    def voted(self, logits: Array, evidence: Evidence) -> Array:
+        """Logits (B, K) with the votes of the corrections."""
+        if not len(self):
+            return logits
+        xp, cosines = namespace(logits), self._cosines(evidence)
+        logits = logits + _likeness(cosines, evidence.probs, self._probs) @ self._votes
+        rows = np.flatnonzero(to_host(xp.max(cosines, axis=-1)) >= SAME)
         if len(rows):
-            told = self.classes[to_host(xp.argmax(cosines, axis=-1))[rows]]
-            rows, told = index(rows, logits), index(told, logits)
+            told = index(self.classes[to_host(xp.argmax(cosines, axis=-1))[rows]], logits)
+            rows = index(rows, logits)
             logits[rows, told] = xp.max(logits[rows], axis=-1) + CERTAIN
         return logits
 
@@ -158,11 +163,29 @@ class Corrections(State):
     def _full_dump(self) -> Dump:
         return {"keys": to_host(self.keys).copy(), "classes": self.classes.copy(), "ids": self.ids.copy()}
 
+    def _cosines(self, evidence: Evidence) -> Array:
+        return unit_rows(evidence.features, "features") @ self.keys.T
+
     def _settled(self) -> None:
-        """Compute what each correction adds to the logits of the samples that are like it: (n, K)."""
-        values = np.zeros((len(self), len(self.head)), np.float64)
-        values[np.arange(len(self)), self.classes] = ALPHA
-        self._values = move(values, self.head.class_vectors)
+        """Compute the votes (n, K): how the model's errors on the corrected images carry over to those like them.
+
+        This is kernel ridge regression of the error, the class that was told less the probabilities of the model. What
+        the model knew anyway votes for nothing, and corrections of similar images share their vote.
+        """
+        like = self.head.class_vectors
+        self._probs = self._votes = namespace(like).zeros((0, len(self.head)), dtype=like.dtype, device=device(like))
+        if len(self):
+            self._probs = self.head.observe_unit(self.keys).probs
+            keys, probs = (to_host(each).astype(np.float64) for each in (self.keys, self._probs))
+            errors = np.eye(len(self.head))[self.classes] - probs
+            likeness = _likeness(keys @ keys.T, probs, probs) + DOUBT * np.eye(len(self))
+            self._votes = move(STRENGTH * np.linalg.solve(likeness, errors), like)
+
+
+def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
+    """How like B samples are n others, from 0 to 1: by their cosines (B, n), and by what the model sees in both."""
+    xp = namespace(cosines)
+    return xp.exp(SHARPNESS * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
 
 
 def id_of(feature: HostArray) -> int:

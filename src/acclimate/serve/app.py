@@ -118,7 +118,7 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 )
 def metrics(streams: AllStreams) -> Response:
     """Get the metrics in Prometheus' text format."""
-    return Response(streams.metrics.text(streams.entries()), media_type=METRICS_TYPE)
+    return Response(streams.metrics.text(streams.entries(), streams.corrections()), media_type=METRICS_TYPE)
 
 
 @router.get("/", include_in_schema=False)

@@ -2,32 +2,27 @@
 
 The state of a stream is its newest snapshot plus that snapshot's journal. A snapshot that *continues* (one that was not
 taken because of a reset, say) equals the snapshot before it plus that one's journal, so if it is damaged, nothing is
-lost: the older files lead to the same state. Files are never overwritten: every snapshot gets a new number, and the
-oldest are removed when there are too many.
+lost: the older files lead to the same state.
 """
 
-import os
 from base64 import b64decode, b64encode
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from itertools import accumulate, chain, pairwise
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, reason
+from acclimate.errors import StateError, reason
 from acclimate.evidence import Evidence
-from acclimate.files import write_atomically, writing
-from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
+from acclimate.methods import Adapter, Step
 from acclimate.predict import Adapted
 from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
-
-SNAPSHOT, JOURNAL = ".safetensors", ".journal"
+from acclimate.serve.snapshots import JOURNAL, SNAPSHOT, Snapshots, features_of, learnt_of, thumbnails_of
 
 
 class History:
@@ -43,10 +38,12 @@ class History:
         text: the encoder, for methods that need its text tower.
 
     Attributes:
+        files: the snapshots and journals.
         adapter: what was learnt.
         senders: for each cache, the client that sent each entry, by id.
         taught: what each client has taught: its cache entries, or for methods without entries its samples.
-        thumbnails: small JPEG files of cache entries, by id.
+        corrected: ids of the corrections.
+        thumbnails: small JPEG files of cache entries and corrections, by id.
         samples: number of samples learnt and corrections made since the last snapshot.
         next_id: the id of the next sample.
         replayed: how many of them were read from journals at the start.
@@ -59,66 +56,59 @@ class History:
     adapter: Adapter
     senders: dict[str, dict[int, str]]
     taught: Counter[str]
+    corrected: set[int]
     thumbnails: dict[int, bytes]
 
     def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None, text: Any = None) -> None:
-        self.folder, self._keep, self._text = folder, keep, text
+        self.files = Snapshots(folder, keep, text)
         self.samples = self.replayed = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # per snapshot: reason, time, samples_seen
         if adapter is None:
             self._recover()
         else:
             self.replace(adapter, {}, "created")
 
     def learn(
-        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
+        self,
+        evidence: Evidence,
+        features: HostArray,
+        learnt: HostArray,
+        client: str,
+        thumbnails: tuple[bytes, ...] = (),
     ) -> Adapted:
-        """Write samples to the journal, then learn from them.
+        """Write samples to the journal, then learn from those that may be learnt from (n,).
 
         `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
-        JPEG files, or none.
+        JPEG files, or none. Samples that are not learnt from are written as well, as the same batch gives the same
+        rounding; if there are only such, nothing is written.
         """
         record: dict[str, Any] = {"first_id": self.next_id, "shape": features.shape}
         if client:
             record["client"] = client
         if thumbnails:
             record["thumbnails"] = [len(each) for each in thumbnails]
+        if not learnt.all():
+            record["learnt"] = learnt.tolist()
+        if not learnt.any():
+            return Adapted(evidence, self.adapter.adapt(evidence, learn=False), None)
         body = features.tobytes() + b"".join(thumbnails)
         with self._written(record, body):
             step = self._learn(evidence, record, body)
-        return Adapted(evidence, step, record["first_id"] + np.arange(len(features)))
+        return Adapted(evidence, step, np.where(learnt, _ids(record, learnt), -1))
 
-    def correct(self, label: str, sample_id: int, feature: HostArray, thumbnail: bytes = b"") -> None:
-        """Give a sample its right label: its id, its feature (d,) float32 and a small JPEG file; on disk on return."""
-        self._change({"correct": sample_id, "label": label, "dim": len(feature)}, feature.tobytes() + thumbnail)
+    def correct(self, label: str, sample_id: int | None, features: HostArray, thumbnail: bytes = b"") -> int:
+        """Give a sample its right label; returns the correction's id once it is on disk.
+
+        The features are (1, d), or (1, V, d) for V views, float32. Without an id, one is made from the features.
+        """
+        record = {"correct": sample_id, "label": label, "shape": features.shape, "thumbnails": [len(thumbnail)]}
+        return self._change(record, features.tobytes() + thumbnail)
 
     def undo(self, sample_id: int) -> None:
         """Undo the correction of a sample; on disk on return."""
         self._change({"undo": sample_id})
-
-    def find(self, sample_id: int) -> tuple[HostArray, bytes]:
-        """Features and thumbnail (empty if there is none) of a sample that was learnt and is still in a journal.
-
-        The features are (1, d), or (1, V, d) for V views. Only journals that lead to the current state are read.
-        """
-        numbers = sorted(self._about)
-        about: dict[str, Any] = {"continues": True}
-        while numbers and (about.get("continues") or about.get("reason") in ("labels", "recovered")):
-            number = numbers.pop()
-            for record, body in reversed(read_journal(self._path(number, JOURNAL)).records):
-                place = sample_id - record.get("first_id", sample_id + 1)
-                if 0 <= place < record.get("shape", [0])[0]:
-                    return _features(record, body)[place : place + 1], _thumbnails(record, body)[place]
-            about = self._about[number]
-            while "of" in about:  # a rollback: what came after that snapshot does not count any more
-                numbers = [each for each in numbers if each < about["of"]]
-                about = self._about.get(about["of"], {})
-        raise NotFoundError(
-            f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
-        )
 
     def set_frozen(self, frozen: bool) -> None:
         """Stop learning, or resume it."""
@@ -143,14 +133,10 @@ class History:
     def load(self, number: int | None = None) -> tuple[int, Adapter, dict[str, Any]]:
         """Number, adapter and notes of a snapshot, by default the last one that differs from the current state."""
         if number is None:
-            number = self._last_different()
-        if number not in self._about:
+            number = self.files.last(different=not self.samples)
+        if number not in self.files.about:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        return number, *self._load(number)
-
-    def snapshots(self) -> list[dict[str, Any]]:
-        """The snapshots, oldest first: id, time, reason, samples_seen."""
-        return [{"id": number, **about} for number, about in sorted(self._about.items())]
+        return number, *self.files.load(number)
 
     def entries(self) -> dict[str, int]:
         """Number of entries in each cache; may be called from any thread."""
@@ -158,9 +144,11 @@ class History:
 
     def notes(self) -> dict[str, Any]:
         """Who taught what, and the thumbnails; to be stored with the adapter."""
-        clients = {str(i): client for senders in self.senders.values() for i, client in senders.items() if client}
+        known = [self._aside, *self.senders.values()]
+        clients = {str(i): client for senders in known for i, client in senders.items() if client}
         thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
-        return {"clients": clients, "thumbnails": thumbnails, "taught": {} if self.senders else self.taught}
+        taught = {} if self.senders else self.taught
+        return {"clients": clients, "thumbnails": thumbnails, "taught": taught, "next_id": self.next_id}
 
     def sync(self) -> None:
         """Force the journal to the disk; may be called from any thread."""
@@ -187,19 +175,22 @@ class History:
         if not self.senders:
             self.taught.update(notes.get("taught", {}))
             self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
-        self._corrected = {each.id for each in adapter.corrections}
-        pictured = [i for i in chain(self._corrected, *ids.values()) if str(i) in thumbnails]
-        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in pictured}
-        self.next_id = max([adapter.next_id, *(i + 1 for i in self._corrected)])
+        # Entries that a correction contradicts are set aside: if it is undone, they come back.
+        listed = {int(i) for cache in ids for i in adapter.parts[cache].dump()["ids"]}
+        self._aside = {i: clients[str(i)] for i in listed.difference(*ids.values()) if str(i) in clients}
+        self.corrected = {each.id for each in adapter.corrections}
+        kept = listed | self.corrected
+        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in kept if str(i) in thumbnails}
+        self.next_id = max(adapter.next_id, notes.get("next_id", 0))
 
-    def _change(self, record: Mapping[str, Any], body: bytes = b"") -> None:
-        """Write a correction or its undoing to the disk, then carry it out."""
+    def _change(self, record: Mapping[str, Any], body: bytes = b"") -> int:
+        """Write a correction or its undoing to the disk, then carry it out; returns the correction's id."""
         with self._written(record, body):
             try:
                 self.sync()
             except OSError as error:
                 raise StorageError(f"the correction could not be written: {reason(error)}.") from error
-            self._correct(record, body)
+            return self._correct(record, body)
 
     @contextmanager
     def _written(self, record: Mapping[str, Any], body: bytes) -> Iterator[None]:
@@ -218,39 +209,37 @@ class History:
             raise StorageError("the stream's state could not be written; free some disk space.")
         return self._journal.append(record, body)
 
-    def _correct(self, record: Mapping[str, Any], body: bytes) -> None:
-        """Carry out the correction, or the undoing of one, in a journal record."""
-        adapter = self.adapter
+    def _correct(self, record: Mapping[str, Any], body: bytes) -> int:
+        """Carry out the correction, or the undoing of one, in a journal record; returns the correction's id."""
+        adapter, notes = self.adapter, self.notes()
         if "undo" in record:
-            adapter.undo([record["undo"]])
-            self._corrected.discard(record["undo"])
-            self._drop_thumbnail(record["undo"])
+            correction = int(record["undo"])
+            adapter.undo([correction])
         else:
-            sample_id, size = record["correct"], 4 * record["dim"]
-            feature = np.frombuffer(body[:size], np.float32)
-            adapter.correct(feature[None], [adapter.head.class_names.index(record["label"])], [sample_id])
-            self._corrected.add(sample_id)
-            self.next_id = max(self.next_id, sample_id + 1)
-            if len(body) > size:
-                self.thumbnails[sample_id] = body[size:]
+            label, given = adapter.head.class_names.index(record["label"]), record["correct"]
+            (correction,) = adapter.correct(features_of(record, body), [label], None if given is None else [given])
+            (picture,) = thumbnails_of(record, body)
+            if picture:
+                notes["thumbnails"][str(correction)] = b64encode(picture).decode()
+        self._set(adapter, notes)
         self.samples += 1
-        for cache, entries in adapter.entries().items():
-            for gone in set(self.senders[cache]).difference(entry.id for entry in entries):
-                self._forget(cache, gone)
+        return correction
 
     def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
-        first, count, client = record["first_id"], record["shape"][0], record.get("client", "")
-        step = self.adapter.adapt(evidence, first + np.arange(count))
-        self.next_id = first + count
-        self.samples += count
-        pictures = _thumbnails(record, body)
+        adapter, learnt, client = self.adapter, learnt_of(record), record.get("client", "")
+        ids = _ids(record, learnt)
+        step = adapter.adapt(evidence, ids, learnt)
+        self.next_id = int(record["first_id"] + learnt.sum())
+        self.samples += int(learnt.sum())
+        pictures = thumbnails_of(record, body)
         for cache, change in step.changes.items():
             for position in change.admitted:
-                self.senders[cache][first + position] = client
+                self.senders[cache][int(ids[position])] = client
                 if pictures[position]:
-                    self.thumbnails[first + position] = pictures[position]
-        self.taught[client] += sum(len(change.admitted) for change in step.changes.values()) if self.senders else count
+                    self.thumbnails[int(ids[position])] = pictures[position]
+        admitted = sum(len(change.admitted) for change in step.changes.values())
+        self.taught[client] += admitted if self.senders else int(learnt.sum())
         for cache, change in step.changes.items():
             for entry_id in change.dropped:
                 self._forget(cache, entry_id)
@@ -261,32 +250,28 @@ class History:
         if sender is None:  # entries of merged states may share an id
             return
         self.taught[sender] -= 1
-        self._drop_thumbnail(entry_id)
-
-    def _drop_thumbnail(self, sample_id: int) -> None:
-        """Remove the thumbnail of a sample that is neither an entry nor a correction any more."""
-        if not any(sample_id in ids for ids in (self._corrected, *self.senders.values())):
-            self.thumbnails.pop(sample_id, None)
+        if not any(entry_id in senders for senders in self.senders.values()) and entry_id not in self.corrected:
+            self.thumbnails.pop(entry_id, None)
 
     def _recover(self) -> None:
         """Read the newest state there is."""
-        numbers, problems = sorted(self._numbers(SNAPSHOT)), []
+        numbers, problems = sorted(self.files.numbers(SNAPSHOT)), []
         for start in reversed(numbers):
             try:
-                self._set(*self._load(start))
+                self._set(*self.files.load(start))
                 break
             except StateError as error:
                 problems.append(str(error))
         else:
             raise StateError(" ".join(problems) or "its folder has no snapshot.")
         for number in numbers[: numbers.index(start) + 1]:
-            if about := read_journal(self._path(number, JOURNAL), ABOUT_BYTES).about:
-                self._about[number] = about
+            if about := read_journal(self.files.path(number, JOURNAL), ABOUT_BYTES).about:
+                self.files.about[number] = about
         self.samples = 0
         size = self._replay(start, problems)
         self.replayed = self.samples
         if size is not None:
-            self._journal = Journal(self._path(start, JOURNAL), size)
+            self._journal = Journal(self.files.path(start, JOURNAL), size)
         else:  # continue under a new number; the damaged files stay as they are
             try:
                 self._write(self.adapter, self.notes(), "recovered", continues=False)
@@ -297,10 +282,10 @@ class History:
 
     def _replay(self, start: int, problems: list[str]) -> int | None:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
-        snapshots, journals = self._numbers(SNAPSHOT), self._numbers(JOURNAL)
+        snapshots, journals = self.files.numbers(SNAPSHOT), self.files.numbers(JOURNAL)
         last, size = start, 0
         for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self._path(number, JOURNAL))
+            contents = read_journal(self.files.path(number, JOURNAL))
             if number not in snapshots and not contents.records:
                 continue  # a snapshot was about to be taken
             if number > start and not contents.about.get("continues"):
@@ -309,8 +294,8 @@ class History:
             for record, body in contents.records:
                 if "frozen" in record:
                     self.adapter.frozen = record["frozen"]
-                elif "shape" in record:
-                    self._learn(self.adapter.head.observe(_features(record, body)), record, body)
+                elif "first_id" in record:
+                    self._learn(self.adapter.head.observe(features_of(record, body)), record, body)
                 else:
                     self._correct(record, body)
             if contents.damage is not None:
@@ -319,72 +304,18 @@ class History:
             last, size = number, contents.size
         return size if last == start else None
 
-    def _last_different(self) -> int:
-        numbers = sorted(self._about)
-        if numbers and not self.samples:
-            current = self._about[numbers[-1]].get("of", numbers[-1])  # where the last rollback went back to
-            numbers = [number for number in numbers if number < current]
-        if not numbers:
-            raise InputError("there is no older snapshot to go back to.")
-        return numbers[-1]
-
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
-        """Write a snapshot and start its journal; returns its number.
-
-        `continues` says whether it equals the snapshot before it plus that one's journal. If it cannot be written, a
-        StorageError is raised and the state on disk is unchanged.
-        """
-        number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
-        about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen}
-        about["continues"] = continues and self._journal is not None
-        content = state_to_bytes(adapter, notes)
-        snapshot, path = self._path(number, SNAPSHOT), self._path(number, JOURNAL)
-        with writing(path.name, StorageError):  # the journal first: a snapshot without one would hide an older journal
-            journal = Journal.create(path, about)
-        try:
-            with writing(snapshot.name, StorageError):
-                write_atomically(snapshot, content)
-        except StorageError:
-            with suppress(OSError):
-                path.unlink()
-            raise
+        """Write a snapshot and start its journal; returns its number."""
+        continues = continues and self._journal is not None
+        number, journal = self.files.write(adapter, notes, reason, continues=continues, **about)
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
-        self._about[number] = about
-        self._remove_oldest()
+        self.files.remove_oldest()
         return number
 
-    def _remove_oldest(self) -> None:
-        oldest = sorted(self._about)[-self._keep :][0]
-        for ending in (SNAPSHOT, JOURNAL):
-            for number in self._numbers(ending):
-                if number < oldest:
-                    self._about.pop(number, None)
-                    with suppress(OSError):
-                        self._path(number, ending).unlink()
 
-    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
-        try:
-            return load_with_notes(self._path(number, SNAPSHOT), text=self._text)
-        except StateError as error:  # clients need not know the folder
-            raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
-
-    def _numbers(self, ending: str) -> list[int]:
-        return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]
-
-    def _path(self, number: int, ending: str) -> Path:
-        return self.folder / f"{number:08}{ending}"
-
-
-def _features(record: Mapping[str, Any], body: bytes) -> HostArray:
-    """The features (n, d) or (n, V, d) in a journal record."""
-    shape = record["shape"]
-    features: HostArray = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
-    return features
-
-
-def _thumbnails(record: Mapping[str, Any], body: bytes) -> list[bytes]:
-    """The thumbnails of the n samples in a journal record, which follow their features; empty where there are none."""
-    lengths = record.get("thumbnails") or [0] * record["shape"][0]
-    return [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=len(body) - sum(lengths)))]
+def _ids(record: Mapping[str, Any], learnt: HostArray) -> HostArray:
+    """The ids (n,) of the samples in a record; those that are not learnt from (n,) have the id of the next."""
+    ids: HostArray = record["first_id"] + np.cumsum(learnt) - learnt
+    return ids

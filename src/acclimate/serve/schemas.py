@@ -55,6 +55,10 @@ class Setup(Request):
         None, description="Crops with or without AugMix; what the method's authors use by default."
     )
     thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
+    skip_duplicates: bool = Field(
+        True, description="Do not learn from images that are nearly the same as one of the last hundred learnt."
+    )
+    unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
     guard: GuardRules | None = None
 
 

@@ -35,7 +35,8 @@ from acclimate.serve.errors import (
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
-from acclimate.serve.stream import Stream, create_files
+from acclimate.serve.setups import create_files
+from acclimate.serve.stream import Stream
 
 NAME = re.compile(NAME_PATTERN)
 THREADS = 8  # streams that work at the same time
@@ -149,6 +150,10 @@ class Streams:
             total.update(stream.history.entries())
         return total
 
+    def corrections(self) -> int:
+        """Number of corrections in all streams."""
+        return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
+
     def delete(self, name: str) -> None:
         """Finish the stream's queued work, then remove it and its files."""
         with self._lock:
@@ -170,7 +175,7 @@ class Streams:
         encoded = await asyncio.wrap_future(self.batcher.submit([image]))
         head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
         evidence = head.observe(encoded.features)
-        found = predictions(head, Adapted(evidence, Step(evidence.logits), None), len(names), [0])
+        found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
         self.metrics.answered(found, len(head))
         return found[0]
 
