@@ -42,13 +42,15 @@ class Service:
         self.process.wait()
 
 
-def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1):
+def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1, skip_duplicates=False, unsure=""):
     page.click("#new")
     page.fill("#name", name)
     page.fill("#new-labels", ", ".join(labels))
     page.select_option("#method", method)
     page.fill("#views", str(views))
+    page.fill("#unsure", unsure)
     page.set_checked("#thumbnails", thumbnails)
+    page.set_checked("#skip_duplicates", skip_duplicates)  # drawn images look much alike to the tiny model
     page.click("#new-dialog .main")
     page.locator("#title", has_text=re.compile(f"^{re.escape(name)}$")).wait_for()
     page.wait_for_selector("#panels")

@@ -155,8 +155,8 @@ def test_a_label_is_found_by_typing_and_by_the_arrow_keys(run_service, open_page
     assert "red" in options.first.inner_text()  # what its folder says
     assert "its folder" in options.first.inner_text()
     chooser.fill("thing 12")
-    assert options.all_inner_texts() == ["kind 12 of things", *(f"kind {i} of things" for i in range(120, 130))]
-    for key, position in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("PageDown", 9), ("PageDown", 10)):
+    assert options.all_inner_texts() == [f"kind {i} of things" for i in range(150) if "12" in str(i)]
+    for key, position in (("ArrowDown", 1), ("ArrowDown", 2), ("ArrowUp", 1), ("PageDown", 9), ("PageDown", 11)):
         page.keyboard.press(key)
         assert options.nth(position).get_attribute("aria-selected") == "true"
         assert chooser.get_attribute("aria-activedescendant") == options.nth(position).get_attribute("id")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from drawn_images import draw
-from page_driver import LABELS, cards, create, finished, says, send, slots
+from page_driver import LABELS, cards, create, finished, says, send, show_only, slots
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 pytestmark = pytest.mark.slow
@@ -42,7 +42,7 @@ def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos)
 
 @pytest.mark.parametrize(
     ("folder", "name"),
-    [("My Pets (2024)", "my-pets-2024"), ("..Überblick_1.2", "uberblick_1.2"), ("猫", ""), ("a" * 70, "a" * 60)],
+    [("My Pets (2024)", "my-pets-2024"), ("_Überblick_1.2", "uberblick_1.2"), ("猫", ""), ("a" * 70, "a" * 60)],
 )
 def test_a_stream_is_named_after_the_folder(run_service, open_page, tmp_path, folder, name):
     (tmp_path / folder / "red").mkdir(parents=True)
@@ -118,15 +118,20 @@ def test_a_stream_is_deleted_only_by_its_name(run_service, open_page, photos):
     assert (page.inner_text("#counted"), page.inner_text("#seen")) == ("0", "0")
 
 
-def test_the_settings_of_a_stream_are_shown(run_service, open_page):
+def test_the_settings_of_a_stream_are_shown_and_hold(run_service, open_page, photos):
     page = open_page(run_service())
-    create(page, "shop-1", thumbnails=True, views=2)
+    create(page, "shop-1", thumbnails=True, views=2, skip_duplicates=True, unsure="0.75")
     page.click("#setup summary")
     shown = dict(
         zip(page.locator("#setup dt").all_inner_texts(), page.locator("#setup dd").all_inner_texts(), strict=True)
     )
     assert shown["Method"] == "tda"
     assert (shown["Views per image"], shown["Thumbnails kept"]) == ("2", "yes")
+    assert (shown["Near-duplicates"], shown["Unsure below"]) == ("answered, not learnt", "0.75")
+    send(page, 2 * sorted((photos / "red").iterdir())[:1])
+    assert page.locator("#feed .why").first.inner_text() == "not learnt: nearly the same as an image before it"
+    show_only(page, "unsure")
+    assert page.inner_text("#threshold-value") == "0.75"
     assert "positive alpha: 2" in shown["Settings of the method"]
 
 

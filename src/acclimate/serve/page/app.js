@@ -4,7 +4,7 @@ import { Answers } from "./answers.js";
 import { at, call, forgetToken, hasToken, whenTokenNeeded } from "./api.js";
 import { chooseLabel } from "./choose.js";
 import { correctImage, undoCorrection } from "./corrections.js";
-import { listMethods, newStream } from "./create.js";
+import { listOptions, newStream } from "./create.js";
 import { askForToken, chooseSnapshot, confirmReset } from "./dialogs.js";
 import { folderOf, fromChooser, fromDrop, nameOf, shuffle } from "./files.js";
 import { describeStream } from "./header.js";
@@ -43,7 +43,7 @@ async function listStreams() {
 }
 
 async function start() {
-  listMethods($("method")).catch(() => {}); // without the list, streams are created with the default method
+  listOptions($).catch(() => {}); // without the list, streams are created as the form stands
   await listStreams();
   const asked = location.hash.slice(1);
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
@@ -141,7 +141,8 @@ async function take(images) {
   const items = images.map(({ file, path }) => ({ file, path, truth: labels.get(plain(folderOf(path))) ?? null }));
   if ($("shuffle").checked) shuffle(items);
   say(`${many(items.length, "image")} to classify.`);
-  await attempt(() => sender.add(items));
+  sender.add(items);
+  await attempt(() => sender.send());
 }
 
 function show(item, result, src) {

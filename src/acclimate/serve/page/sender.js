@@ -16,14 +16,14 @@ export class Sender {
     Object.assign(this, { find, client, queue: [], total: 0, sending: false, paused: false });
   }
 
-  /** Send these images, {file, path, truth}, after those that wait. */
+  /** Put images, {file, path, truth}, behind those that wait. */
   add(images) {
     if (!this.queue.length) this.total = 0;
     this.queue.push(...images);
     this.total += images.length;
-    return this.send();
   }
 
+  /** Send what waits; after an error, the next call goes on with the image that has no answer yet. */
   async send() {
     this.paused = false;
     if (this.sending) return;
