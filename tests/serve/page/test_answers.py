@@ -43,7 +43,7 @@ def test_filters_and_order_agree_with_the_downloaded_answers(run_service, open_p
     assert saved.value.suggested_filename == "shop-1.csv"
     text = saved.value.path().read_text("utf-8")
     columns, records = text.splitlines()[0].split(","), rows(page, "#save-jsonl")
-    assert columns == [*csv_columns(5), "corrected_label"]  # those of `acclimate classify`, and one more
+    assert columns == [*csv_columns(5), "correct_label"]  # those of `acclimate classify`, and one more
     read = [from_record(each) for each in csv_records(text.splitlines())]
     assert read == [from_record(each) for each in records]
     assert [(each.name, each.zero_shot.label, each.label, each.changed) for each in read] == list(
@@ -98,7 +98,7 @@ def test_a_correction_teaches_is_listed_and_can_be_undone(run_service, open_page
     correct(page, names[0], "square")
     assert listed(service) == {0: "square", len(names) - 1: "stripes"}
     assert show_only(page, "corrected") == (2, [names[0], names[-1]])
-    assert [row["corrected_label"] for row in rows(page)] == ["square", *[""] * (len(names) - 2), "stripes"]
+    assert [row["correct_label"] for row in rows(page)] == ["square", *[""] * (len(names) - 2), "stripes"]
     assert page.evaluate("document.activeElement.textContent") != ""
 
     show_only(page, "all")

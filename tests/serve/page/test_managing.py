@@ -10,6 +10,11 @@ from page_driver import LABELS, cards, create, finished, says, send, show_only, 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
 pytestmark = pytest.mark.slow
 
+# What people who cannot see the page would not know the name of.
+NAMELESS = """() => [...document.querySelectorAll("button, input, select, textarea, img, svg, [role=listbox]")]
+    .filter((each) => each.checkVisibility() && !(each.labels?.length || each.textContent.trim()
+    || each.getAttribute("aria-label") || each.getAttribute("alt") !== null)).map((each) => each.outerHTML)"""
+
 
 def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos):
     images = sorted((photos / "red").iterdir())[:3]
@@ -224,13 +229,22 @@ def test_the_keyboard_is_enough(run_service, open_page, photos):
         page.keyboard.press("Enter")
     chooser.value.set_files(sorted((photos / "red").iterdir())[:2])
     finished(page)
+    tab_to("#filters [value=all]")
+    page.keyboard.press("ArrowRight")  # among the filters
+    assert page.is_checked("#filters [value=unsure]")
+    page.keyboard.press("ArrowLeft")
+    tab_to("#feed .fix")
+    page.keyboard.press("Enter")
+    page.keyboard.type("green")
+    assert page.evaluate(NAMELESS) == []
+    page.keyboard.press("Enter")
+    says(page, re.compile("^Corrected"))
+    assert page.evaluate("document.activeElement.className") == "fix"
+    assert page.evaluate("document.getAnimations().length") == 0  # as the system asks for
     tab_to("#freeze")
     page.keyboard.press("Space")
     says(page, re.compile("^Frozen"))
-    nameless = """() => [...document.querySelectorAll("button, input, select, textarea, img, svg")].filter((each) =>
-        each.checkVisibility() && !(each.labels?.length || each.textContent.trim() || each.getAttribute("aria-label")
-        || each.getAttribute("alt") !== null)).map((each) => each.outerHTML)"""
-    assert page.evaluate(nameless) == []
+    assert page.evaluate(NAMELESS) == []
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -1,7 +1,7 @@
-/** The answers as a file, with the columns of `acclimate classify`, and `corrected_label` after them. */
+/** The answers as a file, with the columns of `acclimate classify`, and `correct_label`, which `acclimate correct` reads. */
 
 const COLUMNS = ["unsure", "true_label", "none_score", "online_label", "online_score", "zero_shot_label", "zero_shot_score"];
-const LAST = ["changed", "entropy", "index", "error", "corrected_label"];
+const LAST = ["changed", "entropy", "index", "error", "correct_label"];
 const rounded = (number) => Number(number.toFixed(6));
 
 /** The result of one image by column; null where there is no value. */
@@ -14,7 +14,7 @@ function toRecord(record, index, unsure) {
   const [score, alone] = [rounded(answer.score), rounded(result.zero_shot.score)];
   Object.assign(fields, { label: answer.label, score, unsure, online_label: answer.label, online_score: score });
   Object.assign(fields, { none_score: result.none ?? null, zero_shot_label: result.zero_shot.label, zero_shot_score: alone });
-  Object.assign(fields, { changed: result.changed, entropy: rounded(result.entropy), corrected_label: correction?.label ?? null });
+  Object.assign(fields, { changed: result.changed, entropy: rounded(result.entropy), correct_label: correction?.label ?? null });
   return { ...fields, predictions };
 }
 
