@@ -1,15 +1,17 @@
 """Reading and preparing images, against Pillow's truth and transformers' own processors."""
 
 import io
+import sys
 import tarfile
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from acclimate.cli.options import DEFAULT_MAX_PIXELS
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import MAX_PIXELS, open_image, thumbnail
+from acclimate.images import MAX_PIXELS, can_read_heif, limit_pixels, open_image, pixel_limit, thumbnail
 from drawn_images import draw
 
 
@@ -84,6 +86,17 @@ def test_paths_pictures_and_arrays(picture, tmp_path):
     assert open_image(np.asarray(picture.convert("RGBA"))).mode == "RGB"
 
 
+def test_tensors(picture):
+    torch = pytest.importorskip("torch")
+    rows = torch.asarray(np.array(picture))
+    for tensor in (rows, rows.permute(2, 0, 1), (rows / 255).permute(2, 0, 1).requires_grad_()):
+        assert np.array_equal(np.asarray(open_image(tensor)), np.asarray(picture))
+    with pytest.raises(ImageError, match=r"between 0 and 1, before normalising, got -1\.5 to 2"):
+        open_image(torch.tensor([[-1.5, 2.0]]))
+    with pytest.raises(ImageError, match="got 0 to 255"):
+        open_image(np.array([[0.0, 255.0]]))
+
+
 def bomb():
     """A tiny PNG that claims to be 30,000 x 30,000."""
     content = bytearray(encoded(Image.new("1", (8, 8))))
@@ -98,12 +111,13 @@ def bomb():
     ("source", "message"),
     [
         (b"", "the file is empty"),
-        (b"hello", "not an image"),
+        (b"hello", r"not an image of a kind that can be read \(JPEG, PNG, WebP"),
         (b"\x89PNG\r\n\x1a\n" + bytes(40), "not an image|damaged|truncated|broken"),
-        (np.zeros((3, 4, 5), np.uint8), r"must be \(h, w\)"),
+        (np.zeros((6, 4, 5), np.uint8), r"must be \(h, w\)"),
         (np.zeros((0, 4), np.uint8), r"must be \(h, w\)"),
         (np.zeros((3, 4), np.int64), "must hold bytes"),
         ("no/such/file.jpg", "No such file"),
+        ("https://example.org/cat.jpg", "a URL is not downloaded; download the image"),
     ],
 )
 def test_what_is_no_image_says_why(source, message):
@@ -117,8 +131,51 @@ def test_truncated_files_and_bombs_are_refused(picture):
         with pytest.raises(ImageError):
             open_image(content[: len(content) // 2])
     assert MAX_PIXELS < 30_000**2
-    with pytest.raises(ImageError, match="decompression bomb"):
+    with pytest.raises(ImageError, match=r"900 million pixels: more than 179 million; .* raise --max-pixels"):
         open_image(bomb())
+
+
+def test_the_limit_of_pixels(picture, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restores it
+    content, pixels = encoded(picture), picture.width * picture.height
+    assert pixel_limit() == MAX_PIXELS
+    with pytest.raises(ImageError, match=f"^{picture.width} x {picture.height} pixels: more than .* million; make it"):
+        open_image(content, max_pixels=pixels - 1)
+    limit_pixels(pixels)
+    assert open_image(content).size == picture.size
+    limit_pixels(pixels - 2)
+    with pytest.raises(ImageError, match="million pixels: more than"):
+        open_image(content)
+    limit_pixels(1_000_000_000)
+    with pytest.raises(ImageError, match=r"truncated|damaged|broken"):  # no longer for its pixels
+        open_image(bomb())
+    assert DEFAULT_MAX_PIXELS == MAX_PIXELS
+
+
+def test_heic(picture, monkeypatch):
+    pillow_heif = pytest.importorskip("pillow_heif")
+    pillow_heif.register_heif_opener()
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    content = encoded(picture, "HEIF", quality=90, exif=exif.tobytes())
+    image = open_image(content)
+    assert (image.mode, image.size) == ("RGB", picture.size[::-1])
+    turned = picture.transpose(Image.Transpose.ROTATE_270)
+    assert np.abs(np.asarray(image, int) - np.asarray(turned, int)).mean() < 25
+    with pytest.raises(ImageError, match="pixels: more than"):
+        open_image(content, max_pixels=100)
+    with pytest.raises(ImageError):
+        open_image(content[: len(content) // 2])
+    with pytest.raises(ImageError, match=r"can be read \(JPEG, PNG\)"):
+        open_image(content, formats=("JPEG", "PNG"))
+    monkeypatch.setattr("acclimate.images.can_read_heif", lambda: False)
+    with pytest.raises(ImageError, match=r"a HEIC image, which needs pillow-heif: pip install 'acclimate\[heic\]'"):
+        open_image(content)
+
+
+def test_heic_without_its_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    assert not can_read_heif.__wrapped__()
 
 
 def check_against_reference(kind, images):

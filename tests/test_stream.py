@@ -26,28 +26,46 @@ def check_same(read, stream):
     assert len(read) == 400
 
 
-def test_streams_go_round(stream, tmp_path):
+def test_a_stream_is_shown_by_its_shapes(stream):
+    shown = repr(FeatureStream(stream.features, stream.head, stream.labels, encoder="bundled"))
+    assert shown == "FeatureStream(features (400, 32), 8 classes, 400 labels, encoder='bundled')"
+    assert "array(" not in repr(stream.head)
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz"])
+def test_streams_go_round(stream, tmp_path, suffix):
     full = FeatureStream(
         stream.features,
         Head(stream.head.class_vectors, 10.0, -1.5, stream.head.class_names),
         stream.labels,
         order=np.arange(400)[::-1],
         domains=("photo", "sketch") * 200,
-        files=tuple(f"{i}.jpg" for i in range(400)),
+        files=tuple(f"{i}-\u732b \udce9.jpg" for i in range(400)),
         encoder="bundled",
         prompts="openai-7",
         views_kind="crop",
         skipped=3,
         encode_s=1.25,
-        notes={"note": "x"},
+        notes={"note": "x", "file": "a note may have any name"},
     )
-    write_stream(full, tmp_path / "s.safetensors")
-    read = read_stream(tmp_path / "s.safetensors")
+    path = tmp_path / f"s.{suffix}"
+    write_stream(full, path)
+    read = read_stream(path)
     check_same(read, stream)
     assert np.array_equal(read.order, full.order)
     for name in ("domains", "files", "encoder", "prompts", "skipped", "encode_s", "notes"):
         assert getattr(read, name) == getattr(full, name), name
     assert read.head.logit_bias == -1.5
+    content = path.read_bytes()
+    write_stream(full, path)
+    assert path.read_bytes() == content
+
+
+def test_an_npz_is_one_that_numpy_reads(stream, tmp_path):
+    write_stream(stream, tmp_path / "s.npz")
+    with np.load(tmp_path / "s.npz", allow_pickle=False) as arrays:
+        assert (arrays["features"].shape, float(arrays["logit_scale"])) == ((400, 32), 10.0)
+        assert arrays["class_names"].tolist() == list(stream.head.class_names)
 
 
 def test_streams_with_views_go_round_and_run(stream, tmp_path):
@@ -60,9 +78,18 @@ def test_streams_with_views_go_round_and_run(stream, tmp_path):
         assert create(method, read.head).step(read.features).shape == (400, 8)
 
 
-def test_streams_are_written_as_safetensors_only(stream, tmp_path):
-    with pytest.raises(InputError, match=r"feature files end in .safetensors"):
-        write_stream(stream, tmp_path / "s.npz")
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("s.npy", "a .npy file holds features alone"),
+        ("s.pt", "end in .safetensors or .npz"),
+        ("s", "feature files end"),
+    ],
+)
+def test_names_that_streams_are_not_written_to(stream, tmp_path, name, why):
+    with pytest.raises(InputError, match=f"cannot write .*{name}: .*{why}"):
+        write_stream(stream, tmp_path / name)
+    assert not list(tmp_path.iterdir())
 
 
 def test_npz(content, stream, tmp_path):

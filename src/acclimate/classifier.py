@@ -1,7 +1,8 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
 from acclimate.fitting import Fit, Fitting, Progress
 from acclimate.gates import Gate, NearDuplicates
@@ -17,6 +18,7 @@ from acclimate.methods import (
     DEFAULT_METHOD,
     NOTE,
     Adapter,
+    Correction,
     create,
     find_method,
     load_fitted,
@@ -25,6 +27,7 @@ from acclimate.methods import (
     save_state,
 )
 from acclimate.predict import (
+    Adapted,
     Batch,
     OnError,
     Prediction,
@@ -37,9 +40,12 @@ from acclimate.predict import (
 )
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
+
+RECENT = 1000  # images whose features are kept, so that they can be corrected by their ids
 
 
 class Classifier:
@@ -68,6 +74,8 @@ class Classifier:
         skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
             for cameras that stand still.
         unsure: answers with a lower score are marked as unsure.
+        progress: called while labels are encoded, with the stage ("encoding the labels"), the prompts encoded since its
+            last call, and their total.
         **settings: of the method.
 
     Examples:
@@ -97,6 +105,7 @@ class Classifier:
         fitted: str | os.PathLike[str] | None = None,
         skip_duplicates: bool = False,
         unsure: float = 0.0,
+        progress: Progress = lambda stage, done, total: None,
         **settings: Any,
     ) -> None:
         if batch_size < 1 or views < 1:
@@ -116,6 +125,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
+        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,) of an image, the latest last
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -126,11 +136,19 @@ class Classifier:
         self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-            self.adapter = create(method, self._head(labels or ()), text=text, **settings)
+            self.adapter = create(method, self._head(labels or (), progress), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            ready.relabel(self._head(labels))
+            ready.relabel(self._head(labels, progress))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
+
+    def __repr__(self) -> str:
+        named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
+        does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
+        return (
+            f"Classifier({len(self.labels)} labels: {named}; model={self.model!r}, method={self.adapter.name!r}, "
+            f"{self.adapter.samples_seen} images seen, {does})"
+        )
 
     @property
     def head(self) -> Head:
@@ -189,28 +207,32 @@ class Classifier:
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
 
+        It learns from them: the same image can be answered differently the next time. `adapt=False` only answers.
+
         Args:
-            images: a path, Pillow image, array or encoded bytes; or a list of them.
+            images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
+                glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
+                array of images.
             top_k: how many labels to name; all when not given.
             adapt: learn from these images (never while frozen).
 
         Returns:
-            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for a list.
+            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
-        many = isinstance(images, (list, tuple))
-        batches = self.batches(images if many else [images], top_k or len(self.labels), learn=adapt)
+        batches = self.batches(images, top_k or len(self.labels), learn=adapt)
         found = [
             [{"label": answer.label, "score": answer.score} for answer in each.top]
             for batch in batches
             for each in batch
         ]
-        return found if many else found[0]
+        return found[0] if is_one(images) else found
 
-    def stream(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
+    def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
         """Classify images in order as they arrive; reading and preparing run ahead in threads.
 
         Args:
-            images: as for a call; objects with a `read` method that gives encoded bytes work, too.
+            images: as for a call, or any iterable of such, which is read as it goes; objects with a `read` method that
+                gives encoded bytes work, too.
             top_k: how many labels to name.
             on_error: "raise" an ImageError for an image that cannot be read, or "skip" it, yielding a prediction whose
                 `error` says why.
@@ -218,7 +240,7 @@ class Classifier:
         for batch in self.batches(images, top_k, on_error):
             yield from batch
 
-    def classify(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
+    def classify(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
         """Classify a finite collection of images: adapt to all of them, then answer each from everything learnt.
 
         The first images are answered as well as the last, and their order matters far less than online. Each prediction
@@ -244,7 +266,7 @@ class Classifier:
 
     def batches(
         self,
-        images: Iterable[Any],
+        images: Any,
         top_k: int = 5,
         on_error: OnError = "raise",
         *,
@@ -274,6 +296,7 @@ class Classifier:
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
                 known = [truths[index - batch.start] for index in readable]
+                self._remember(adapted, names)
                 answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
@@ -281,15 +304,80 @@ class Classifier:
                     keep(to_host(unit).astype(np.float16))
             yield sorted([*answered, *failed], key=lambda each: each.index)
 
-    def predict(self, images: Sequence[Any]) -> HostArray:
-        """Labels (n,) of images, adapting unless frozen."""
-        return np.asarray(self.classes_[self.predict_proba(images).argmax(axis=1)])
+    def predict(self, images: Any, adapt: bool = True) -> HostArray:
+        """Labels (n,) of images. As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False."""
+        return np.asarray(self.classes_[self.predict_proba(images, adapt).argmax(axis=1)])
 
-    def predict_proba(self, images: Sequence[Any]) -> HostArray:
-        """Probabilities (n, K) in the order of `classes_`, adapting unless frozen."""
-        adapted = (adapt_batch(self.adapter, batch, gates=self.gates) for batch in self._encoded(images, "raise"))
+    def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
+        """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
+
+        Examples:
+            >>> import numpy as np
+            >>> classifier = Classifier(["night", "day"])
+            >>> classifier.predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
+            (5, 2)
+            >>> classifier.adapter.samples_seen
+            0
+        """
+        batches = self._encoded(images, "raise")
+        adapted = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
         parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
         return np.concatenate([np.empty((0, len(self.labels))), *parts])
+
+    def correct(self, image_or_id: Any, label: str) -> int:
+        """Tell the label of an image, which is certain evidence from now on, even while frozen.
+
+        The image gets this label when it is shown again, images that are like it lean towards it, and the caches of
+        other labels lose it. Correcting an image again replaces the earlier correction.
+
+        Args:
+            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
+                (`Prediction.id`).
+            label: the right one; the one that was answered confirms the answer.
+
+        Returns:
+            The id of the correction, for `undo`.
+
+        Examples:
+            >>> import numpy as np
+            >>> classifier = Classifier(["night", "day"])
+            >>> image = np.full((32, 32, 3), 20, np.uint8)
+            >>> told = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"], classifier.corrections[0].label
+            ('day', 'day')
+            >>> classifier.undo(told)
+            >>> classifier.corrections
+            []
+        """
+        if label not in self.labels:
+            raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
+        place = [self.labels.index(label)]
+        if not isinstance(image_or_id, (int, np.integer)):
+            [batch] = self._encoded([image_or_id], "raise")
+            return self.adapter.correct(batch.features, place, names=batch.names)[0]
+        if image_or_id not in self._recent:
+            raise InputError(f"no image with the id {image_or_id} was learnt from recently; pass the image instead.")
+        name, feature = self._recent[int(image_or_id)]
+        return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
+
+    def undo(self, id: int) -> None:
+        """Take a correction back, as if it had never been made."""
+        self.adapter.undo([id])
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose label was told, sorted by id."""
+        return self.adapter.corrections
+
+    def _remember(self, adapted: Adapted, names: Sequence[str]) -> None:
+        """Keep the features of the images that were learnt from, up to so many."""
+        ids = [] if adapted.ids is None else adapted.ids.tolist()
+        for id, name, feature in zip(ids, names, to_host(adapted.evidence.features) if ids else (), strict=False):
+            if id >= 0:
+                self._recent.pop(id, None)
+                self._recent[id] = name, feature.copy()
+        for id in list(self._recent)[:-RECENT]:
+            del self._recent[id]
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
@@ -314,7 +402,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit = {}
+        self.about_fit, self._recent = {}, {}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -323,16 +411,17 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit = notes.get(NOTE, {})
+        self.about_fit, self._recent = notes.get(NOTE, {}), {}
 
-    def _head(self, labels: Sequence[str]) -> Head:
-        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache)
+    def _head(self, labels: Sequence[str], progress: Progress) -> Head:
+        shown = partial(progress, "encoding the labels")
+        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache, shown)
         if len(head) < 2:
             raise InputError(
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
         return head
 
-    def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
+    def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        return encode_ahead(images, self._prepare, start=start, **reading)
+        return encode_ahead(each_image(images), self._prepare, start=start, **reading)

@@ -98,8 +98,12 @@ def writing(what: object, error: type[AcclimateError] = RunError, hint: str = ""
 def check_writable(path: Path) -> None:
     """Refuse an output path that cannot be written, before the work and not after it."""
     with writing(path, InputError):  # such as a name that is too long
-        if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-            raise InputError(f"cannot write {path}: it is a folder, or its folder is missing or not writable.")
+        if path.is_dir():
+            raise InputError(f"cannot write {path}: it is a folder; name a file in it.")
+        if not path.parent.is_dir():
+            raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
+        if not os.access(path.parent, os.W_OK):
+            raise InputError(f"cannot write {path}: the folder {path.parent} is not writable.")
 
 
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:

@@ -6,6 +6,7 @@ metadata in the first and arrays in the second. A `.pt` file holds a dict with t
 a tensor in a `.pt`) is features alone, and the rest is passed with it.
 """
 
+import io
 import json
 import os
 import zipfile
@@ -18,17 +19,18 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
-from acclimate.errors import AcclimateError, InputError, MissingExtraError
+from acclimate.errors import AcclimateError, InputError, missing
 from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically, writing
 
 TENSORS = ("features", "class_vectors", "labels", "order")
 LISTS = ("class_names", "domains", "files")  # JSON lists in the metadata
 TEXTS = ("encoder", "prompts", "views_kind")
+WRITTEN = (".safetensors", ".npz")
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FeatureStream:
     """A stream of image features, and the head that classifies them.
 
@@ -70,6 +72,14 @@ class FeatureStream:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def __repr__(self) -> str:
+        """Shapes of arrays, numbers of names, and the texts that are known."""
+        parts = [f"features {self.features.shape}", f"{len(self.head)} classes"]
+        known = {"labels": self.labels, "order": self.order, "domains": self.domains, "files": self.files}
+        parts += [f"{len(values)} {name}" for name, values in known.items() if values is not None]
+        parts += [f"{name}={text!r}" for name in TEXTS if (text := getattr(self, name))]
+        return f"FeatureStream({', '.join(parts)})"
 
     @property
     def views(self) -> int:
@@ -119,31 +129,49 @@ def read_stream(
     return _assemble(path, content)
 
 
+def check_stream_path(path: str | os.PathLike[str]) -> None:
+    """Refuse a name that says nothing of how to write a stream, or too little."""
+    suffix = Path(path).suffix
+    if suffix not in WRITTEN:
+        why = "a .npy file holds features alone" if suffix == ".npy" else f"feature files end in {' or '.join(WRITTEN)}"
+        raise InputError(f"cannot write {path}: {why}; choose a name that ends in {' or '.join(WRITTEN)}.")
+
+
 def write_stream(stream: FeatureStream, path: str | os.PathLike[str]) -> None:
-    """Write a stream as .safetensors, atomically; `read_stream` reads it back, and has an example.
+    """Write a stream as .safetensors or .npz, atomically; `read_stream` reads it back, and has an example.
 
     Examples:
-        >>> write_stream(FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0)), "features.npz")
+        >>> write_stream(FeatureStream(np.eye(3), Head(np.eye(3), logit_scale=10.0)), "features.npy")
         Traceback (most recent call last):
-        acclimate.errors.InputError: cannot write features.npz: feature files end in .safetensors; choose such a name.
+        acclimate.errors.InputError: cannot write features.npy: a .npy file holds features alone; choose a name that \
+ends in .safetensors or .npz.
     """
-    if Path(path).suffix != ".safetensors":
-        raise InputError(f"cannot write {path}: feature files end in .safetensors; choose such a name.")
+    check_stream_path(path)
     arrays = {"features": stream.features, "class_vectors": to_host(stream.head.class_vectors)}
     arrays |= {name: values for name in ("labels", "order") if (values := getattr(stream, name)) is not None}
-    lists = {"class_names": stream.head.class_names, "domains": stream.domains, "files": stream.files}
-    metadata = {
-        **stream.notes,
-        **{name: json.dumps(list(values)) for name, values in lists.items() if values is not None},
-        **{name: text for name in TEXTS if (text := getattr(stream, name))},
-        "logit_scale": repr(stream.head.logit_scale),
-        "logit_bias": repr(stream.head.logit_bias),
-        "skipped": str(stream.skipped),
-    }
-    if stream.encode_s is not None:
-        metadata["encode_s"] = repr(stream.encode_s)
+    given = {"class_names": stream.head.class_names, "domains": stream.domains, "files": stream.files}
+    lists = {name: list(values) for name, values in given.items() if values is not None}
+    numbers = {"logit_scale": stream.head.logit_scale, "logit_bias": stream.head.logit_bias, "skipped": stream.skipped}
+    numbers |= {} if stream.encode_s is None else {"encode_s": stream.encode_s}
+    texts = {**stream.notes, **{name: text for name in TEXTS if (text := getattr(stream, name))}}
+    if Path(path).suffix == ".npz":
+        rest = {name: np.array(value) for name, value in {**lists, **numbers, **texts}.items()}
+        content = _npz_bytes({**arrays, **rest})
+    else:
+        listed = {name: json.dumps(values) for name, values in lists.items()}
+        content = to_bytes(arrays, {**texts, **listed, **{name: repr(number) for name, number in numbers.items()}})
     with writing(path, InputError):
-        write_atomically(path, to_bytes(arrays, metadata))
+        write_atomically(path, content)
+
+
+def _npz_bytes(arrays: Mapping[str, HostArray]) -> bytes:
+    """What `np.savez` writes, for arrays of any name."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, values in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
+    return buffer.getvalue()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -183,7 +211,7 @@ def _read_pt(path: Path) -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError(f"{path} needs PyTorch to be read: pip install torch, or save it as .npz.") from None
+        raise missing(f"{path} needs PyTorch to be read", "torch", "or save it as .npz") from None
     import pickle
 
     try:

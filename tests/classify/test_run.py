@@ -21,7 +21,7 @@ from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
 from acclimate.predict import Answer, Prediction
-from acclimate.sources.base import open_source
+from acclimate.sources.base import Sample, open_source
 
 LABELS = ["red circle", "green square", "blue stripes"]
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
@@ -270,8 +270,8 @@ def test_a_kill_before_the_first_row_is_no_finished_job(make, tmp_path, monkeypa
 
 def test_another_job_is_not_continued(make, encoder, photos, tmp_path):
     make("x.csv", stop=lambda: True).run()
-    with pytest.raises(InputError, match="its list of images was different"):
-        make("x.csv", samples=open_source(str(photos))[:-1]).run(resume=True)
+    with pytest.raises(InputError, match=r"none of its [0-9]+ images is among those of the source"):
+        make("x.csv", samples=[Sample("elsewhere.png", bytes)]).run(resume=True)
     with pytest.raises(InputError, match="its number of labels per row was different"):
         make("x.csv", top_k=1).run(resume=True)
     with pytest.raises(InputError, match="its number of passes was different"):
@@ -426,7 +426,7 @@ def test_formats_that_are_unknown_or_need_a_package(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"results end in .csv, .jsonl or .parquet"):
         ResultFile(tmp_path / "x.xlsx", 1)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[parquet\]'"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[parquet\]"):
         ResultFile(tmp_path / "x.parquet", 1)
 
 

@@ -162,7 +162,7 @@ def test_bad_images_are_listed_and_skipped(invoke, model, photos, tmp_path):
 def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "a.jpg").touch()
-    assert "none of the 1 images could be read" in invoke("classify", "bad", *model, exit_code=1).stderr
+    assert "no image could be read" in invoke("classify", "bad", *model, exit_code=1).stderr
     embedding = invoke("embed", "bad", *model, "--out", "f.safetensors", exit_code=1)
     assert "skipped bad/a.jpg: the file is empty" in embedding.stderr
 
@@ -208,7 +208,8 @@ def test_bad_input_is_one_line_and_changes_nothing(invoke, tiny_onnx, photos, tm
 def test_resume_and_overwrite(invoke, model, photos, tmp_path):
     invoke("classify", photos, *model, "--out", "r.csv", "--resume")  # nothing there yet: a plain run
     content = (tmp_path / "r.csv").read_bytes()
-    assert "r.csv is complete; nothing to do" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert "r.csv was complete: 0 new images" in invoke("classify", photos, *model, "--out", "r.csv", "--resume").stderr
+    assert (tmp_path / "r.csv").read_bytes() == content
     invoke("classify", photos, *model, "--out", "r.csv", "--overwrite", "--method", "zero-shot")
     assert (tmp_path / "r.csv").read_bytes() != content
 
@@ -299,7 +300,7 @@ def test_convert(invoke, tiny_clip, tmp_path):
 def test_what_there_is(invoke):
     assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
     listed = invoke("methods").stdout
-    assert "positive_capacity: int = 3" in listed
+    assert "positive_capacity: int = 3\n                entries per class (the paper's shot capacity)." in listed
     assert "negative_keep: Literal['lowest', 'highest'] = 'lowest'" in listed
     assert "episodic; states merge by union; needs views" in listed
     assert "online; states merge by sum; needs features only" in listed

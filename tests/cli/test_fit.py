@@ -218,7 +218,7 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
         stop=lambda: True,
     )
     assert not run.run()
-    options = ["classify", photos, *model, "--out", "r.csv", "--resume"]
+    options = ["classify", photos, *model, "--out", "r.csv", "--order", "path", "--resume"]
     other = ["--shots", 4, "--views", 2, "--seed", 2, "--no-validation"]
     for settings, message in (([], "its fitted file was different"), (["--set", "alpha=2.0"], "does not match")):
         invoke("fit", photos, "--out", "other.safetensors", *other, *settings, *model)

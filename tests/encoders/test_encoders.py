@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,10 +167,12 @@ def test_an_unavailable_hub_model_says_how_to_get_it(monkeypatch):
 
 def test_missing_packages_are_named(monkeypatch, tiny_clip):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[hf\]'"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[hf\]"):
         TransformersEncoder(str(tiny_clip), local=True)
+    with pytest.raises(MissingExtraError, match=r"converting needs transformers: .*\[convert\]"):
+        convert(f"local:{tiny_clip}", Path("onnx"))
     monkeypatch.setitem(sys.modules, "open_clip", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[open-clip\]'"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[open-clip\]"):
         load_encoder("open_clip:ViT-B-16/openai")
 
 
@@ -202,6 +205,14 @@ def test_open_clip_by_name_and_by_objects(monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["toaster", "cuda:99"])
-def test_a_device_that_is_not_there(tiny_clip, device):
-    with pytest.raises(ModelError, match=f"cannot use device '{device}'"):
+def test_a_device_that_is_not_there(tiny_clip, device, monkeypatch):
+    monkeypatch.setattr("transformers.AutoModel.from_pretrained", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(ModelError, match=f"cannot use device '{device}'.*; choose from auto, cpu"):
         load_encoder(f"local:{tiny_clip}", device)
+
+
+@pytest.mark.parametrize("device", ["gpu", "nonsense", "cuda:x", "CPU", ""])
+def test_a_device_that_onnxruntime_does_not_know(device, monkeypatch):
+    monkeypatch.setattr("onnxruntime.InferenceSession", lambda *_, **__: pytest.fail("a model was loaded"))
+    with pytest.raises(ModelError, match=f"cannot use device '{device}'; choose from auto, cpu"):
+        load_encoder("bundled", device)

@@ -216,3 +216,13 @@ def test_a_head_has_the_models_scale_and_the_clean_labels(tmp_path, files):
 def test_labels_are_checked():
     with pytest.raises(InputError, match="WordNet"):
         class_vectors(Words(), ["n01440764"], "single")
+
+
+def test_progress_counts_the_prompts_that_are_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr("acclimate.prompts.head.BATCH", 2)
+    calls = []
+    for _ in range(2):  # the second time, the vectors are on disk
+        build_head(
+            Words("words"), ["cat", "dog", "cow"], "a {}", tmp_path, lambda done, total: calls.append((done, total))
+        )
+    assert calls == [(0, 3), (2, 3), (1, 3)]

@@ -32,7 +32,7 @@ def test_labels_are_refused_or_cleaned_for_good(labels):
     except InputError:
         return
     assert cleaned == tuple(label.strip() for label in labels) == clean_labels(cleaned)
-    assert len({as_words(label) for label in cleaned}) == len(labels) > 0
+    assert len({as_words(label).casefold() for label in cleaned}) == len(labels) > 0
 
 
 @pytest.mark.parametrize(
@@ -44,6 +44,8 @@ def test_labels_are_refused_or_cleaned_for_good(labels):
         (["cat", "__"], "label 2 is empty"),
         (["cat", 3], "label 2 must be a string, got 3 of type int"),
         (["cat", "dog", "cat "], "'cat' and 'cat' are the same"),
+        (["cat", "dog", "Cat"], "'cat' and 'Cat' are the same"),
+        (["Straße", "STRASSE"], "'Straße' and 'STRASSE' are the same"),
         (["sea_lion", "sea  lion"], "'sea_lion' and 'sea  lion' are the same"),
         (["n01440764"], "WordNet id; replace ids by words"),
         (["n01440764 tench"], "WordNet id"),
@@ -67,7 +69,7 @@ LABELS = ["cat", "sea_lion"]
     [
         ("a {}, yes a {c}.", [["a cat, yes a cat."], ["a sea lion, yes a sea lion."]]),
         (["a {}.", "the {c}."], [["a cat.", "the cat."], ["a sea lion.", "the sea lion."]]),
-        ("{x} {{}} {0} {", [["{x} {cat} {0} {"], ["{x} {sea lion} {0} {"]]),
+        ("{{}} {", [["{cat} {"], ["{sea lion} {"]]),
         ("single", [["a photo of a cat."], ["a photo of a sea lion."]]),
         (["dtd", "a {}."], [["cat texture.", "a cat."], ["sea lion texture.", "a sea lion."]]),
         (str.upper, [["CAT"], ["SEA LION"]]),
@@ -97,11 +99,17 @@ def test_a_label_comes_through_as_it_is_spoken(label, before, after):
     [
         ("a photo.", r"'a photo\.' has no \{\} for the class name.*or name a set: single, openai-80"),
         (["a {}.", "a {x}."], r"'a \{x\}\.' has no \{\}"),
+        ("a {x} of {}.", r"'a \{x\} of \{\}\.' has \{x\}; only \{\} or \{c\} stands for the class name"),
+        (["a {}.", "{0} {c}"], r"has \{0\}"),
         ([], "no templates"),
         (7, "must be a string or a function, got 7"),
         ([["a {}."]], "must be a string or a function"),
         (lambda c: None, "must return a prompt, got None for the label 'cat'"),
-        ({"cat": ["It purrs."]}, "has no entry for 'sea_lion'"),
+        ({"cat": ["It purrs."]}, "the dict of prompts has no prompts for 'sea_lion'; add"),
+        (
+            {"cat": ["It purrs."], "see lion": ["It barks."]},
+            r"no prompts for 'sea_lion' \(it has 'see lion', which is not a label\)",
+        ),
         ({"cat": [], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": [1], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": {"a": "b"}, "sea_lion": ["It barks."]}, "'cat' has"),
@@ -113,8 +121,10 @@ def test_templates_that_say_nothing_are_refused(templates, message):
 
 
 def test_many_missing_classes_are_counted():
-    with pytest.raises(InputError, match=r"has no entry for 'c0', .*'c9' and 15 more; add"):
-        prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."]})
+    with pytest.raises(
+        InputError, match=r"no prompts for 'c0', .*'c9' and 15 more \(it has 'dog', 'cow', which are not labels\); add"
+    ):
+        prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."], "cow": "It moos."})
 
 
 def test_the_published_sets():

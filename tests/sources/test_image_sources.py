@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from acclimate.errors import InputError
-from acclimate.sources import Sample, open_source, order_samples, source_fingerprint
+from acclimate.sources import Sample, open_source, order_samples
+from acclimate.sources.base import choose_order
 from acclimate.sources.folder import IMAGE_SUFFIXES, natural_key
 from small_images import draw, encoded, labels, names, shade, write_tar
 
@@ -79,30 +80,32 @@ def test_patterns(here):
     assert names(open_source("odd[1].png")) == ["odd[1].png"]
     with pytest.raises(InputError, match=r"no images in x/z\*: no file matches it"):
         open_source("x/z*")
-    with pytest.raises(
-        InputError, match=r"no images in \*\*/\*\.txt: no file has an image suffix \(found x/deep/e\.txt"
-    ):
+    with pytest.raises(InputError, match=r"no images in \*\*/\*\.txt: found only 1 \.txt; images end in"):
         open_source("**/*.txt")
 
 
 def test_what_is_not_there_is_named(here):
     (here / "empty").mkdir()
-    with pytest.raises(InputError, match="no images in empty: it contains no files"):
+    with pytest.raises(InputError, match="no images in empty: no files"):
         open_source("empty")
     for name in "dcba":
         (here / "empty" / f"{name}.pdf").write_text("")
-    with pytest.raises(InputError, match=r"no file has an image suffix \(found a\.pdf, b\.pdf, c\.pdf\)"):
+    with pytest.raises(InputError, match=r"no images in empty: found only 4 \.pdf; images end in"):
         open_source("empty")
-    with pytest.raises(InputError, match=r"empty/a\.pdf has neither the suffix of an image nor that of a list"):
+    with pytest.raises(InputError, match=r"no images in empty/a\.pdf: found only 1 \.pdf; images end in"):
         open_source("empty/a.pdf")
     with pytest.raises(InputError, match="no file or folder at nowhere"):
         open_source("nowhere")
-    with pytest.raises(InputError, match="the image source is empty"):
-        open_source("")
+    for nothing in ("", [], ["empty", ""]):
+        with pytest.raises(InputError, match="the image source is empty"):
+            open_source(nothing)
     with pytest.raises(InputError, match=r"no file or folder at C:\\photos"):
         open_source("C:\\photos")
-    with pytest.raises(InputError, match=r"unknown prefix s3: in s3://bucket.*coop:, wds:, hfds:"):
-        open_source("s3://bucket/*.png")
+    with pytest.raises(InputError, match=r"unknown prefix tar: in tar:x.*coop:, wds:, hfds:"):
+        open_source("tar:x")
+    for url in ("s3://bucket/*.png", "https://example.org/cat.jpg"):
+        with pytest.raises(InputError, match=r"is a URL, which is not downloaded; download the images"):
+            open_source(url)
 
 
 def test_a_file_whose_name_has_a_colon_is_a_file(here):
@@ -139,6 +142,59 @@ def test_digits_compare_as_numbers(numbers, prefix):
     files = [f"{prefix}{number}.png" for number in numbers]
     assert sorted(files, key=natural_key) == [f"{prefix}{number}.png" for number in sorted(numbers)]
     assert natural_key("9" * 5000) < natural_key("1" + "0" * 5000)
+
+
+# Several sources
+
+
+def test_several_paths_are_listed_once_and_in_their_order(here):
+    for number, path in enumerate(["a.png", "b.png", "cats/c.png", "cats/d.png", "dogs/e.png"]):
+        draw(here / path, number)
+    (here / "list.csv").write_text("file,label\ncats/c.png,feline\ndogs/e.png,canine\ndogs/e.png,canine\n")
+    samples = open_source(["b.png", "a.png", "cats/", "./b.png", here / "a.png", "cats/d.png"])
+    assert names(samples) == ["b.png", "a.png", "cats/c.png", "cats/d.png"]
+    assert [shade(sample) for sample in samples] == [1, 0, 2, 3]
+    listed = open_source(["dogs/e.png", "list.csv"])
+    assert list(zip(names(listed), labels(listed), strict=True)) == [("dogs/e.png", None), ("cats/c.png", "feline")]
+    assert names(open_source(["list.csv"])) == ["cats/c.png", "dogs/e.png", "dogs/e.png"]
+    assert names(open_source(["-", "a.png"], io.StringIO("b.png\na.png\n"))) == ["b.png", "a.png"]
+
+
+def test_paths_that_a_shell_expands_are_labelled_as_the_pattern_is(here):
+    for path in ("photos/cats/a.png", "photos/cats/b.png", "photos/dogs/c.png", "photos/dogs/small/d.png"):
+        draw(here / path)
+    pattern = open_source("photos/*/*.png")
+    expanded = open_source(sorted(str(path.relative_to(here)) for path in here.glob("photos/*/*.png")))
+    assert (names(expanded), labels(expanded)) == (names(pattern), labels(pattern))
+    assert labels(open_source(["photos/cats", "photos/dogs"])) == ["cats", "cats", "dogs", "small"]
+    assert labels(open_source(["photos/cats/a.png", "photos/cats/b.png"])) == [None, None]
+
+
+def test_kinds_that_are_skipped_are_counted(here):
+    for path in ("x/a.png", "x/deep/b.PNG"):
+        draw(here / path)
+    for name in ("1.CR2", "2.cr2", "deep/3.cr2", "notes.md", "README", ".hidden.cr2"):
+        (here / "x" / name).write_text("")
+    samples = open_source("x")
+    assert samples.skipped == {".cr2": 3, ".md": 1, "without a suffix": 1}
+    assert samples.left_out == "3 .cr2, 1 .md and 1 without a suffix"
+    assert open_source("x/*").skipped == {".cr2": 2, ".md": 1, "without a suffix": 1}
+    both = open_source(["x/a.png", "x/notes.md", "x/README"])
+    assert (names(both), both.left_out) == (["x/a.png"], "1 .md and 1 without a suffix")
+    assert open_source("x/a.png").left_out == ""
+    with pytest.raises(InputError, match=r"no images in x/1\.CR2, x/notes\.md: found only 1 \.cr2 and 1 \.md"):
+        open_source(["x/1.CR2", "x/notes.md"])
+
+
+def test_heic_is_an_image_where_it_can_be_read(here, monkeypatch):
+    (here / "IMG.HEIC").write_bytes(b"x")
+    monkeypatch.setattr("acclimate.sources.folder.can_read_heif", lambda: True)
+    assert names(open_source("IMG.HEIC")) == names(open_source("*")) == ["IMG.HEIC"]
+    monkeypatch.setattr("acclimate.sources.folder.can_read_heif", lambda: False)
+    with pytest.raises(InputError, match=r"no images in IMG\.HEIC: found only 1 \.heic \(needs acclimate\[heic\]\)"):
+        open_source("IMG.HEIC")
+    draw(here / "a.png")
+    assert open_source(".").left_out == "1 .heic (needs acclimate[heic])"
 
 
 # Lists
@@ -178,6 +234,7 @@ def test_lists_of_every_kind(here):
         ("l.jsonl", b'["a.png"]\n', "line 1: not a JSON object"),
         ("l.jsonl", b'{"name": "a.png"}\n', "line 1: no path among name; name it file"),
         ("l.jsonl", b'{"file": 3}\n', "line 1: not a path: 3"),
+        ("l.txt", b"a.png\nhttps://example.org/b.png\n", "line 2: https.* is a URL; download the images"),
     ],
 )
 def test_bad_lists_say_what_is_wrong(here, file, content, message):
@@ -209,17 +266,24 @@ def test_orders():
     assert shuffled == order_samples(samples, "seed:3") != order_samples(samples, "seed:4")
     assert sorted(names(shuffled), key=int) == names(samples)
     for order in ("random", "seed", "seed:", "seed:-1", "seed:x", "seed:1\n"):
-        with pytest.raises(InputError, match=r"unknown order .*; choose 'path' .* or 'seed:N'"):
+        with pytest.raises(InputError, match=r"unknown order .*; choose 'path' .* 'seed:N' .* 'auto'"):
             order_samples(samples, order)
 
 
-def test_fingerprints_depend_on_names_and_order_alone():
-    def of(*listed):
-        return source_fingerprint([Sample(name, bytes) for name in listed])
+def test_folders_that_are_classes_are_shuffled(here):
+    def listed(*labels):
+        return [Sample(str(number), bytes, label) for number, label in enumerate(labels)]
 
-    assert of("a", "b") == source_fingerprint([Sample(name, lambda: b"x", "label") for name in "ab"])
-    assert len({of(), of(""), of("a", "b"), of("b", "a"), of("ab"), of("a1:b"), of("\udcff")}) == 7
-    assert len(of("a")) == 64
+    by_class = listed(*["cat"] * 9, *["sea_lion"] * 9)
+    assert choose_order(by_class) == choose_order(by_class, ["Cat", "sea lion", "dog"]) == "seed:0"
+    assert order_samples(by_class, "auto", ["cat", "sea lion"]) == order_samples(by_class, "seed:0") != by_class
+    for samples, classes in (
+        (by_class, ["cat", "dog"]),  # one class alone
+        (listed("monday", "tuesday"), ["cat", "dog"]),  # folders are days
+        (listed(None, "cat"), None),
+        (listed(None, None), None),
+    ):
+        assert order_samples(samples, "auto", classes) == samples
 
 
 def test_samples_travel_to_other_processes(here):

@@ -3,13 +3,14 @@
 import csv
 import io
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, missing
 from acclimate.files import append, cut_back, replace_file, sync, write_atomically, writing
 from acclimate.predict import Answer, Prediction
 
@@ -29,8 +30,14 @@ COLUMNS: dict[str, type] = {
     "entropy": float,
     "index": int,
     "error": str,
+    "sorted_to": str,
 }
 HINT = "The rows written so far are complete; free some space and resume."
+
+
+def readable_name(name: str) -> str:
+    """The name of an image as results have it: what is not valid Unicode is escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def to_record(prediction: Prediction) -> dict[str, Any]:
@@ -38,7 +45,7 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
 
     Numbers have six decimals, and what is not valid Unicode in a name is escaped.
     """
-    name = prediction.name.encode("utf-8", "backslashreplace").decode()
+    name = readable_name(prediction.name)
     answers = [{"label": answer.label, "score": round(answer.score, 6)} for answer in prediction.top]
     record = dict.fromkeys(COLUMNS) | {"file": name, "index": prediction.index, "error": prediction.error}
     record["true_label"] = prediction.truth
@@ -93,19 +100,57 @@ def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield row | {"predictions": [answer for answer in answers if answer["label"]]}
 
 
-def csv_lines(predictions: Iterable[Prediction], columns: Sequence[str]) -> str:
-    """One line of csv per prediction."""
+def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    """One line of csv per record."""
     lines = []
-    for record in map(to_record, predictions):
-        for rank, answer in enumerate(record["predictions"], start=1):
-            record |= {f"{column}_{rank}": value for column, value in answer.items()}
-        lines.append(",".join(_csv_cell(record.get(column)) for column in columns) + "\n")
+    for record in records:
+        ranks = enumerate(record["predictions"], start=1)
+        more = {f"{column}_{rank}": value for rank, answer in ranks for column, value in answer.items()}
+        cells = {**record, **more}
+        lines.append(",".join(_csv_cell(cells.get(column)) for column in columns) + "\n")
     return "".join(lines)
 
 
-def json_lines(predictions: Iterable[Prediction]) -> str:
-    """One line of JSON per prediction, the best labels in a list."""
-    return "".join(json.dumps(to_record(each), ensure_ascii=False) + "\n" for each in predictions)
+def json_lines(records: Iterable[Mapping[str, Any]]) -> str:
+    """One line of JSON per record, the best labels in a list."""
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    """The records of complete results, as `to_record` makes them; numbers of csv are text."""
+    output = ResultFile(path, 1)
+    if output.checkpoint.is_file():
+        raise InputError(f"{path} is incomplete; complete it with `acclimate classify ... --resume` first.")
+    try:
+        if path.suffix.lower() == ".parquet":
+            import pyarrow.parquet as pq
+
+            records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
+        else:
+            with open(path, encoding="utf-8", newline="") as file:
+                records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
+    except FileNotFoundError:
+        raise InputError(f"no results at {path}.") from None
+    except (OSError, ValueError, KeyError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as results of `acclimate classify`: {error}.") from error
+    for number, record in enumerate(records, 1):
+        if not isinstance(record, dict) or not {*COLUMNS, "predictions"} <= set(record):
+            raise InputError(f"{path} cannot be read as results of `acclimate classify`: row {number} lacks columns.")
+    return records
+
+
+def write_results(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Replace results by others with the same columns, atomically."""
+    suffix = path.suffix.lower()
+    if suffix == ".csv":
+        with open(path, encoding="utf-8", newline="") as file:
+            columns = next(csv.reader(file))
+        content = (",".join(columns) + "\n" + csv_lines(records, columns)).encode()
+    else:
+        content = json_lines(records).encode()
+        content = _to_parquet(io.StringIO(content.decode())) if suffix == ".parquet" else content
+    with writing(path, hint="What was there before is untouched."):
+        write_atomically(path, content)
 
 
 class ResultFile:
@@ -120,7 +165,7 @@ class ResultFile:
         if suffix not in (".csv", ".jsonl", ".parquet"):
             raise InputError(f"cannot tell the format of {path}; results end in .csv, .jsonl or .parquet.")
         if suffix == ".parquet" and find_spec("pyarrow") is None:
-            raise MissingExtraError("parquet needs pyarrow: pip install 'acclimate[parquet]'.")
+            raise missing("parquet needs pyarrow", "parquet")
         self.path = path
         self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix == ".parquet" else path
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
@@ -134,6 +179,19 @@ class ResultFile:
         other.lines = self.path.with_name(f"{self.path.name}.second")
         return other
 
+    def reopen(self) -> int:
+        """Open complete results again, to add lines; returns their size in bytes."""
+        if self.lines != self.path:
+            content = json_lines(read_results(self.path)).encode()
+            with writing(self.lines, hint=HINT):
+                self.lines.write_bytes(content)
+        if self._columns:
+            with open(self.lines, encoding="utf-8", newline="") as file:
+                if next(csv.reader(file), []) != self._columns:
+                    why = "its columns are different: another --top-k, or another version of acclimate"
+                    raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
+        return self.lines.stat().st_size
+
     def open(self, offset: int = 0) -> None:
         """Begin a new file, without what another run may have left, or cut the file back to `offset` bytes."""
         with writing(self.path, hint=HINT):
@@ -143,9 +201,18 @@ class ResultFile:
                 self.again.lines.unlink(missing_ok=True)
                 self.lines.write_bytes(f"{','.join(self._columns)}\n".encode() if self._columns else b"")
 
+    def open_like(self, other: "ResultFile", size: int) -> None:
+        """Begin with the first `size` bytes of another file; with none, as a new file."""
+        self.open()
+        if size:
+            with writing(self.path, hint=HINT):
+                shutil.copyfile(other.lines, self.lines)
+                cut_back(self.lines, size)
+
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
-        text = csv_lines(predictions, self._columns) if self._columns else json_lines(predictions)
+        records = map(to_record, predictions)
+        text = csv_lines(records, self._columns) if self._columns else json_lines(records)
         with writing(self.path, hint=HINT):
             append(self.lines, text.encode())
 
@@ -167,14 +234,14 @@ class ResultFile:
         self.features.unlink(missing_ok=True)
         self.sync()
         if self.lines != self.path:
-            with writing(self.path, hint=HINT):
-                write_atomically(self.path, _to_parquet(self.lines))
+            with writing(self.path, hint=HINT), open(self.lines, encoding="utf-8") as file:
+                write_atomically(self.path, _to_parquet(file))
         self.checkpoint.unlink(missing_ok=True)  # before the lines that it is needed with
         if self.lines != self.path:
             self.lines.unlink(missing_ok=True)
 
 
-def _to_parquet(lines: Path) -> bytes:
+def _to_parquet(lines: TextIO) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -183,8 +250,8 @@ def _to_parquet(lines: Path) -> bytes:
     columns = [(column, types[kind]) for column, kind in COLUMNS.items()]
     schema = pa.schema([*columns, ("predictions", pa.list_(answer))])
     buffer = io.BytesIO()
-    with pq.ParquetWriter(buffer, schema) as writer, open(lines, encoding="utf-8") as file:
-        while part := file.readlines(2**22):  # a few megabytes at a time
+    with pq.ParquetWriter(buffer, schema) as writer:
+        while part := lines.readlines(2**22):  # a few megabytes at a time
             writer.write_table(pa.Table.from_pylist([json.loads(line) for line in part], schema))
     return buffer.getvalue()
 

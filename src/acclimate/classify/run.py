@@ -7,29 +7,41 @@ A checkpoint is the state of the adapter and the length of results and features 
 back to that length and the run continues from there. Batches begin at the same images, so the results end with the
 same bytes as those of a run that was never stopped. A checkpoint whose summary counts two passes says that all results
 of the second pass are there, whether or not they have replaced the first ones.
+
+The images of a resumed run are those that have rows, in the order of the rows, and then all others of the source: what
+was added to a folder since is classified, too, even if the results were complete. Complete rows are *kept* as they are.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
+from typing import NamedTuple
 
 from acclimate.classifier import Classifier
 from acclimate.classify.features import FeatureFile
-from acclimate.classify.outputs import ResultFile
+from acclimate.classify.outputs import ResultFile, readable_name
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
 from acclimate.predict import OnError, Prediction, answer_again
-from acclimate.sources.base import Sample, source_fingerprint
+from acclimate.sources.base import Sample, file_sample
 
 BLOCK = 1024  # results of the second pass written at a time
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
+
+
+class Kept(NamedTuple):
+    """Rows of an earlier run that was completed."""
+
+    images: int = 0
+    answered: int = 0  # images that could be read
+    size: int = 0  # in bytes
 
 
 @dataclass(kw_only=True)
@@ -46,16 +58,17 @@ class Classification:
     state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
     checkpoint_every: float = 10.0  # seconds between two checkpoints
     stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
+    # Called when all images are done, with their names: waits for more; none end the run.
+    more: Callable[[Collection[str]], Sequence[Sample]] | None = None
 
     def __post_init__(self) -> None:
         if self.passes not in (1, 2):
             raise InputError(f"there are one or two passes, not {self.passes}.")
-        self.passes = self.passes if self.classifier.learns else 1
-        self.summary = Summary()
+        self.passes = self.passes if self.classifier.learns and self.more is None else 1
+        self.summary, self.kept = Summary(), Kept()
         self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
         # What must be the same to resume; the method, its settings and the labels are checked with the state.
         self._identity = {
-            "list of images": source_fingerprint(self.samples),
             "batch size": self.classifier.batch_size,
             "number of views": self.classifier.views,
             "kind of views": self.classifier.views_kind if self.classifier.views > 1 else "",
@@ -82,14 +95,15 @@ class Classification:
             return self._run(rows, FeatureFile(rows.features, (*views, self.classifier.head.dim)), resume)
 
     def _run(self, rows: ResultFile | None, features: FeatureFile | None, resume: bool) -> bool:
-        if rows is not None:
-            self._open(rows, features, resume)
+        if rows is not None and not self._open(rows, features, resume):
+            return True
         finished = self.summary.passes == 2  # if it was stopped after its second pass
         if not finished:
             finished = self._first_pass(rows, features)
             if rows is not None and features is not None and (finished or self.output is None):
                 finished = self._second_pass(rows, features) and finished
-        if self.state is not None and (finished or self.output is None):  # otherwise the checkpoint holds the state
+        # The state of a run that was stopped is in its checkpoint; one that follows a folder ends by being stopped.
+        if self.state is not None and (finished or self.output is None or self.more is not None):
             save_state(self.classifier.adapter, self.state)
         if finished and self.output is not None:
             self.output.finish()
@@ -97,39 +111,49 @@ class Classification:
 
     def _first_pass(self, rows: ResultFile | None, features: FeatureFile | None) -> bool:
         """Answer the images as they come; returns False if it was stopped before the last one."""
+        names = {sample.name for sample in self.samples} if self.more is not None else set()
+        try:
+            self._answer(rows, features)
+            while self.more is not None and not self.stop() and (new := self.more(names)):
+                names |= {sample.name for sample in new}
+                self.samples = [*self.samples, *new]
+                self._answer(rows, features)
+        except ImageError as error:
+            self._save_checkpoint(features)
+            raise RunError(f"{error}.") from error
+        finished = self.summary.images == len(self.samples) and self.more is None
+        if not finished or features is not None:
+            self._save_checkpoint(features)
+        return finished
+
+    def _answer(self, rows: ResultFile | None, features: FeatureFile | None) -> None:
+        """Answer the images that have no answer yet, until the run is stopped."""
         saved, start = monotonic(), self.summary.images
         keep = None if features is None else features.write
         batches = self.classifier.batches(
             self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id, keep=keep
         )
-        try:
-            with closing(batches):
-                for batch in batches:
-                    if rows is not None:
-                        rows.write(batch)
-                    for prediction in batch:
-                        self.summary.add(prediction)
-                    self.emit(batch, features is None)
-                    if self.stop():
-                        break
-                    if monotonic() - saved >= self.checkpoint_every:
-                        self._save_checkpoint(features)
-                        saved = monotonic()
-        except ImageError as error:
-            self._save_checkpoint(features)
-            raise RunError(f"{error}.") from error
-        finished = self.summary.images == len(self.samples)
-        if not finished or features is not None:
-            self._save_checkpoint(features)
-        return finished
+        with closing(batches):
+            for batch in batches:
+                if rows is not None:
+                    rows.write(batch)
+                for prediction in batch:
+                    self.summary.add(prediction)
+                self.emit(batch, features is None)
+                if self.stop():
+                    break
+                if monotonic() - saved >= self.checkpoint_every:
+                    self._save_checkpoint(features)
+                    saved = monotonic()
 
     def _second_pass(self, rows: ResultFile, features: FeatureFile) -> bool:
         """Answer all images again and write the rows anew; returns False if it was stopped, which needs an output."""
         again, summary = rows.again, Summary(passes=2)
-        again.open()
-        refined = answer_again(
-            self.classifier.adapter, features.read(), rows.read(), self.top_k, self.classifier.unsure
-        )
+        again.open_like(rows, self.kept.size)
+        online = rows.read()
+        for prediction in islice(online, self.kept.images):
+            summary.add(prediction)
+        refined = answer_again(self.classifier.adapter, features.read(), online, self.top_k, self.classifier.unsure)
         while block := list(islice(refined, BLOCK)):
             if self.output is not None and self.stop():
                 return False
@@ -147,25 +171,60 @@ class Classification:
             return
         if features is not None and not first:
             features.sync()
-        notes = {"identity": self._identity, "offset": 0 if first else self.output.sync()}
+        notes = {"identity": self._identity, "offset": self.kept.size if first else self.output.sync()}
+        notes["kept"] = self.kept
         notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
         notes["gates"] = [gate.dump() for gate in self.classifier.gates]
         save_state(self.classifier.adapter, self.output.checkpoint, notes)
 
-    def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> None:
-        offset = 0
-        if resume and rows.checkpoint.is_file():
+    def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> bool:
+        """Begin, or continue what is there; returns False if nothing is left to do."""
+        offset, stopped = 0, resume and rows.checkpoint.is_file()
+        if stopped:
             adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
             for name, value in self._identity.items():
                 if notes["identity"].get(name) != value:
                     raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
             self.classifier.adapter, self.first_id, offset = adapter, notes["first_id"], notes["offset"]
-            self.summary = Summary.from_json(notes["summary"])
+            self.summary, self.kept = Summary.from_json(notes["summary"]), Kept(*notes["kept"])
             for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
                 gate.restore(remembered)
-        else:
+        elif resume and rows.path.is_file():
+            offset = self._keep(rows)
+            if len(self.samples) == self.kept.images and self.more is None:
+                self.summary.passes = self.passes
+                return False
+        if not stopped:
             self._save_checkpoint(features, first=True)  # before the rows: without a checkpoint, they are complete
         if self.summary.passes == 1:  # otherwise all is written
             rows.open(offset)
+            if stopped:
+                self._line_up([each.name for each in rows.read()], rows)
             if features is not None:
-                features.open(self.summary.answered)
+                features.open(self.summary.answered - self.kept.answered)
+        return True
+
+    def _keep(self, rows: ResultFile) -> int:
+        """Keep the rows of complete results, to add those of new images; returns their size in bytes."""
+        size, names = rows.reopen(), []
+        for prediction in rows.read():
+            self.summary.add(prediction)
+            names.append(prediction.name)
+        self._line_up(names, rows)
+        self.kept = Kept(self.summary.images, self.summary.answered, size)
+        self.first_id -= self.kept.images  # ids are counted from there, and the new images come after the old ones
+        return size
+
+    def _line_up(self, done: Sequence[str], rows: ResultFile) -> None:
+        """Put the images that have rows first, in the order of these, and then all others."""
+        listed: dict[str, list[Sample]] = {}
+        for sample in reversed(self.samples):
+            listed.setdefault(readable_name(sample.name), []).append(sample)
+        if done and self.samples and listed.keys().isdisjoint(done):
+            raise InputError(
+                f"cannot continue {rows.path}: none of its {len(done)} images is among those of the source. "
+                "Choose another --out, or --overwrite it."
+            )
+        first = [listed[name].pop() if listed.get(name) else file_sample(name) for name in done]
+        chosen = set(map(id, first))
+        self.samples = [*first, *(sample for sample in self.samples if id(sample) not in chosen)]

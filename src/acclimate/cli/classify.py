@@ -1,21 +1,17 @@
 """`acclimate classify`: the main command."""
 
-import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import show_predictions, stop_requests
+from acclimate.cli.plugins import Plugins
+from acclimate.cli.progress import stage_bars
+from acclimate.cli.sort import sorted_line
 from acclimate.errors import InputError, RunError
-
-if TYPE_CHECKING:
-    from acclimate.classify.run import Emit
-    from acclimate.predict import Prediction
 
 
 def classify(
@@ -27,6 +23,7 @@ def classify(
         str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
     ] = None,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
     ] = None,
@@ -38,7 +35,9 @@ def classify(
     unsure: Annotated[
         float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
     ] = 0.0,
-    order: options.Order = "path",
+    order: options.Order = "auto",
+    fps: options.Fps = 1.0,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     skip_duplicates: Annotated[
         bool,
         typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
@@ -53,7 +52,16 @@ def classify(
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an incomplete --out.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")
+    ] = False,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
+    ] = None,
+    sort_how: Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")] = "copy",
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
     batch_size: options.BatchSize = 32,
@@ -73,21 +81,39 @@ def classify(
     from acclimate.classify.outputs import ResultFile, csv_columns
     from acclimate.classify.report import count, write_report
     from acclimate.classify.run import Classification
+    from acclimate.classify.sorting import sort_images
     from acclimate.files import check_writable
+    from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.prompts import example_prompts
-    from acclimate.sources.base import open_source, order_samples
+    from acclimate.sources.follow import Follow
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
-    if resume and out is None:
-        raise InputError("--resume continues a file; name it with --out.")
+    if report is not None:
+        options.check_report(report)
+    limit_pixels(max_pixels)
+    if out is None and (resume or sort_into):
+        raise InputError("--resume and --sort-into work from results; name the file with --out.")
+    if resume and overwrite:
+        raise InputError("--resume continues what --overwrite would replace; pass one of them.")
+    if freeze and state is not None and not state.exists():
+        raise InputError(f"--freeze answers from a state, and there is none at {state}.")
+    if follow and sort_into:
+        raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
+    if follow and len(source) > 1:
+        raise InputError("--follow takes one folder.")
+    if sort_into and any(
+        Path(each).resolve() in [sort_into.resolve(), *sort_into.resolve().parents] for each in source
+    ):
+        raise InputError(f"{sort_into} is in the folder of the images; sort them into another one.")
     output = None if out is None else ResultFile(out, top_k)
     if output is not None:
         exists, incomplete = output.path.exists(), output.checkpoint.is_file()
-        if resume and exists and not incomplete:
-            typer.echo(f"{out} is complete; nothing to do.", err=True)
-            return
+        if resume and exists and not incomplete and not (state and state.exists()) and not freeze:
+            typer.echo(
+                "note: what the earlier run learnt is not in a --state; new images start from the model.", err=True
+            )
         if not (resume or overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
@@ -103,11 +129,13 @@ def classify(
     else:
         settings = {}
     templates = options.read_templates(template) if template else None
-    samples = order_samples(open_source(source, sys.stdin), order)
+    options.note_language(names or (), model)
+    samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates}
-    classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates or follow}
+    with stage_bars() as reading["progress"]:
+        classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
@@ -116,8 +144,10 @@ def classify(
         classifier.freeze()
     if sys.stderr.isatty():
         prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
-        typer.secho(f"{len(samples)} images, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
-    with _stop_requests() as stopped, _display(len(samples), csv_columns(top_k) if out is None else None) as show:
+        images = "Images as they arrive" if follow else count(len(samples), "image")
+        typer.secho(f"{images}, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
+    columns = csv_columns(top_k) if out is None else None
+    with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
         run = Classification(
             classifier=classifier,
             samples=samples,
@@ -129,22 +159,25 @@ def classify(
             state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
+            more=Follow(source[0], stopped, fps) if follow else None,
         )
         finished = run.run(resume)
     summary = run.summary
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
-        where = f"after {summary.images} of {len(samples)} images"
-        where = "in the second pass" if summary.images == len(samples) else where
+        where = f"after {summary.images} of {len(run.samples)} images"
+        where = "in the second pass" if summary.images == len(run.samples) else where
+        where = f"after {count(summary.images, 'image')}" if follow else where
         typer.echo(f"stopped {where}{how}.", err=True)
         raise typer.Exit(130)
+    sorted_images = None if sort_into is None or out is None else sort_images(out, sort_into, sort_how)
     if report is not None:
-        shown = {"source": source, "order": order, "model": model, "views per image": views}
+        shown = {"source": " ".join(source), "order": order, "model": model, "views per image": views}
         shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
-        write_report(report, run, source, shown)
+        write_report(report, run, " ".join(source), shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
@@ -152,69 +185,14 @@ def classify(
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
+    if sorted_images is not None:
+        typer.echo(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
+    if run.kept.images:
+        new = len(run.samples) - run.kept.images
+        start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
+        typer.echo(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
     if advice := classifier.adapter.advice():
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
-        raise RunError(f"none of the {len(samples)} images could be read. The first is {name}: {why}")
-
-
-@contextmanager
-def _display(total: int, columns: Sequence[str] | None) -> "Iterator[Emit]":
-    """Print predictions unless `columns` is None, and show progress on stderr.
-
-    In a pipe they are csv, and printed when they are final. People see every answer as it comes, and those that the
-    second pass changes once more.
-    """
-    from acclimate.classify.outputs import csv_lines
-
-    for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
-    if columns is not None and not for_people:
-        typer.echo(",".join(columns))
-    with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
-
-        def show(predictions: "Sequence[Prediction]", final: bool) -> None:
-            nonlocal done, changed
-            again = predictions[0].index < done
-            if for_people:
-                shown = [each for each in predictions if not again or each.label != each.online.label]
-                typer.echo("".join(map(_line, shown)), nl=False)
-            elif columns is not None and final:
-                typer.echo(csv_lines(predictions, columns), nl=False)
-            if again:
-                advance(0, "second pass")
-                return
-            changed += sum(each.changed for each in predictions)
-            advance(predictions[-1].index + 1 - done, f"{changed} answers changed")
-            done = predictions[-1].index + 1
-
-        yield show
-
-
-def _line(prediction: "Prediction") -> str:
-    if prediction.error is not None:
-        return f"{prediction.name}  could not be read: {prediction.error}\n"
-    other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
-    were = [
-        f"{who}: {was.label} {100 * was.score:.1f} %" for who, was in other.items() if was.label != prediction.label
-    ]
-    note = f"  ({', '.join(were)})" if were else ""
-    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{note}\n"
-
-
-@contextmanager
-def _stop_requests() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once."""
-    requests: list[int] = []
-
-    def request(number: int, frame: Any) -> None:
-        if requests:
-            raise KeyboardInterrupt
-        requests.append(number)
-
-    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(requests)
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        raise RunError(f"no image could be read. The first is {name}: {why}")

@@ -1,26 +1,28 @@
 """`acclimate embed`: images to a feature file, for `acclimate run`."""
 
-import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.progress import progress_bar, stage_bars
 from acclimate.errors import RunError
 
 
 def embed(
     source: options.Source,
     labels: options.Labels,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
     model: options.Model = options.DEFAULT_MODEL,
     template: options.Templates = None,
     views: options.Views = 1,
     views_kind: options.ViewsKind = None,
     generated: options.Generated = None,
     order: options.Order = "path",
+    fps: options.Fps = 1.0,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
@@ -34,19 +36,25 @@ def embed(
 
     import numpy as np
 
+    from acclimate.classify.report import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
+    from acclimate.images import limit_pixels
     from acclimate.predict import Preparer, encode_ahead
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
-    from acclimate.sources.base import open_source, order_samples
-    from acclimate.stream import FeatureStream, write_stream
+    from acclimate.stream import FeatureStream, check_stream_path, write_stream
     from acclimate.views.generated import open_generator
 
+    check_stream_path(out)
     check_writable(out)
-    samples = order_samples(open_source(source, sys.stdin), order)
+    limit_pixels(max_pixels)
+    names, templates = options.read_labels(labels), options.read_templates(template)
+    options.note_language(names, model)
+    samples = options.list_images(source, order, names, fps)
     encoder = load_encoder(model, device)
-    head = build_head(encoder, options.read_labels(labels), options.read_templates(template))
+    with stage_bars() as show:
+        head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
     generator = None if generated is None else open_generator(generated, device)
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator)
     parts, kept, began = [], [], perf_counter()
@@ -59,7 +67,7 @@ def embed(
                     typer.echo(f"skipped {name}: {error}", err=True)
             advance(len(batch.names))
     if not kept:
-        raise RunError(f"none of the {len(samples)} images could be read.")
+        raise RunError("no image could be read.")
     known = {label: i for i, label in enumerate(head.class_names)}
     truth = [known.get(samples[i].label or "") for i in kept]
     stream = FeatureStream(
@@ -75,4 +83,4 @@ def embed(
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"
-    typer.echo(f"{out}: {len(stream)} images {scored}; try `acclimate run {out}`.", err=True)
+    typer.echo(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)

@@ -1,31 +1,31 @@
 """`acclimate fit`: a few-shot method fitted to labelled images."""
 
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.plugins import Plugins
+from acclimate.cli.progress import stage_bars
 from acclimate.errors import InputError
 
 if TYPE_CHECKING:
-    from acclimate.fitting import Progress
     from acclimate.sources.base import Sample
-
-THINGS = {"encoding": "images", "fitting": "steps"}
 
 
 def fit(
-    source: Annotated[str, typer.Argument(help="Labelled images: a folder per class, coop:FILE#train, or a list.")],
+    source: Annotated[
+        list[str],
+        typer.Argument(metavar="SOURCE...", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
+    ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
     method: Annotated[
         str, typer.Option(help="A few-shot method; see `acclimate methods`.")
     ] = options.DEFAULT_FEW_SHOT_METHOD,
     setting: options.Settings = None,
+    plugin: Plugins = None,
     labels: Annotated[
         str | None, typer.Option(help=options.LABELS_HELP, show_default="all of the source, sorted")
     ] = None,
@@ -72,21 +72,21 @@ def fit(
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
     drawn, rest = draw_shots(classes, names, shots, seed, most)
-    held = [known[i] for i in rest] if validation is None else _of_classes(_labelled(validation), names)
+    held = [known[i] for i in rest] if validation is None else _of_classes(_labelled([validation]), names)
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
     classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     images, truth = _split([known[i] for i in drawn])
     try:
-        with _bars() as show:
+        with stage_bars() as show:
             fitted = classifier.fit(images, truth, validation=_split(held), views=views, on_error="skip", progress=show)
     except KeyboardInterrupt:
         typer.echo("stopped; nothing was written.", err=True)
         raise typer.Exit(130) from None
     for name, why in fitted.skipped:
         typer.echo(f"skipped {name}: {why}", err=True)
-    about = {**classifier.about_fit, "seed": seed, "source": source}
+    about = {**classifier.about_fit, "seed": seed, "source": " ".join(source)}
     save_state(classifier.adapter, out, {NOTE: about})
     made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
     scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
@@ -96,16 +96,14 @@ def fit(
     typer.echo(f"{out}: {made}; {scored}.\nNext: acclimate classify PHOTOS{given} --fitted {out}", err=True)
 
 
-def _labelled(source: str) -> "list[tuple[Sample, str]]":
-    """The images of a source with their labels, of which none may be missing."""
-    from acclimate.sources.base import open_source
-
-    samples = open_source(source, sys.stdin)
+def _labelled(source: Sequence[str]) -> "list[tuple[Sample, str]]":
+    """The images of sources with their labels, of which none may be missing."""
+    samples = options.list_images(source)
     found = [(sample, sample.label) for sample in samples if sample.label is not None]
     if len(found) < len(samples):
         first = next(sample.name for sample in samples if sample.label is None)
         raise InputError(
-            f"{len(samples) - len(found)} of the {len(samples)} images of {source} have no label ({first}); "
+            f"{len(samples) - len(found)} of the {len(samples)} images of {' '.join(source)} have no label ({first}); "
             "put the images of each class into a folder named after it, or list them with a label column."
         )
     return found
@@ -126,20 +124,3 @@ def _of_classes(samples: "list[tuple[Sample, str]]", names: Sequence[str]) -> "l
 def _split(samples: "list[tuple[Sample, str]]") -> "tuple[list[Sample], list[str]]":
     """The images and their labels."""
     return [sample for sample, _ in samples], [label for _, label in samples]
-
-
-@contextmanager
-def _bars() -> "Iterator[Progress]":
-    """A progress bar on stderr for each stage."""
-    with ExitStack() as shown:
-        current: str | None = None
-        advance: Callable[..., None]
-
-        def show(stage: str, done: int, total: int) -> None:
-            nonlocal current, advance
-            if stage != current:
-                shown.close()
-                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS[stage]))
-            advance(done)
-
-        yield show

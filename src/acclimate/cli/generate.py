@@ -1,6 +1,5 @@
 """`acclimate generate`: generated images of every image, for diffusion views."""
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -28,12 +27,12 @@ def generate(
 
     The same command continues an interrupted run: images that have enough generated ones are skipped.
     """
+    from acclimate.classify.report import count as counted
     from acclimate.files import writing
     from acclimate.images import open_image
-    from acclimate.sources.base import open_source
     from acclimate.views.generated import GeneratedFolder, open_generator
 
-    samples, stored, maker = open_source(source, sys.stdin), GeneratedFolder(out), open_generator(generator, device)
+    samples, stored, maker = options.list_images(source), GeneratedFolder(out), open_generator(generator, device)
     folders: dict[Path, str] = {}
     for sample in samples:
         if (other := folders.setdefault(stored.folder_of(sample.name), sample.name)) != sample.name:
@@ -54,6 +53,8 @@ def generate(
                     made += 1
             advance(1)
     if failed == len(samples):
-        raise RunError(f"none of the {failed} images could be read.")
+        raise RunError("no image could be read.")
     there = len(samples) - made - failed
-    typer.echo(f"{out}: {made} images done, {there} were there already, {failed} could not be read.", err=True)
+    typer.echo(
+        f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True
+    )

@@ -1,7 +1,10 @@
 """Options that several commands share, and what their values mean. Nothing heavy is imported for --help."""
 
+import csv
 import json
 import os
+import re
+import sys
 from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,21 +16,28 @@ from acclimate.errors import InputError, reason
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
+    from acclimate.sources import Sample
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
 DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
-MODEL_HELP = "bundled, onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
+MODEL_HELP = (
+    "bundled (reads English labels only), onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
+)
 TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
 
 Source = Annotated[
-    str,
+    list[str],
     typer.Argument(
-        help="A folder, image, glob, list (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:."
+        metavar="SOURCE...",
+        help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:.",
+        show_default=False,
     ),
 ]
-LABELS_HELP = "Labels, separated by commas, or a file with one label per line."
+LABELS_HELP = (
+    "English labels in one argument, separated by commas ('cat, dog'), or a file: one label per line, .csv or .json."
+)
 Labels = Annotated[str, typer.Option(help=LABELS_HELP)]
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
@@ -49,10 +59,18 @@ Generated = Annotated[
     str | None,
     typer.Option(help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL."),
 ]
-Order = Annotated[str, typer.Option(help="path (as listed), or seed:N to shuffle.")]
+Order = Annotated[
+    str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
+]
+Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
+MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1, show_default="179 million")]
+DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
-Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, ...")]
+Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.")]
+
+LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
+FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)", re.IGNORECASE)
 
 
 def read_lines(path: Path, what: str) -> list[str]:
@@ -62,15 +80,104 @@ def read_lines(path: Path, what: str) -> list[str]:
 
 
 def read_labels(text_or_path: str) -> tuple[str, ...]:
-    """Labels from a comma-separated list, or from a file with one per line, where # begins a comment line."""
+    """Labels from a list with commas or semicolons, or from a file.
+
+    A file has one label per line, where # begins a comment line, or all in one line with commas; a .csv or .tsv file
+    has a column named label, name or class, or a single column; a .json file has a list.
+    """
     from acclimate.prompts import clean_labels
 
     text = text_or_path.strip()
     if os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
-        return clean_labels(read_lines(Path(text), "label file"))
-    if "," not in text and ("/" in text or text.endswith(".txt")):
+        labels = _label_file(Path(text))
+        if not labels:
+            raise InputError(f"{text} holds no labels; write at least two, one per line.")
+        return clean_labels(labels)
+    if not {",", ";", "\n"} & set(text) and FILE_NAME.fullmatch(text):
         raise InputError(f"no label file at {text}.")
-    return clean_labels(text.split(",") if text else [])
+    return clean_labels(_split(text) if text else [])
+
+
+def _split(text: str) -> list[str]:
+    """The parts of a text between line breaks, or else commas, or else semicolons."""
+    return text.split(next((separator for separator in "\n,;" if separator in text), ","))
+
+
+def _label_file(path: Path) -> list[str]:
+    suffix = path.suffix.lower()
+    if suffix in (".xls", ".xlsx", ".ods"):
+        raise InputError(f"{path} is a spreadsheet; save it as .csv.")
+    if suffix in (".csv", ".tsv"):
+        return _label_table(path, _read_text(path, "label file"))
+    if suffix != ".json":
+        lines = read_lines(path, "label file")
+        return [label.strip() for label in _split(lines[0])] if len(lines) == 1 else lines
+    try:
+        labels = json.loads(_read_text(path, "label file"))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"the label file {path} is not JSON: {error}.") from None
+    if not isinstance(labels, list):
+        raise InputError(f'the label file {path} must hold a list, such as ["cat", "dog"].')
+    return labels
+
+
+def _label_table(path: Path, text: str) -> list[str]:
+    """The labels of a table: of the column that is named so, of the only one, or of the only row."""
+    first = text.lstrip().split("\n", 1)[0]
+    delimiter = max(",;\t", key=first.count)  # a comma if there is none
+    try:
+        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
+    except csv.Error as error:
+        raise InputError(f"the label file {path} is not a table: {error}.") from None
+    rows = [row for row in rows if any(row) and not row[0].startswith("#")]
+    header = [cell.lower() for cell in rows[0]] if rows else []
+    if name := next((name for name in LABEL_COLUMNS if name in header), None):
+        column = header.index(name)
+        labels = [row[column] for row in rows[1:] if len(row) > column and row[column]]
+        return labels if len(header) == 1 else list(dict.fromkeys(labels))  # a table of images repeats their labels
+    if all(len(row) == 1 for row in rows):
+        return [row[0] for row in rows]
+    if len(rows) == 1:
+        return rows[0]
+    raise InputError(f"{path} has the columns {', '.join(rows[0])}; name the one with the labels 'label'.")
+
+
+def list_images(
+    source: Sequence[str], order: str = "path", classes: Sequence[str] | None = None, fps: float = 1.0
+) -> "Sequence[Sample]":
+    """The images of a command's sources in order; says on stderr what was skipped, and whether they were shuffled."""
+    from acclimate.sources.base import choose_order, open_source, order_samples
+
+    words = [each for each in source if re.fullmatch(r"[\w, -]+", each) and each != "-" and not Path(each).exists()]
+    if words and len(source) > 1:
+        how = 'if these are labels, write them all in one argument: --labels "cat, dog"'
+        raise InputError(f"no file or folder at {', '.join(words)}; {how}.")
+    samples = open_source(source, sys.stdin, fps)
+    if samples.skipped:
+        typer.echo(f"note: skipped {samples.left_out}.", err=True)
+    if order == "auto" and (order := choose_order(samples, classes)) != "path":
+        typer.echo(
+            "note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True
+        )
+    return order_samples(samples, order)
+
+
+def note_language(labels: Sequence[str], model: str) -> None:
+    """Say on stderr that the bundled model reads English, if the labels do not look like it."""
+    from acclimate.prompts import foreign_labels
+
+    if model == DEFAULT_MODEL and (why := foreign_labels(labels)):
+        typer.echo(
+            f"note: {why}; the bundled model reads English only, and guesses at other words. Write the labels in "
+            "English, or name a model for your language with --model.",
+            err=True,
+        )
+
+
+def check_report(path: Path) -> None:
+    """Refuse the name of a report that promises another format."""
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise InputError(f"cannot write {path}: a report is HTML; choose a name that ends in .html.")
 
 
 def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[str]] | LearnedPrompts":
@@ -107,7 +214,24 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
     """
     from acclimate.methods import check_settings, find_method
 
-    methods = methods or [method]
+    chosen = {key: _value(text) for key, text in _given(method, settings, methods or [method]).items()}
+    return check_settings(find_method(method), chosen)
+
+
+def parse_sweep(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, list[Any]]:
+    """As `parse_settings`, for commands that take several values of a setting: all values, separated by commas.
+
+    A value in brackets or quotes may have commas of its own.
+    """
+    return {
+        key: [_value(each) for each in _values(text, key)] for key, text in _given(method, settings, methods).items()
+    }
+
+
+def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, str]:
+    """The texts that --set gives for the settings of a method."""
+    from acclimate.methods import find_method
+
     chosen = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
@@ -119,8 +243,29 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
             raise InputError(f"--set {text}: {target!r} is not among the methods of this run.")
         owners = [each for each in methods if key in find_method(each).default_settings()]
         if target == method or (not target and (method in owners or not owners)):
-            chosen[key] = _value(value.strip())
-    return check_settings(find_method(method), chosen)
+            chosen[key] = value.strip()
+    return chosen
+
+
+def _values(text: str, key: str) -> list[str]:
+    """The parts of a text between commas that are not in brackets or quotes."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'" and not text[start:place].strip():  # an apostrophe within a word is not a quote
+            quote = sign
+        elif sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        elif sign == "," and not depth:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    parts.append(text[start:].strip())
+    if len(parts) > 1 and not all(parts):
+        raise InputError(f"--set {key}={text}: there is no value between two commas; write {key}=1,2,3.")
+    return parts
 
 
 def _value(text: str) -> Any:
@@ -133,7 +278,7 @@ def _value(text: str) -> Any:
 
 
 def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
-    from acclimate.prompts.templates import check_prompts
+    from acclimate.prompts.templates import PromptFile
 
     if path.suffix.lower() != ".json":
         content: Any = read_lines(path, "template file")
@@ -144,7 +289,7 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
             raise InputError(f"the template file {path} is not JSON: {error}.") from None
     if not isinstance(content, list | dict) or not content:
         raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return check_prompts(content, str(path)) if isinstance(content, dict) else content
+    return PromptFile.of(content, str(path)) if isinstance(content, dict) else content
 
 
 def _read_text(path: Path, what: str) -> str:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 
 NEW = "For streams created by their first images"
 
@@ -33,6 +34,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
@@ -45,6 +47,12 @@ def serve(
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
     ] = False,
+    skip_duplicates: Annotated[
+        bool, typer.Option(help=f"{NEW}: do not learn from images that are nearly the same as one of the last learnt.")
+    ] = True,
+    unsure: Annotated[
+        float | None, typer.Option(help=f"{NEW}: mark answers with a lower score as unsure.", min=0, max=1)
+    ] = None,
     guard_share: Annotated[
         float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
     ] = None,
@@ -74,11 +82,11 @@ def serve(
     """
     from importlib.util import find_spec
 
-    from acclimate.errors import InputError, MissingExtraError
+    from acclimate.errors import InputError, missing
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
-            raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
+            raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
     from acclimate.prompts import LearnedPrompts
@@ -109,7 +117,7 @@ def serve(
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
     viewed = views != 1 or views_kind is not None
-    chosen = setting or template or thumbnails or guarded or viewed or method
+    chosen = setting or template or thumbnails or guarded or viewed or method or not skip_duplicates or unsure
     if labels is None and fitted is None and chosen:
         raise InputError("options for new streams need --labels or --fitted.")
     if fitted is not None and (method or setting):
@@ -120,6 +128,7 @@ def serve(
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
     setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
+    setup |= {"skip_duplicates": skip_duplicates, "unsure": unsure}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None

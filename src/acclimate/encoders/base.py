@@ -64,7 +64,8 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
 
     Args:
         name: "bundled", `onnx:DIR`, `hf:ID`, `local:DIR` or `open_clip:NAME/TAG`.
-        device: "auto" (a GPU if there is one), "cpu", "cuda", ...
+        device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; for PyTorch models also "mps" and others that
+            PyTorch knows. One that is not there is refused before anything is loaded.
 
     Raises:
         ModelError: the model is not available; the message says what is missing and how to get it.
@@ -123,11 +124,18 @@ def torch_device(device: str) -> str:
     """The device to run a PyTorch model on: a GPU for "auto", if there is one."""
     import torch
 
+    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        return "cuda" if gpus else "cpu"
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
         why = str(error).splitlines()[0].rstrip(".")
-        raise ModelError(f"cannot use device {device!r}: {why}. Use cpu, or auto.") from error
+        mps = ["mps"] if torch.backends.mps.is_available() else []
+        raise ModelError(cannot_use(device, [*gpus, *mps], f": {why}")) from error
     return device
+
+
+def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:
+    """Why a device is refused, and which there are beside the CPU."""
+    return f"cannot use device {device!r}{why}; choose from {', '.join(['auto', 'cpu', *found])}."

@@ -1,6 +1,7 @@
 """Models converted to ONNX: a folder of `image.onnx`, `text.onnx`, `tokenizer.json` and `acclimate.json`."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 from PIL import Image
 
 from acclimate.arrays import HostArray
-from acclimate.encoders.base import fingerprint_files
+from acclimate.encoders.base import cannot_use, fingerprint_files
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
@@ -23,11 +24,11 @@ class OnnxEncoder:
 
     Args:
         folder: contains the files in `FILES`.
-        device: "auto", "cpu" or "cuda".
+        device: "auto", "cpu", "cuda" or "cuda:N".
     """
 
     def __init__(self, folder: str | Path, device: str = "auto") -> None:
-        folder = Path(folder)
+        folder, providers = Path(folder), _providers(device)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
@@ -41,8 +42,8 @@ class OnnxEncoder:
             self.preprocess = Preprocess.from_json(config["preprocess"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
-        self._image = _session(folder / "image.onnx", device)
-        self._text = _session(folder / "text.onnx", device)
+        self._image = _session(folder / "image.onnx", providers)
+        self._text = _session(folder / "text.onnx", providers)
         self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
         self.fingerprint = fingerprint_files([folder / name for name in FILES])
 
@@ -60,14 +61,23 @@ class OnnxEncoder:
         return np.asarray(self._text.run(None, {"ids": ids})[0])
 
 
-def _session(path: Path, device: str) -> Any:
+def _providers(device: str) -> list[Any]:
+    """What onnxruntime calls a device, in order of preference."""
     import onnxruntime
 
-    available = onnxruntime.get_available_providers()
-    if device.startswith("cuda") and "CUDAExecutionProvider" not in available:
+    has_cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
+    gpu = re.fullmatch("cuda(?::([0-9]+))?", device)
+    if not gpu and device not in ("auto", "cpu"):
+        raise ModelError(cannot_use(device, ["cuda", "cuda:N"] if has_cuda else []))
+    if gpu and not has_cuda:
         raise ModelError("this onnxruntime cannot use CUDA; pip install onnxruntime-gpu, or use the device 'cpu'.")
-    use_cuda = device != "cpu" and "CUDAExecutionProvider" in available
-    providers = ["CUDAExecutionProvider", "CPUExecutionProvider"] if use_cuda else ["CPUExecutionProvider"]
+    cuda = ("CUDAExecutionProvider", {"device_id": (gpu and gpu[1]) or "0"})
+    return [cuda, "CPUExecutionProvider"] if has_cuda and device != "cpu" else ["CPUExecutionProvider"]
+
+
+def _session(path: Path, providers: list[Any]) -> Any:
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     # Threads that spin while they wait would occupy the cores that read and prepare the next images.

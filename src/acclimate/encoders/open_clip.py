@@ -8,7 +8,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders.base import torch_device
-from acclimate.errors import MissingExtraError, ModelError
+from acclimate.errors import ModelError, missing
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower
@@ -19,7 +19,8 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     try:
         import open_clip
     except ImportError as error:
-        raise MissingExtraError(f"open_clip:{name} needs open_clip: pip install 'acclimate[open-clip]'.") from error
+        raise missing(f"open_clip:{name} needs open_clip", "open-clip") from error
+    device = torch_device(device)
     model_name, slash, tag = name.rpartition("/")
     if not slash or not model_name or not tag:
         raise ModelError(f"open_clip models are named NAME/TAG, for instance open_clip:ViT-B-16/openai; got {name!r}.")
@@ -31,7 +32,7 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     quick = tag == "openai" or bool((open_clip.get_pretrained_cfg(model_name, tag) or {}).get("quick_gelu"))
     try:
         model, _, preprocess = open_clip.create_model_and_transforms(
-            model_name, pretrained=tag, force_quick_gelu=quick, device=torch_device(device)
+            model_name, pretrained=tag, force_quick_gelu=quick, device=device
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"cannot load open_clip:{name}: {error}. Check the network, or use a local model.") from error

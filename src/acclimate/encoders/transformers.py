@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.encoders.base import fingerprint_files, torch_device
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import MissingExtraError, ModelError
+from acclimate.errors import ModelError, missing
 
 
 def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
@@ -38,10 +38,12 @@ class TransformersEncoder(OpenClipEncoder):
             import torch  # noqa: F401
             import transformers
         except ImportError as error:
-            raise MissingExtraError(
-                f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert the model with "
-                "`acclimate convert` on a machine that has them, and load it as onnx:DIR."
+            raise missing(
+                f"{name} needs PyTorch and transformers",
+                "hf",
+                "or convert the model with `acclimate convert` on a machine that has them, and load it as onnx:DIR",
             ) from error
+        device = torch_device(device)
         with _explained(name, local), _quiet(transformers):
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
@@ -51,7 +53,7 @@ class TransformersEncoder(OpenClipEncoder):
             raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
         self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
-        super().__init__(model.to(torch_device(device)), preprocess, tokenizer, _fingerprint(model, name, local))
+        super().__init__(model.to(device), preprocess, tokenizer, _fingerprint(model, name, local))
 
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""

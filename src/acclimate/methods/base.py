@@ -113,7 +113,7 @@ class Adapter(ABC):
 
     @property
     def told(self) -> Corrections:
-        """The part of the state that holds the corrections."""
+        """The corrections, as a part of the state."""
         return cast(Corrections, self.parts[CORRECTIONS])
 
     @abstractmethod
@@ -240,17 +240,19 @@ class Adapter(ABC):
             start, turn = end, turn + (end == turns[turn])
         return steps[0] if len(steps) == 1 else joined(steps)
 
-    def correct(self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None) -> list[int]:
-        """Tell the classes of images, which are certain evidence from now on, even while frozen.
+    def correct(
+        self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None, names: Sequence[str] = ()
+    ) -> list[int]:
+        """Tell the classes of images, even while frozen; `undo` takes it back as if it had never been told.
 
-        A corrected image is answered with its class when it is shown again, votes for the class on images that are like
-        it, and leaves the caches of other classes. It is not learnt from any more. Correcting it again replaces the
-        earlier correction. `undo` takes a correction back as if it had never been made.
+        A corrected image gets its class when it is shown again, votes for it on images that are like it, and leaves the
+        caches of other classes. It is not learnt from any more. Correcting it again replaces the earlier correction.
 
         Args:
             features: (n, d), or (n, V, d) for V views per image, as they were shown to `step`.
-            classes: (n,) class indices; those that the adapter has answered itself confirm its answers.
+            classes: (n,) class indices; they may confirm what the adapter answers.
             ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
+            names: (n,) of the images for people, such as paths, to be listed with the corrections.
 
         Returns:
             The n ids.
@@ -260,17 +262,14 @@ class Adapter(ABC):
             >>> from acclimate import TDA, Head
             >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
             >>> image = np.array([[0.9, 0.4, 0.1]])
-            >>> adapter.step(image).argmax(axis=1), adapter.correct(image, [1], ids=[0])
-            (array([0]), [0])
-            >>> adapter.step(image).argmax(axis=1), adapter.corrections
-            (array([1]), [Correction(id=0, class_index=1)])
-            >>> adapter.undo([0])
-            >>> adapter.step(image).argmax(axis=1)
-            array([0])
+            >>> adapter.correct(image, [1], ids=[7])
+            [7]
+            >>> adapter.step(image).argmax(axis=1), adapter.corrections[0].label
+            (array([1]), '1')
         """
         unit = unit_rows(self.head.observe(features).features, "features")
         named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else _check_ids(ids, unit.shape[0])
-        self.told.add(unit, np.asarray(classes), named)
+        self.told.add(unit, np.asarray(classes), named, names)
         self._review()
         return [int(each) for each in named]
 
@@ -387,33 +386,6 @@ class Adapter(ABC):
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"
         settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
-
-
-def refine(adapter: Adapter, features: Array) -> Array:
-    """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
-
-    The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
-    be answered again, and their order matters far less. The adapter does not change.
-
-    Args:
-        adapter: that has been shown the stream.
-        features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
-
-    Returns:
-        (n, K) logits in the caller's array library, device and dtype.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, refine
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> features = np.tile(np.eye(3), (5, 1))
-        >>> online = adapter.step(features)
-        >>> bool((refine(adapter, features)[0] > online[0]).any())
-        True
-    """
-    answers = list(adapter.refined(adapter.head.unit_features(features)))
-    logits = namespace(answers[0]).concat(answers)
-    return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
 
 
 def require(method: type[Adapter], views: bool = False, text: bool = False, labels: bool = False) -> None:

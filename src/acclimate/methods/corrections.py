@@ -17,14 +17,31 @@ CERTAIN = 15.0  # nats between the class that was told for an image and the next
 SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 STRENGTH = 4.0  # nats that an answer moves by which was wholly wrong
-FIELDS = {"keys": "f", "classes": "i", "ids": "i"}  # name -> kind of number
+FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "ids": ("i", 1), "names": ("u", 2)}  # kind of number and axes
 
 
 class Correction(NamedTuple):
-    """An image whose class was told: the id that names it, and the class."""
+    """An image whose class was told.
+
+    Attributes:
+        id: names the image in the state.
+        class_index: the class that was told.
+        label: the name of the class.
+        name: of the image, such as its path; "" if none was given.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head, ZeroShot
+        >>> adapter = ZeroShot(Head(np.eye(2), logit_scale=10.0, class_names=["cat", "dog"]))
+        >>> _ = adapter.correct(np.array([[0.8, 0.6]]), [1], ids=[3], names=["yard.jpg"])
+        >>> adapter.corrections
+        [Correction(id=3, class_index=1, label='dog', name='yard.jpg')]
+    """
 
     id: int
     class_index: int
+    label: str
+    name: str = ""
 
 
 class Corrections(State):
@@ -40,7 +57,7 @@ class Corrections(State):
         >>> corrections = Corrections(Head(np.eye(3), logit_scale=10.0))
         >>> corrections.add(np.eye(3)[:1], np.array([2]), np.array([7]))
         >>> corrections.listed()
-        [Correction(id=7, class_index=2)]
+        [Correction(id=7, class_index=2, label='2', name='')]
         >>> evidence = corrections.head.observe(np.eye(3)[:1])
         >>> evidence.logits.argmax(axis=1), corrections.voted(evidence.logits, evidence).argmax(axis=1)
         (array([0]), array([2]))
@@ -55,13 +72,17 @@ class Corrections(State):
         """Forget every correction."""
         self.keys = self.head.class_vectors[:0]  # (n, d)
         self.classes, self.ids = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.names = _as_bytes([])
         self._settled()
 
     def listed(self) -> list[Correction]:
         """All corrections, sorted by id."""
-        return [Correction(*each) for each in zip(self.ids.tolist(), self.classes.tolist(), strict=True)]
+        labels = [self.head.class_names[label] for label in self.classes]
+        names = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in self.names]
+        columns = (self.ids.tolist(), self.classes.tolist(), labels, names)
+        return [Correction(*each) for each in zip(*columns, strict=True)]
 
-    def add(self, features: Array, classes: HostArray, ids: HostArray) -> None:
+    def add(self, features: Array, classes: HostArray, ids: HostArray, names: Sequence[str] = ()) -> None:
         """Tell the classes (n,) of unit features (n, d) with ids (n,); earlier corrections of the same images go."""
         if classes.dtype.kind not in "iu" or classes.shape != ids.shape:
             what = f"{len(ids)} images, {classes.dtype} classes {classes.shape}"
@@ -69,12 +90,12 @@ class Corrections(State):
         if classes.min() < 0 or classes.max() >= len(self.head):
             raise InputError(f"classes must be class indices from 0 to {len(self.head) - 1}.")
         dump = self._full_dump()
-        rows = {"keys": to_host(features), "classes": classes, "ids": ids}
+        rows = {"keys": to_host(features), "classes": classes, "ids": ids, "names": _as_bytes(names or [""] * len(ids))}
         for place in range(len(ids)):
-            row = {name: values[place : place + 1] for name, values in rows.items()}
+            row = {name: values[place : place + 1].astype(dump[name].dtype) for name, values in rows.items()}
             others = (dump["ids"] != row["ids"]) & (dump["keys"] @ row["keys"][0] < SAME)
-            dump = {name: np.concatenate([dump[name][others], row[name].astype(dump[name].dtype)]) for name in FIELDS}
-        self.restore(self.merged([dump]))
+            dump = self.merged([{name: values[others] for name, values in dump.items()}, row])
+        self.restore(dump)
 
     def discard(self, ids: HostArray) -> None:
         """Take back the corrections with these ids."""
@@ -114,7 +135,7 @@ class Corrections(State):
         return np.asarray((same & (classes[:, None] != self.classes)).any(axis=1))
 
     def dump(self) -> Dump:
-        """Keys (n, d), classes and ids (n,), sorted by id; nothing where there are no corrections."""
+        """Keys (n, d), classes and ids (n,), names as UTF-8 (n, length), sorted by id; nothing where there are none."""
         return self._full_dump() if len(self) else {}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
@@ -124,10 +145,10 @@ class Corrections(State):
             return
         require, count = self.require, len(self.head)
         require(set(arrays) == set(FIELDS), f"corrections hold {', '.join(FIELDS)}")
-        for name, kind in FIELDS.items():
+        for name, (kind, axes) in FIELDS.items():
             numbers = "real numbers" if kind == "f" else "whole numbers"
             require(arrays[name].dtype.kind == kind, f"{name} must be {numbers}")
-            require(arrays[name].ndim == 1 + (name == "keys"), f"{name} has a wrong number of axes")
+            require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
             require(len(arrays[name]) == len(arrays["ids"]), f"{name} must have one row per correction")
         keys, classes = arrays["keys"], arrays["classes"]
         require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
@@ -136,6 +157,7 @@ class Corrections(State):
         require(not np.any((classes < 0) | (classes >= count)), f"classes must be from 0 to {count - 1}")
         self.keys = move(keys.copy(), self.head.class_vectors)
         self.classes, self.ids = classes.astype(np.int64), arrays["ids"].astype(np.int64)
+        self.names = arrays["names"].astype(np.uint8)
         self._settled()
 
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
@@ -151,17 +173,22 @@ class Corrections(State):
         dumps = [dump for dump in dumps if dump]
         if not dumps:
             return {}
-        rows = {name: np.concatenate([dump[name] for dump in dumps]) for name in FIELDS}
-        columns = (rows["ids"].tolist(), [key.tobytes() for key in rows["keys"]], rows["classes"].tolist())
+        width = max(dump["names"].shape[1] for dump in dumps)
+        padded = [dump | {"names": np.pad(n := dump["names"], ((0, 0), (0, width - n.shape[1])))} for dump in dumps]
+        rows = {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}
+        keys, names = ([row.tobytes() for row in rows[name]] for name in ("keys", "names"))
+        columns = (rows["ids"].tolist(), keys, rows["classes"].tolist(), names, range(len(keys)))
         kept: list[int] = []
         previous: tuple[object, ...] = ()
-        for *image, _, place in sorted(zip(*columns, range(len(rows["ids"])), strict=True)):
+        for *image, _, _, place in sorted(zip(*columns, strict=True)):
             kept += [place] if tuple(image) != previous else []
             previous = tuple(image)
         return {name: values[kept] for name, values in rows.items()}
 
     def _full_dump(self) -> Dump:
-        return {"keys": to_host(self.keys).copy(), "classes": self.classes.copy(), "ids": self.ids.copy()}
+        width = max(1, int((self.names > 0).any(axis=0).sum()))  # as long as the longest name that is left
+        arrays = {"keys": to_host(self.keys), "classes": self.classes, "ids": self.ids, "names": self.names[:, :width]}
+        return {name: values.copy() for name, values in arrays.items()}
 
     def _cosines(self, evidence: Evidence) -> Array:
         return unit_rows(evidence.features, "features") @ self.keys.T
@@ -186,6 +213,13 @@ def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
     """How like B samples are n others, from 0 to 1: by their cosines (B, n), and by what the model sees in both."""
     xp = namespace(cosines)
     return xp.exp(SHARPNESS * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
+
+
+def _as_bytes(names: Sequence[str]) -> HostArray:
+    """Names as rows of UTF-8, padded with zeros."""
+    rows = [name.replace("\0", "").encode(errors="backslashreplace") for name in names]
+    longest = max([1, *map(len, rows)])
+    return np.frombuffer(b"".join(row.ljust(longest, b"\0") for row in rows), np.uint8).reshape(-1, longest)
 
 
 def id_of(feature: HostArray) -> int:

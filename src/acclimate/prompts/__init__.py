@@ -1,6 +1,7 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
+from acclimate.prompts.language import foreign_labels
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
 
@@ -13,6 +14,7 @@ __all__ = [
     "clean_labels",
     "default_cache_folder",
     "example_prompts",
+    "foreign_labels",
     "prompts_for",
     "template_sets",
 ]

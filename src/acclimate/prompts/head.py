@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -45,6 +45,7 @@ def build_head(
     labels: Sequence[str],
     templates: Templates | LearnedPrompts = DEFAULT_SET,
     cache: Path | Literal[False] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Head:
     """Encode labels into the head of a zero-shot classifier.
 
@@ -56,6 +57,7 @@ def build_head(
         templates: see `prompts_for`; or learned prompts.
         cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
             and what is damaged or cannot be written there is computed again.
+        progress: called with the number of prompts encoded since its last call, and their total.
 
     Raises:
         InputError: labels or templates cannot be used, or the encoder gives a class no direction.
@@ -72,25 +74,34 @@ def build_head(
     prompts = prompts_for(labels, templates)
     folder = default_cache_folder() if cache is None else cache
     if not encoder.fingerprint or not folder:
-        vectors = _encode(encoder, labels, prompts)
+        vectors = _encode(encoder, labels, prompts, progress)
     else:
         key = hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
         path = Path(folder) / f"class-vectors-{key}.safetensors"
         try:
             vectors = read_snapshot(path)[0]["class_vectors"]
         except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
-            vectors = _encode(encoder, labels, prompts)
+            vectors = _encode(encoder, labels, prompts, progress)
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
     return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
 
 
-def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> HostArray:
+def _encode(
+    encoder: TextEncoder,
+    labels: Sequence[str],
+    prompts: Sequence[Sequence[str]],
+    progress: Callable[[int, int], None],
+) -> HostArray:
     """The mean unit vector (K, d), float32, of each label's prompts."""
     label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
     distinct = list(label_of)
-    batches = [_encode_batch(encoder, distinct[i : i + BATCH]) for i in range(0, len(distinct), BATCH)]
+    batches = []
+    progress(0, len(distinct))
+    for i in range(0, len(distinct), BATCH):
+        batches.append(_encode_batch(encoder, distinct[i : i + BATCH]))
+        progress(len(batches[-1]), len(distinct))
     if len({batch.shape[1] for batch in batches}) > 1:
         raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
     vectors = np.concatenate(batches)

@@ -20,6 +20,7 @@ Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
 
 DEFAULT_SET = "single"
 _PLACEHOLDER = re.compile(r"\{c?\}")
+_OTHER_FIELD = re.compile(r"\{(?!c?\})[^{}]*\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
 
 
@@ -32,7 +33,8 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Strip and validate labels.
 
     Raises:
-        InputError: there are no labels, or one is empty, not a string, a WordNet id, or a duplicate.
+        InputError: there are no labels, or one is empty, not a string, a WordNet id, or the same as another but for
+            case and spaces.
     """
     if isinstance(labels, str):
         raise InputError(f"labels must be a list of class names, got the string {labels!r}; write [{labels!r}, ...].")
@@ -45,11 +47,12 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
             raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
             raise InputError(f"label {label!r} looks like a WordNet id; replace ids by words (n01440764 by 'tench').")
-        if words in seen:
-            raise InputError(f"labels {seen[words]!r} and {label!r} are the same class; remove one, or rename it.")
-        seen[words] = label
+        same = words.casefold()
+        if same in seen:
+            raise InputError(f"labels {seen[same]!r} and {label!r} are the same class; remove one, or rename it.")
+        seen[same] = label
     if not seen:
-        raise InputError("there are no labels; pass at least one class name.")
+        raise InputError("there are no labels; pass at least two class names.")
     return tuple(seen.values())
 
 
@@ -108,6 +111,8 @@ def resolve(template: Any) -> Sequence[Template]:
     if not isinstance(template, str):
         raise InputError(f"a template must be a string or a function, got {template!r}.")
     if _PLACEHOLDER.search(template):
+        if other := _OTHER_FIELD.search(template):
+            raise InputError(f"the template {template!r} has {other[0]}; only {{}} or {{c}} stands for the class name.")
         return (template,)
     if template in _sets():
         return _sets()[template]
@@ -128,13 +133,34 @@ def _fill(template: Template, label: str) -> str:
     return prompt
 
 
+class PromptFile(dict[str, list[str]]):
+    """Complete prompts per class that were read from a file, which errors name."""
+
+    source = "the dict of prompts"
+
+    @classmethod
+    def of(cls, per_class: Mapping[Any, Any], source: str) -> "PromptFile":
+        """The checked prompts of a file."""
+        made = cls(check_prompts(per_class, source))
+        made.source = source
+        return made
+
+
 def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, "the dict of prompts").items()}
-    missing = [label for label in labels if as_words(label) not in by_words]
-    if missing:
-        named = ", ".join(map(repr, missing[:10])) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
-        raise InputError(f"the dict of prompts has no entry for {named}; add prompts for every label.")
+    source = getattr(per_class, "source", PromptFile.source)
+    by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, source).items()}
+    spoken = set(map(as_words, labels))
+    if missing := [label for label in labels if as_words(label) not in by_words]:
+        others = [name for name in per_class if as_words(name) not in spoken]
+        are = "which is not a label" if len(others) == 1 else "which are not labels"
+        unused = f" (it has {_listed(others)}, {are})" if others else ""
+        raise InputError(f"{source} has no prompts for {_listed(missing)}{unused}; add prompts for every label.")
     return [[_fill(prompt, label) for prompt in by_words[as_words(label)]] for label in labels]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first of the names, and how many more there are."""
+    return ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:

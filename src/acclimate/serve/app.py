@@ -10,11 +10,11 @@ from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from threading import Thread
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import anyio
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from starlette.responses import FileResponse
@@ -29,7 +29,7 @@ from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import decode_image
+from acclimate.serve.uploads import TASK, decode_image, read_task
 
 ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
 PAGE = Path(__file__).parent / "page"
@@ -86,9 +86,20 @@ async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
     await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
 
 
-@router.post("/classify", response_model=list[schemas.Answer], dependencies=[Depends(known_parameters)])
-async def run_task(body: schemas.TaskRequest, streams: AllStreams) -> list[dict[str, Any]]:
+@router.post(
+    "/classify",
+    openapi_extra={"requestBody": TASK},
+    response_model=list[schemas.Answer],
+    dependencies=[Depends(known_parameters)],
+)
+async def run_task(
+    request: Request,
+    streams: AllStreams,
+    candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
+    hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
+) -> list[dict[str, Any]]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
+    body = await read_task(request, candidate_labels, hypothesis_template)
     labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
     image = decode_image(body.inputs, 0)
     with anyio.fail_after(streams.limits.timeout_s):

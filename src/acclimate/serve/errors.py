@@ -88,8 +88,8 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
 
     async def respond(request: Request, error: Any) -> Response:
         if isinstance(error, HTTPException):
-            message = _plain(request.scope, error)
-            return failure(request.scope, error.status_code, message, error.headers)
+            message, headers = _plain(request, error)
+            return failure(request.scope, error.status_code, message, headers)
         message = str(error)
         if isinstance(error, RequestValidationError):
             message = validation_message(error.errors())
@@ -104,15 +104,17 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
         app.add_exception_handler(kind, respond)
 
 
-def _plain(scope: Scope, error: HTTPException) -> str:
-    """The message of an HTTP error; the framework's own say nothing but the status."""
-    path = scope["path"][:80]
+def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, str] | None]:
+    """Message and headers of an HTTP error; the framework's own messages say nothing but the status."""
+    path = request.scope["path"][:80]
     if error.detail == HTTPStatus.NOT_FOUND.phrase:
-        return f"there is nothing at {path!r}; /docs lists all routes."
+        return f"there is nothing at {path!r}; /docs lists all routes.", error.headers
     if error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
-        allowed = (error.headers or {}).get("Allow", "another method")
-        return f"{scope['method'][:20]!r} is not possible at {path!r}; use {allowed}."
-    return str(error.detail)
+        # The framework looks at the first route with this path only; there is one per method.
+        template = getattr(request.scope.get("route"), "path", "")
+        allowed = ", ".join(method.upper() for method in request.app.openapi()["paths"].get(template, {"GET": None}))
+        return f"{request.method[:20]!r} is not possible at {path!r}; use {allowed}.", {"Allow": allowed}
+    return str(error.detail), error.headers
 
 
 def validation_message(problems: Any) -> str:

@@ -103,6 +103,7 @@ class Stream:
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         encoded = self._encode(images, names)
+        self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
 
@@ -281,10 +282,9 @@ class Stream:
 
     def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
         self.check_open()
-        start, self._received = self._received, self._received + len(images)
         setup, kind = self.setup, self.setup.views_kind or "augmix"
         return self._batcher.submit(
-            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=start
+            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=self._received
         )
 
     def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:

@@ -1,10 +1,11 @@
 """The images in the body of a request: a form, JSON with base64, or the bytes of one file."""
 
-from base64 import b64decode
-from typing import Any, NamedTuple
+import json
+from base64 import b64decode, b64encode
+from typing import Any, NamedTuple, TypeVar
 
 from fastapi import HTTPException, Request
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from python_multipart.exceptions import FormParserError
 from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
@@ -13,6 +14,15 @@ from acclimate.errors import ImageError, InputError
 from acclimate.serve import schemas
 from acclimate.serve.errors import validation_message
 from acclimate.serve.limits import Limits
+
+
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema whose references to its own definitions are replaced by them."""
+    text = json.dumps(schema)
+    for name, definition in schema.get("$defs", {}).items():
+        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(definition))
+    return {key: value for key, value in json.loads(text).items() if key != "$defs"}
+
 
 FILES = {"image": {"type": "array", "items": {"type": "string", "format": "binary"}}}
 BINARY = {"schema": {"type": "string", "format": "binary"}}
@@ -29,6 +39,15 @@ BODY = {
 HOW = (
     "send images as files in the form field `image`, as JSON with base64 in `images`, or one image as the body itself."
 )
+TASK = {
+    "required": True,
+    "content": {
+        "application/json": {"schema": _inlined(schemas.TaskRequest.model_json_schema())},
+        "image/*": BINARY,
+        RAW: BINARY,
+    },
+}
+AnyModel = TypeVar("AnyModel", bound=BaseModel)
 NAME_CHARS = 80  # of a file name that is quoted in a message
 
 
@@ -49,10 +68,7 @@ async def read_images(request: Request, limits: Limits) -> Uploads:
     elif is_raw_image(kind):
         images = [await request.body()]
     elif kind == "application/json":
-        try:
-            body = schemas.ImagesRequest.model_validate_json(await request.body())
-        except ValidationError as error:
-            raise InputError(validation_message(error.errors(include_url=False))) from None
+        body = await read_json(schemas.ImagesRequest, request)
         images = [decode_image(text, position) for position, text in enumerate(body.images)]
         names, options = [""] * len(images), body.model_dump(exclude={"images"}, exclude_none=True)
     else:
@@ -60,6 +76,24 @@ async def read_images(request: Request, limits: Limits) -> Uploads:
     if len(images) > limits.images:
         raise InputError(f"{len(images)} images are too many for one request; send at most {limits.images}.")
     return Uploads(images, names, options)
+
+
+async def read_task(request: Request, labels: list[str] | None, template: str | None) -> schemas.TaskRequest:
+    """The Hugging Face task in JSON; or an image as the whole body, with the labels and the template of the query."""
+    if not is_raw_image(content_type(request)):
+        return await read_json(schemas.TaskRequest, request)
+    if not labels:
+        raise InputError("an image as the whole body needs ?candidate_labels=cat&candidate_labels=dog.")
+    parameters = schemas.TaskParameters(candidate_labels=labels, hypothesis_template=template)
+    return schemas.TaskRequest(inputs=b64encode(await request.body()).decode(), parameters=parameters)
+
+
+async def read_json(model: type[AnyModel], request: Request) -> AnyModel:
+    """The body of a request as JSON of this kind."""
+    try:
+        return model.model_validate_json(await request.body())
+    except ValidationError as error:
+        raise InputError(validation_message(error.errors(include_url=False))) from None
 
 
 def content_type(request: Request) -> str:

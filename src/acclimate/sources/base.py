@@ -1,11 +1,11 @@
 """The interface of an image source, and how a source is opened by its name."""
 
-import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
@@ -14,9 +14,11 @@ from typing import TextIO
 import numpy as np
 
 from acclimate.errors import InputError
+from acclimate.images import URL
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
+MAX_FPS = 1000  # frames are named after their time in milliseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +36,55 @@ class Sample:
     label: str | None = None
 
 
-def open_source(spec: str | os.PathLike[str], stdin: TextIO | None = None) -> Sequence[Sample]:
+class Samples(list[Sample]):
+    """The images of a source, and what was found beside them.
+
+    Attributes:
+        skipped: how many files were left out of each kind, such as ".cr2" or ".mp4 (needs acclimate[video])".
+    """
+
+    def __init__(self, samples: Iterable[Sample] = (), skipped: Iterable[str] = ()) -> None:
+        super().__init__(samples)
+        self.skipped: Counter[str] = Counter(skipped)
+
+    @property
+    def left_out(self) -> str:
+        """What was skipped, in words: "3 .cr2 and 1 .mp4 (needs acclimate[video])"; "" if nothing was."""
+        *kinds, last = [f"{count} {kind}" for kind, count in self.skipped.most_common()] or [""]
+        return f"{', '.join(kinds)} and {last}" if kinds else last
+
+
+Spec = str | os.PathLike[str]
+
+
+def open_source(spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: float = 1.0) -> Samples:
     """List the images of a source without reading them.
 
     Args:
-        spec: an image, a folder, a glob pattern, a list (.txt, .csv, .jsonl), `-` for paths on standard input,
-            `coop:SPLIT.json[#test]`, `wds:SHARDS`, or `hfds:NAME[?split=test&image=image&label=label]`.
+        spec: an image, a video, a folder, a glob pattern, a list (.txt, .csv, .jsonl), `-` for paths on standard input,
+            `coop:SPLIT.json[#test]`, `wds:SHARDS`, or `hfds:NAME[?split=test&image=image&label=label]`; or several of
+            these. What several of them list is listed once, and paths are labelled with the name of their folder where
+            they do not all lie in one.
         stdin: the stream that `-` reads; standard input by default.
+        fps: frames per second that are taken from videos.
 
     Raises:
         InputError: the source does not exist, is damaged, or contains no images.
         MissingExtraError: the source needs a package that is not installed.
     """
-    spec = os.fspath(spec)
-    if not spec:
+    specs = [os.fspath(each) for each in ([spec] if isinstance(spec, (str, os.PathLike)) else spec)]
+    if not specs or not all(specs):
         raise InputError("the image source is empty; pass a folder, an image, a pattern, a list of paths, or '-'.")
-    if spec == "-":
-        from acclimate.sources.table import open_lines
-
-        return open_lines(sys.stdin if stdin is None else stdin)
-    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
-    if prefix and prefix[1] in PREFIXES:
-        module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
-        samples: Sequence[Sample] = module.open_samples(spec[prefix.end() :])
-        return samples
-    return _open_local(spec, prefix[1] if prefix else None)
+    if not 0 < fps <= MAX_FPS:
+        raise InputError(f"frames per second must be more than 0 and at most {MAX_FPS}, got {fps}.")
+    opened = {each: _open(each, stdin, fps) for each in dict.fromkeys(specs)}
+    samples = next(iter(opened.values())) if len(opened) == 1 else _join(opened)
+    if not samples:
+        found = (
+            f"found only {samples.left_out}; images end in .jpg, .png and the like" if samples.skipped else "no files"
+        )
+        raise InputError(f"no images in {', '.join(opened)}: {found}.")
+    return samples
 
 
 def parse_order(order: str) -> tuple[str, int | None]:
@@ -67,24 +93,35 @@ def parse_order(order: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (order, None)
 
 
-def order_samples(samples: Sequence[Sample], order: str) -> Sequence[Sample]:
-    """Return the samples in the order "path" (as listed) or "seed:N" (shuffled, always the same for the same N)."""
+def choose_order(samples: Sequence[Sample], classes: Collection[str] | None = None) -> str:
+    """The order that suits a source: "seed:0" where its images are labelled with several classes, else "path".
+
+    Images that are sorted by class are the least favourable stream, and a folder per class lists them so. Where
+    `classes` is given, only labels among them count: folders may also be named after days or places.
+    """
+    known = None if classes is None else set(map(_words, classes))
+    found = {_words(sample.label) for sample in samples if sample.label is not None}
+    return "seed:0" if len(found if known is None else found & known) > 1 else "path"
+
+
+def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str] | None = None) -> Sequence[Sample]:
+    """Put samples in order.
+
+    Args:
+        samples: as they are listed.
+        order: "path" (as listed), "seed:N" (shuffled, always the same for the same N) or "auto" (see `choose_order`).
+        classes: for "auto".
+    """
+    order = choose_order(samples, classes) if order == "auto" else order
     if order == "path":
         return samples
     shape, seed = parse_order(order)
     if shape != "seed" or seed is None:
-        raise InputError(f"unknown order {order!r}; choose 'path' (as listed) or 'seed:N' with a whole number N.")
+        raise InputError(
+            f"unknown order {order!r}; choose 'path' (as listed), 'seed:N' with a whole number N, or 'auto'."
+        )
     permutation = np.random.default_rng(seed).permutation(len(samples))
     return [samples[position] for position in permutation.tolist()]
-
-
-def source_fingerprint(samples: Sequence[Sample]) -> str:
-    """SHA-256 of the names in their order, so that a resumed run can reject a different list of images."""
-    digest = hashlib.sha256()
-    for sample in samples:
-        name = sample.name.encode("utf-8", "surrogatepass")
-        digest.update(b"%d:%b" % (len(name), name))
-    return digest.hexdigest()
 
 
 def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
@@ -104,24 +141,54 @@ def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     return content
 
 
-def _open_local(spec: str, prefix: str | None) -> Sequence[Sample]:
+def _open(spec: str, stdin: TextIO | None, fps: float) -> Samples:
+    if spec == "-":
+        from acclimate.sources.table import open_lines
+
+        return Samples(open_lines(sys.stdin if stdin is None else stdin, fps))
+    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
+    if prefix and prefix[1] in PREFIXES:
+        module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
+        return Samples(module.open_samples(spec[prefix.end() :]))
+    return _open_local(spec, prefix[1] if prefix else None, fps)
+
+
+def _open_local(spec: str, prefix: str | None, fps: float) -> Samples:
     from acclimate.sources import folder, table
 
     path = Path(spec)
     if path.is_dir():
-        return folder.open_folder(spec)
+        return folder.open_folder(spec, fps)
     if path.is_file():
-        if path.suffix.lower() in table.READERS:
-            return table.open_table(spec)
-        if folder.is_image(path.name):
-            return [file_sample(path)]
-        raise InputError(
-            f"{spec} has neither the suffix of an image nor that of a list ({', '.join(table.READERS)}); "
-            "rename it, or put its path into a list, where any suffix is accepted."
-        )
+        return Samples(table.open_table(spec, fps)) if table.is_list(spec) else folder.open_file(spec, fps)
+    if URL.match(spec):
+        raise InputError(f"{spec} is a URL, which is not downloaded; download the images, and pass their folder.")
     if prefix is not None:
         known = ", ".join(f"{name}:" for name in PREFIXES)
         raise InputError(f"unknown prefix {prefix}: in {spec}, and there is no such file; the prefixes are {known}.")
     if folder.is_pattern(spec):
-        return folder.open_glob(spec)
+        return folder.open_glob(spec, fps)
     raise InputError(f"no file or folder at {spec}; check the path.")
+
+
+def _join(opened: dict[str, Samples]) -> Samples:
+    """The samples of several sources, each once; paths are labelled below the folder that they have in common."""
+    from acclimate.sources.table import is_list
+
+    paths = {spec for spec in opened if spec != "-" and not is_list(spec) and spec.partition(":")[0] not in PREFIXES}
+    folders = [Path(sample.name).absolute().parent for spec in paths for sample in opened[spec]]
+    common = Path(os.path.commonpath(folders)) if len({each.anchor for each in folders}) == 1 else None
+    joined, seen = Samples(), set[str]()
+    for spec, samples in opened.items():
+        new = [(sample, name) for sample in samples if (name := os.path.abspath(sample.name)) not in seen]  # noqa: PTH100
+        seen.update(name for _, name in new)
+        for sample, name in new:
+            folder = Path(name).parent
+            unlabelled = spec in paths and sample.label is None and folder != common
+            joined.append(replace(sample, label=folder.name) if unlabelled else sample)
+        joined.skipped.update(samples.skipped)
+    return joined
+
+
+def _words(label: str) -> str:
+    return " ".join(label.replace("_", " ").split()).casefold()

@@ -8,13 +8,16 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from acclimate.errors import InputError, reason
-from acclimate.sources.base import Sample, file_sample
+from acclimate.images import can_read_heif
+from acclimate.sources.base import Sample, Samples, file_sample
+from acclimate.sources.video import can_read_videos, is_video, open_video
 
 # The formats among those Pillow opens that people store photographs in.
 IMAGE_SUFFIXES = tuple(
     f".{name}"
     for name in "jpg jpeg jpe jfif png webp bmp dib gif tif tiff avif jp2 ppm pgm pbm pnm tga".split()  # noqa: SIM905
 )
+HEIF_SUFFIXES = (".heic", ".heif", ".hif")
 
 
 def is_image(name: str) -> bool:
@@ -32,18 +35,24 @@ def natural_key(path: str) -> tuple[Any, ...]:
     return tuple(_natural(part) for part in path.split("/")), path
 
 
-def open_folder(spec: str) -> list[Sample]:
-    """List all images in a folder and its subfolders in natural order; hidden files and folders are skipped.
+def open_folder(spec: str, fps: float = 1.0) -> Samples:
+    """List all images and videos in a folder and its subfolders in natural order; hidden ones are skipped.
 
     An image in a subfolder is labelled with the name of that subfolder. Links to folders are followed, but no folder is
     listed twice, and links to a parent of the root are ignored.
     """
-    return _samples(spec, spec, list(_walk(spec)))
+    return open_listed(spec, list(list_files(spec)), fps)
 
 
-def open_glob(spec: str) -> list[Sample]:
+def open_glob(spec: str, fps: float = 1.0) -> Samples:
     """List all images that match a pattern in natural order; labelled as in `open_folder`, below the fixed part."""
-    return _samples(spec, *match_files(spec))
+    return open_listed(*match_files(spec), fps)
+
+
+def open_file(spec: str, fps: float = 1.0) -> Samples:
+    """An image, or the frames of a video; nothing, with its kind among those skipped, if it is neither."""
+    path = PurePath(spec)
+    return open_listed(path.parent.as_posix(), [path.name], fps)
 
 
 def match_files(pattern: str) -> tuple[str, list[str]]:
@@ -78,16 +87,31 @@ def _natural(text: str) -> list[Any]:
     return pieces
 
 
-def _samples(spec: str, base: str, files: list[str]) -> list[Sample]:
-    """The samples of the images among files, which are relative to the base."""
-    images = sorted(filter(is_image, files), key=natural_key)
-    if not images:
-        found = f"no file has an image suffix (found {', '.join(files[:3])})" if files else "it contains no files"
-        raise InputError(f"no images in {spec}: {found}.")
-    return [file_sample(PurePath(base, file), PurePath(file).parent.name or None) for file in images]
+def open_listed(base: str, files: list[str], fps: float = 1.0) -> Samples:
+    """The samples of the images and videos among files, which are relative to the base."""
+    samples = Samples()
+    for file in sorted(files, key=natural_key):
+        found = _open_file(PurePath(base, file), PurePath(file).parent.name or None, fps)
+        if isinstance(found, str):
+            samples.skipped[found] += 1
+        else:
+            samples += found
+    return samples
 
 
-def _walk(root: str) -> Iterator[str]:
+def _open_file(path: PurePath, label: str | None, fps: float) -> list[Sample] | str:
+    """The samples of a file, or its kind if it cannot be read."""
+    suffix = path.suffix.lower()
+    if is_image(path.name):
+        return [file_sample(path, label)]
+    if suffix in HEIF_SUFFIXES:
+        return [file_sample(path, label)] if can_read_heif() else f"{suffix} (needs acclimate[heic])"
+    if is_video(path.name):
+        return open_video(path, label, fps) if can_read_videos() else f"{suffix} (needs acclimate[video])"
+    return suffix or "without a suffix"
+
+
+def list_files(root: str) -> Iterator[str]:
     """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
     visited = set(Path(root).resolve().parents)
     folders, links = deque([""]), deque[str]()

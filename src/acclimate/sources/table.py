@@ -11,7 +11,9 @@ from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from acclimate.errors import InputError
+from acclimate.images import URL
 from acclimate.sources.base import Sample, file_sample
+from acclimate.sources.video import is_video, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
 LABEL_KEYS = ("label", "class")
@@ -19,27 +21,32 @@ LABEL_KEYS = ("label", "class")
 Row = tuple[int, Mapping[str, Any]]  # line number, fields by name
 
 
-def open_table(spec: str) -> list[Sample]:
-    """List the images of a .txt, .csv or .jsonl file in its order."""
+def is_list(path: str) -> bool:
+    """Whether a file is a list, by its suffix."""
+    return path.lower().endswith(tuple(READERS))
+
+
+def open_table(spec: str, fps: float = 1.0) -> list[Sample]:
+    """List the images and the frames of the videos of a .txt, .csv or .jsonl file in its order."""
     path = Path(spec)
     try:
         with open(path, encoding="utf-8-sig", newline="") as file:
-            return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file))
+            return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file), fps)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
 
 
-def open_lines(file: TextIO) -> list[Sample]:
-    """List the images whose paths are the lines of a text stream."""
+def open_lines(file: TextIO, fps: float = 1.0) -> list[Sample]:
+    """List the images and the frames of the videos whose paths are the lines of a text stream."""
     try:
         rows = [(number, {"file": line.rstrip("\r\n")}) for number, line in enumerate(file, 1) if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not text ({error}); pass one path per line.") from error
-    return _samples("standard input", PurePath(), rows)
+    return _samples("standard input", PurePath(), rows, fps)
 
 
-def _samples(source: str, base: PurePath, rows: Iterable[Row]) -> list[Sample]:
-    samples = []
+def _samples(source: str, base: PurePath, rows: Iterable[Row], fps: float) -> list[Sample]:
+    samples: list[Sample] = []
     for line, fields in rows:
         path, label = _first(FILE_KEYS, fields), _first(LABEL_KEYS, fields)
         if path is None:
@@ -47,7 +54,10 @@ def _samples(source: str, base: PurePath, rows: Iterable[Row]) -> list[Sample]:
             raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
         if not isinstance(path, str) or not path or "\0" in path:
             raise InputError(f"{source}, line {line}: not a path: {path!r}.")
-        samples.append(file_sample(base / path, None if label in (None, "") else str(label)))
+        if URL.match(path):
+            raise InputError(f"{source}, line {line}: {path} is a URL; download the images, and list their paths.")
+        name = None if label in (None, "") else str(label)
+        samples += open_video(base / path, name, fps) if is_video(path) else [file_sample(base / path, name)]
     if not samples:
         raise InputError(f"no images in {source}: it lists no paths.")
     return samples

@@ -1,0 +1,77 @@
+"""What `acclimate classify` shows while it runs, and how it is stopped."""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from acclimate.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from acclimate.classify.run import Emit
+    from acclimate.predict import Prediction
+
+
+@contextmanager
+def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Iterator[Emit]":
+    """Print predictions unless `columns` is None, and show progress on stderr.
+
+    In a pipe they are csv, and printed when they are final. People see every answer as it comes, and those that the
+    second pass changes once more.
+    """
+    from acclimate.classify.outputs import csv_lines, to_record
+    from acclimate.classify.report import count
+
+    for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
+    if columns is not None and not for_people:
+        typer.echo(",".join(columns))
+    with progress_bar(total, "classifying", "images", shown=not for_people) as advance:
+
+        def show(predictions: "Sequence[Prediction]", final: bool) -> None:
+            nonlocal done, changed
+            again = predictions[0].index < done
+            if for_people:
+                shown = [each for each in predictions if not again or each.label != each.online.label]
+                typer.echo("".join(map(_line, shown)), nl=False)
+            elif columns is not None and final:
+                typer.echo(csv_lines(map(to_record, predictions), columns), nl=False)
+            if again:
+                advance(0, "second pass")
+                return
+            changed += sum(each.changed for each in predictions)
+            advance(len(predictions), f"{count(changed, 'answer')} changed", predictions[0].index - done)
+            done = predictions[-1].index + 1
+
+        yield show
+
+
+def _line(prediction: "Prediction") -> str:
+    if prediction.error is not None:
+        return f"{prediction.name}  could not be read: {prediction.error}\n"
+    other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
+    were = [
+        f"{who}: {was.label} {100 * was.score:.1f} %" for who, was in other.items() if was.label != prediction.label
+    ]
+    note = f"  ({', '.join(were)})" if were else ""
+    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{note}\n"
+
+
+@contextmanager
+def stop_requests() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once."""
+    requests: list[int] = []
+
+    def request(number: int, frame: Any) -> None:
+        if requests:
+            raise KeyboardInterrupt
+        requests.append(number)
+
+    previous = {number: signal.signal(number, request) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(requests)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

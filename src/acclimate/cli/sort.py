@@ -1,0 +1,38 @@
+"""`acclimate sort`: a folder per answer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from acclimate.errors import InputError
+
+
+def sort(
+    results: Annotated[Path, typer.Argument(help="Results of `acclimate classify`: .csv, .jsonl or .parquet.")],
+    folder: Annotated[Path | None, typer.Argument(help="Where to: one subfolder per answer is made in it.")] = None,
+    how: Annotated[Literal["copy", "link", "move"], typer.Option(help="What to do with the images.")] = "copy",
+    undo: Annotated[bool, typer.Option("--undo", help="Take back what was sorted.")] = False,
+) -> None:
+    """Sort classified images into a folder per answer, or undo it.
+
+    Where each image went is in the column sorted_to of the results. Unsure answers go to the folder "unsure".
+    """
+    from acclimate.classify.sorting import sort_images, unsort_images
+
+    if (folder is None) != undo:
+        raise InputError("name the folder to sort into, or pass --undo.")
+    if folder is not None:
+        typer.echo(sorted_line(sort_images(results, folder, how), folder), err=True)
+        return
+    done, left = unsort_images(results)
+    typer.echo(f"{done} images taken back.", err=True)
+    if left:
+        typer.echo(f"left because they were changed since: {', '.join(left[:10])}", err=True)
+
+
+def sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
+    """What was sorted where, in one line."""
+    groups = ", ".join(f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])[:10])
+    return f"{sum(counts.values())} images sorted into {folder}: {groups}."

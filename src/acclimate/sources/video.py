@@ -1,0 +1,203 @@
+"""Videos: frames at regular times, read in any order.
+
+A video is decoded forwards. Threads ask for its frames nearly in order, so a frame that is passed on the way to a later
+one waits until it is asked for. Only a request far ahead or behind moves to the nearest key frame before it.
+"""
+
+import io
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache, partial
+from importlib.util import find_spec
+from math import ceil
+from pathlib import PurePath
+from threading import Lock
+from typing import Any
+
+from acclimate.errors import missing
+from acclimate.images import pixel_limit, too_large
+from acclimate.sources.base import Sample
+
+SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
+AHEAD = 16  # frames that are decoded on the way to a later one rather than skipped, and that wait at most
+OPEN = 4  # videos that are kept open
+ROUNDING = 1e-4  # seconds by which the time of a frame may be rounded
+TRUSTED = 100_000  # frames that a header may promise before they are counted
+
+
+def is_video(name: str) -> bool:
+    """Whether a file name has the suffix of a video, in upper or lower case."""
+    return name.lower().endswith(SUFFIXES)
+
+
+def can_read_videos() -> bool:
+    """Whether PyAV is installed."""
+    return find_spec("av") is not None
+
+
+def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0) -> list[Sample]:
+    """List the frames of a video at `fps` frames per second, and at most all of them, named `clip.mp4#12.0s`.
+
+    Of a video that cannot be opened there is one sample, which fails when it is read.
+    """
+    name = PurePath(path).as_posix()
+    if not can_read_videos():
+        raise missing(f"{name} is a video, which needs PyAV", "video")
+    try:
+        with _opened(name) as (container, stream):
+            fps = min(fps, float(stream.average_rate or fps))
+            count = max(1, ceil(_duration(container, stream, fps) * fps - ROUNDING))
+    except OSError:
+        return [Sample(name, partial(read_frame, name, fps, 0), label)]
+    return [Sample(f"{name}#{round(i / fps, 3)}s", partial(read_frame, name, fps, i), label) for i in range(count)]
+
+
+def read_frame(path: str, fps: float, index: int) -> bytes:
+    """The frame of a video that is shown after `index / fps` seconds, as a bitmap; OSError if there is none."""
+    frame = _decoder(path, fps).read(index)
+    image, buffer = frame.to_image(), io.BytesIO()
+    turned = image.rotate(frame.rotation, expand=True) if getattr(frame, "rotation", 0) else image
+    turned.save(buffer, "BMP")
+    return buffer.getvalue()
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Turn what PyAV raises into OSError, as a file that cannot be read."""
+    import av
+
+    try:
+        yield
+    except av.FFmpegError as error:
+        raise OSError(f"the video cannot be read: {error.strerror}") from error
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[tuple[Any, Any]]:
+    """A video file and its stream of pictures."""
+    with _explained():
+        container, stream = _open(path)
+    with container, _explained():
+        yield container, stream
+
+
+def _open(path: str) -> tuple[Any, Any]:
+    import av
+
+    container = av.open(path)
+    stream = next(iter(container.streams.video), None)
+    if stream is None:
+        container.close()
+        raise OSError("the file has no video stream")
+    width, height, limit = stream.codec_context.width, stream.codec_context.height, pixel_limit()
+    if limit is not None and width * height > limit:
+        container.close()
+        raise OSError(too_large(f"{width} x {height}", limit))
+    stream.thread_type = "AUTO"
+    return container, stream
+
+
+def _duration(container: Any, stream: Any, fps: float) -> float:
+    """Seconds, from the header; counted where it says nothing, or too much to be believed."""
+    import av
+
+    promised = None
+    if stream.duration is not None:
+        promised = float(stream.duration * stream.time_base)
+    elif container.duration is not None:
+        promised = container.duration / av.time_base
+    if promised is not None and promised * fps <= TRUSTED:
+        return promised
+    ends = [packet.pts + (packet.duration or 0) for packet in container.demux(stream) if packet.pts is not None]
+    return float((max(ends, default=0) - (stream.start_time or 0)) * stream.time_base)
+
+
+class _Decoder:
+    """The frames of one video at regular times, for any number of threads."""
+
+    def __init__(self, path: str, fps: float) -> None:
+        self._path, self._fps, self._lock = path, fps, Lock()
+        self._container: Any = None
+        self._restart()
+
+    def _restart(self) -> None:
+        """Forget the position; the next frame that is asked for opens the video, or moves within it."""
+        self._next = 0  # the index that the position stands at
+        self._decoded: deque[Any] = deque()  # frames that are not shown yet
+        self._shown: Any = None  # the last one that is
+        self._passed: dict[int, Any] = {}  # frames, or errors in place of them, that may still be asked for
+
+    def read(self, index: int) -> Any:
+        """The frame that is shown at an index."""
+        with self._lock:
+            if index not in self._passed:
+                self._pass(index)
+            frame = self._passed.pop(index)
+        if isinstance(frame, OSError):
+            raise frame
+        return frame
+
+    def _pass(self, index: int) -> None:
+        """Decode up to and with an index; what fails on the way fails where it is passed, whoever asked."""
+        if self._container is None or not self._next <= index <= self._next + AHEAD:
+            with _explained():
+                self._move(index)
+        for each in range(self._next, index + 1):
+            try:
+                with _explained():
+                    self._passed[each] = self._at(each)
+            except OSError as error:
+                self._passed[each] = error
+            if len(self._passed) > AHEAD:
+                del self._passed[min(self._passed)]
+        self._next = index + 1
+
+    def _move(self, index: int) -> None:
+        """Go to the key frame before an index; to the beginning if the file leads behind it."""
+        self._restart()
+        if self._container is None:
+            self._container, self._stream = _open(self._path)
+            self._begin = self._stream.start_time or 0
+        self._next = index
+        for target in (self._begin + int(index / self._fps / self._stream.time_base), self._begin):
+            self._container.seek(target, stream=self._stream)
+            self._packets = self._container.demux(self._stream)
+            self._decoded.clear()
+            if self._pull() and self._time(self._decoded[0]) <= index / self._fps + ROUNDING:
+                return
+
+    def _at(self, index: int) -> Any:
+        """The frame that is shown at an index, at or after the position."""
+        time = index / self._fps + ROUNDING
+        while self._pull() and self._time(self._decoded[0]) <= time:
+            self._shown = self._decoded.popleft()
+        if self._shown is None and self._decoded:  # the first one is late
+            return self._decoded[0]
+        if self._shown is None:
+            raise OSError("no frame of the video can be decoded")
+        if not self._decoded:
+            lasts = max(1 / self._fps, float((self._shown.duration or 0) * self._shown.time_base))
+            end = self._time(self._shown) + lasts
+            if time > end + 2 * ROUNDING:
+                raise OSError(f"the video ends after {end:.1f} s; it is truncated or damaged")
+        return self._shown
+
+    def _pull(self) -> bool:
+        """Decode until there is a frame that is not shown yet; False at the end."""
+        while not self._decoded:
+            packet = next(self._packets, None)
+            if packet is None:
+                return False
+            self._decoded.extend(packet.decode())
+        return True
+
+    def _time(self, frame: Any) -> float:
+        """Seconds since the beginning; a frame that does not know follows the last one."""
+        if frame.pts is None:
+            after = 0.0 if self._shown is None else self._time(self._shown) + 1 / float(self._stream.average_rate or 25)
+            frame.pts = self._begin + round(after / frame.time_base)
+        return float((frame.pts - self._begin) * frame.time_base)
+
+
+_decoder = lru_cache(OPEN)(_Decoder)

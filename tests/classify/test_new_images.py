@@ -1,0 +1,183 @@
+"""Images that come later: added to a folder whose results are complete, or arriving while it is followed."""
+
+import shutil
+import threading
+import time
+
+import pytest
+
+from acclimate import Classifier, load_state
+from acclimate.classify.outputs import ResultFile, read_results
+from acclimate.classify.run import Classification
+from acclimate.encoders import load_encoder
+from acclimate.errors import InputError, RunError
+from acclimate.sources.base import open_source
+from acclimate.sources.follow import Follow
+from drawn_images import draw, draw_folder
+
+SUFFIXES = [".csv", ".jsonl", ".parquet"]
+
+
+@pytest.fixture(scope="module")
+def encoder(tiny_onnx):
+    return load_encoder(f"onnx:{tiny_onnx}")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "photos").mkdir()
+    return draw_folder(tmp_path / "photos", 12)
+
+
+@pytest.fixture
+def make(encoder, folder, tmp_path):
+    def run(name="r.csv", **options):
+        classifier = Classifier(["red", "green", "blue"], encoder, batch_size=4, cache=tmp_path / "cache")
+        state = tmp_path / "site.safetensors"
+        if state.exists():
+            classifier.load(state)
+        defaults = {
+            "classifier": classifier,
+            "samples": open_source(str(folder)),
+            "output": ResultFile(tmp_path / name, top_k=2),
+            "top_k": 2,
+            "checkpoint_every": 0.0,
+            "state": state,
+        }
+        return Classification(**defaults | options)
+
+    return run
+
+
+def add_images(folder, count=5):
+    for seed in range(100, 100 + count):
+        draw("red", seed).save(folder / "red" / f"added{seed}.png")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("passes", [1, 2])
+def test_new_images_are_added_to_complete_results(make, folder, tmp_path, suffix, passes):
+    name = f"r{suffix}"
+    make(name, passes=passes).run()
+    before = read_results(tmp_path / name)
+    add_images(folder)
+    run = make(name, passes=passes)
+    assert run.run(resume=True)
+    after = read_results(tmp_path / name)
+    assert after[:12] == before
+    assert [row["file"].rsplit("/", 1)[1] for row in after[12:]] == [f"added{seed}.png" for seed in range(100, 105)]
+    assert [int(row["index"]) for row in after] == list(range(17))
+    assert run.summary.images == 17
+    assert load_state(tmp_path / "site.safetensors").samples_seen == 17
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_file()) == sorted([name, "site.safetensors"])
+
+
+@pytest.mark.parametrize("stops", range(1, 5))
+def test_adding_images_can_be_interrupted(make, folder, tmp_path, stops):
+    make().run()
+    add_images(folder, 9)
+    for name in ("r.csv", "site.safetensors"):
+        shutil.copy(tmp_path / name, tmp_path / f"copy-{name}")
+    make().run(resume=True)
+    whole = (tmp_path / "r.csv").read_bytes()
+    for name in ("r.csv", "site.safetensors"):
+        shutil.copy(tmp_path / f"copy-{name}", tmp_path / name)
+    calls = iter(range(stops, -1, -1))
+    if not make(stop=lambda: next(calls) <= 1).run(resume=True):
+        assert make().run(resume=True)
+    assert (tmp_path / "r.csv").read_bytes() == whole
+
+
+def test_complete_results_without_new_images_stay_as_they_are(make, tmp_path):
+    make().run()
+    content, seen = (tmp_path / "r.csv").read_bytes(), load_state(tmp_path / "site.safetensors").samples_seen
+    run = make()
+    assert run.run(resume=True)
+    assert (tmp_path / "r.csv").read_bytes() == content
+    assert load_state(tmp_path / "site.safetensors").samples_seen == seen
+    assert (run.summary.images, run.summary.answered, run.kept.images) == (12, 12, 12)
+
+
+def test_an_interrupted_run_takes_on_what_was_added_and_keeps_what_was_removed(make, folder, tmp_path):
+    make(stop=lambda: True).run()
+    done = [line.split(",")[0] for line in (tmp_path / "r.csv").read_text().splitlines()[1:]]
+    add_images(folder, 2)
+    (folder / done[0].split("photos/")[1]).unlink()
+    assert make().run(resume=True)
+    files = [row["file"] for row in read_results(tmp_path / "r.csv")]
+    assert files[: len(done)] == done
+    assert len(files) == len(set(files)) == 14
+
+
+def test_results_of_another_source_or_with_other_columns_are_not_continued(make, tmp_path):
+    make().run()
+    (tmp_path / "elsewhere").mkdir()
+    draw("red", 0).save(tmp_path / "elsewhere" / "x.png")
+    with pytest.raises(InputError, match="none of its 12 images is among those of the source"):
+        make(samples=open_source(str(tmp_path / "elsewhere"))).run(resume=True)
+    with pytest.raises(InputError, match="its columns are different: another --top-k"):
+        make(top_k=3, output=ResultFile(tmp_path / "r.csv", top_k=3)).run(resume=True)
+
+
+def test_results_that_are_not_results_are_refused(tmp_path):
+    for name, content, why in (
+        ("a.csv", "file,label\nx.png,cat\n", "row 1 lacks columns|cannot be read as results"),
+        ("a.jsonl", "[1]\n", "row 1 lacks columns"),
+        ("b.jsonl", "nonsense\n", "cannot be read as results"),
+    ):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(InputError, match=why):
+            read_results(tmp_path / name)
+    with pytest.raises(InputError, match="no results at"):
+        read_results(tmp_path / "none.csv")
+
+
+def test_a_followed_folder_is_classified_as_images_arrive(make, folder, tmp_path):
+    stopped = threading.Event()
+    run = make(samples=(), more=Follow(str(folder), stopped.is_set, interval=0.05))
+    worker = threading.Thread(target=run.run)
+    worker.start()
+    try:
+        wait_for(lambda: run.summary.images == 12)
+        add_images(folder, 3)
+        wait_for(lambda: run.summary.images == 15)
+    finally:
+        stopped.set()
+        worker.join(30)
+    assert load_state(tmp_path / "site.safetensors").samples_seen == 15
+    assert make().output.checkpoint.is_file()  # it can go on
+    add_images(folder, 6)
+    again = make(samples=(), more=Follow(str(folder), lambda: again.summary.images == 18, interval=0.05))
+    again.run(resume=True)
+    rows = (tmp_path / "r.csv").read_text().splitlines()[1:]
+    assert len({row.split(",")[0] for row in rows}) == len(rows) == 18
+
+
+def test_only_stable_images_are_taken(tmp_path):
+    follow = Follow(str(tmp_path), interval=0.0)
+    (tmp_path / "empty.png").touch()
+    path = tmp_path / "photo.png"
+    path.write_bytes(b"part")
+    assert follow._look(()) == []
+    path.write_bytes(b"part and more")  # still being written
+    assert follow._look(()) == []
+    assert [sample.name for sample in follow._look(())] == [path.as_posix()]
+    assert follow._look({path.as_posix()}) == []
+
+
+def test_images_that_cannot_be_read_stop_a_followed_folder_only_if_asked(make, folder):
+    (folder / "red" / "broken.png").write_bytes(b"broken")
+    with pytest.raises(RunError, match=r"broken\.png cannot be read"):
+        make(samples=(), more=Follow(str(folder), interval=0.01), on_error="raise").run()
+
+
+def test_only_folders_can_be_followed(tmp_path):
+    with pytest.raises(InputError, match="only a folder can be followed"):
+        Follow(str(tmp_path / "x.png"))
+
+
+def wait_for(condition, seconds=60):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
