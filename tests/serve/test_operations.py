@@ -98,6 +98,19 @@ def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start,
     assert [stream.correct("dog", each).result(60) for each in learnt] == learnt
 
 
+def test_streams_from_before_there_was_a_choice_learn_from_everything(start, after_a_kill, images, tmp_path):
+    start().create("shop", ["cat", "dog"])
+    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
+    content = json.loads(path.read_text())
+    for name in ("skip_duplicates", "reject", "unsure"):
+        del content["setup"][name]
+    path.write_text(json.dumps(content))
+    stream = after_a_kill().get("shop")
+    described = stream.describe()
+    assert (described["skip_duplicates"], described["reject"], described["unsure"]) == (False, False, None)
+    assert [each.id for each in stream.classify([images[0]] * 3).result(60)] == [0, 1, 2]
+
+
 def png(image):
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
