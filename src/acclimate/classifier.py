@@ -26,20 +26,10 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.predict import (
-    NONE,
-    Batch,
-    OnError,
-    Prediction,
-    Preparer,
-    adapt_batch,
-    answer_again,
-    default_workers,
-    encode_ahead,
-    predictions,
-)
+from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, predictions
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
 from acclimate.recent import Recent
 from acclimate.reject import THRESHOLD, Rejector
 from acclimate.sources import each_image, is_one
@@ -61,7 +51,7 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
+        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.reading.Preparer`); what the method's
             authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
@@ -344,21 +334,17 @@ class Classifier:
         return np.concatenate(parts)
 
     def correct(self, image_or_id: Any, label: str) -> int:
-        """Tell the label of an image, even while frozen; see `Adapter.correct`.
+        """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
 
         Args:
-            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
-                (`Prediction.id`).
+            image_or_id: an image as for a call, or the `Prediction.id` of one of the last 1000 that were learnt from.
             label: the right one; the one that was answered confirms the answer.
-
-        Returns:
-            The id of the correction, for `undo`.
 
         Examples:
             >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
-            >>> told = classifier.correct(image, "day")
-            >>> classifier(image)[0]["label"], len(classifier.corrections)
-            ('day', 1)
+            >>> id = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"]
+            'day'
         """
         if label not in self.labels:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")

@@ -136,6 +136,7 @@ def serve(
     if fitted is not None and (method or setting):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     names = None if labels is None else options.read_labels(labels)
+    options.note_language(names or (), model)
     templates = options.read_templates(template)
     learned = templates if isinstance(templates, LearnedPrompts) else None
     method = method or options.DEFAULT_METHOD

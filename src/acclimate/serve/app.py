@@ -24,6 +24,7 @@ from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
 from acclimate.serve.dependencies import AllStreams, known_parameters
+from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
@@ -38,7 +39,7 @@ METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NAMES = 20  # of streams in a line of the log
 CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 
 
 def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
@@ -65,6 +66,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     app.include_router(routes.router)
     app.include_router(corrections.router)
     app.include_router(router)
+    document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
     app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits)

@@ -19,9 +19,9 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.evidence import Head
 from acclimate.images import open_image, thumbnail
-from acclimate.predict import Preparer
 from acclimate.prompts import LearnedPrompts, build_head, negative_vectors
 from acclimate.prompts.learned import PREFIX
+from acclimate.reading import Preparer
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics

@@ -42,7 +42,10 @@ def create_stream(body: schemas.StreamRequest, streams: AllStreams, caller: Send
 def list_streams(streams: AllStreams, caller: Sender) -> dict[str, Any]:
     """List the streams that the caller may use."""
     allowed = [each for each in streams.describe() if caller.may("classify", each["name"])]
-    return {"streams": [{key: each.get(key) for key in schemas.Summary.model_fields} for each in allowed]}
+    return {
+        "streams": [{key: each.get(key) for key in schemas.Summary.model_fields} for each in allowed],
+        "labels": streams.defaults["labels"] if streams.defaults else [],
+    }
 
 
 @router.get("/{name}", response_model=schemas.Description)

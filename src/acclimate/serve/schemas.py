@@ -167,9 +167,10 @@ class Summary(BaseModel):
 
 
 class Summaries(BaseModel):
-    """Streams, sorted by name."""
+    """Streams, sorted by name, and what a stream gets that is created by its first image."""
 
     streams: list[Summary]
+    labels: list[Label] = Field(description="The labels that the service was started with; empty if there are none.")
 
 
 class Description(Setup):
