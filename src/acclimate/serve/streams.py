@@ -128,11 +128,13 @@ class Streams:
             raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
-    def get_or_create(self, name: str) -> Stream:
-        """The stream with this name, created with the `defaults` if there is none."""
+    def get_or_create(self, name: str, client: str) -> Stream:
+        """The stream with this name, created with the `defaults` if there is none, which the audit log says."""
         if self.defaults is not None and name not in self.names():
             with suppress(ExistsError):  # another request was first
-                return self.create(name, **self.defaults)
+                stream = self.create(name, **self.defaults)
+                self.audit.write("create_stream", client, "done", stream=name, by="its first images")
+                return stream
         return self.get(name)
 
     def names(self) -> list[str]:
