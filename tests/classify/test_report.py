@@ -17,7 +17,8 @@ from acclimate.classify.report import write_report
 from acclimate.classify.summary import Summary, ranked
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.predict import NONE, Answer, Batch, Prediction, adapt_batch, answer_again, predictions
+from acclimate.predict import NONE, Answer, Prediction, adapt_batch, answer_again, predictions
+from acclimate.reading import Batch
 from acclimate.sources.base import Sample
 
 Image = pytest.importorskip("PIL.Image")

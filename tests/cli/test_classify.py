@@ -55,6 +55,7 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
         "entropy",
         "index",
         "error",
+        "sorted_to",
     ]
     assert [int(row["index"]) for row in rows] == list(range(40))
     assert rows[0]["file"] == f"{photos}/blue/img2.png"

@@ -275,7 +275,6 @@ class Adapter(ABC):
 
     def undo(self, ids: Ids) -> None:
         """Take back the corrections with these ids, as if they had never been made."""
-        ids = np.asarray(ids)
         self.told.discard(check_ids(ids, len(ids)))
         self._review()
 
