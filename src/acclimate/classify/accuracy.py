@@ -61,7 +61,7 @@ class Accuracy(NamedTuple):
             >>> print(str(Accuracy(known=200, right=180, gained=12, lost=2)).replace(", ", ",\n"))
             Accuracy on 200 images: zero-shot 85.0 % (95 % interval 79.4 to 89.3),
             adapted 90.0 % (85.1 to 93.4),
-            difference +5.0 points (+1.2 to +8.7).
+            difference +5.0 points (+1.3 to +8.6).
         """
         if not self.known:
             return ""
