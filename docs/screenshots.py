@@ -1,6 +1,7 @@
 """Make the picture of the README: the service's page, adapting to the drawn pictures of the demo.
 
-python docs/screenshots.py docs/page.png        # needs playwright and Chromium; a minute on two cores
+python docs/screenshots.py docs/page.png                          # needs playwright and Chromium; a minute on two cores
+python docs/screenshots.py phone.png --scheme dark --width 390    # how it looks elsewhere
 """
 
 import argparse
@@ -19,7 +20,7 @@ from zipfile import ZipFile
 
 from playwright.sync_api import expect, sync_playwright
 
-SIZE = {"width": 1180, "height": 980}
+HEIGHT = 1240
 RANDOM = (
     "let seed = 1; Math.random = () => (seed = (seed * 16807) % 2147483647) / 2147483647"  # the same order each time
 )
@@ -29,7 +30,9 @@ def main() -> None:
     """Run the service, send the pictures through its page, and write what the page shows."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path)
-    path = parser.parse_args().file
+    parser.add_argument("--scheme", choices=["light", "dark"], default="light")
+    parser.add_argument("--width", type=int, default=1180)
+    options = parser.parse_args()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -37,16 +40,16 @@ def main() -> None:
         pictures = Path(name, "pictures")
         with ZipFile(BytesIO((files("acclimate.cli") / "pictures.zip").read_bytes())) as archive:
             archive.extractall(pictures)
-        options = ["--data", f"{name}/state", "--port", str(port)]
-        service = subprocess.Popen([sys.executable, "-m", "acclimate", "serve", *options], stderr=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "acclimate", "serve", "--data", f"{name}/state", "--port", str(port)]
+        service = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         try:
-            _photograph(f"http://127.0.0.1:{port}", service, pictures, path)
+            _photograph(f"http://127.0.0.1:{port}", service, pictures, options)
         finally:
             service.terminate()
             service.wait()
 
 
-def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path, path: Path) -> None:
+def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path, options: argparse.Namespace) -> None:
     while True:
         try:
             urlopen(f"{address}/health/ready", timeout=5).close()
@@ -57,7 +60,8 @@ def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path
             time.sleep(0.1)
     with sync_playwright() as started:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        page = browser.new_page(viewport=SIZE, reduced_motion="reduce", color_scheme="light")
+        size = {"width": options.width, "height": HEIGHT}
+        page = browser.new_page(viewport=size, reduced_motion="reduce", color_scheme=options.scheme)
         page.add_init_script(RANDOM)
         page.goto(address)
         page.click("#new")
@@ -68,8 +72,14 @@ def _photograph(address: str, service: "subprocess.Popen[bytes]", pictures: Path
         page.set_checked("#shuffle", True)
         page.set_input_files("#folder", pictures)
         expect(page.locator("#status")).to_contain_text("Done", timeout=600_000)
-        page.set_checked("#only-changed", True)
-        page.screenshot(path=path)
+        page.click("#filters label:has([value=wrong])")
+        for _ in range(2):  # the first label that is offered is that of the folder
+            page.click("#feed > li:not(.fixed) .fix >> nth=0")
+            page.keyboard.press("Enter")
+            page.wait_for_selector("#correct-dialog", state="hidden")
+            expect(page.locator("#status")).to_contain_text("Corrected")
+        page.click("#filters label:has([value=changed])")
+        page.screenshot(path=options.file)
         browser.close()
 
 

@@ -1,13 +1,17 @@
 """Fixtures of all tests."""
 
+import sys
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 from hypothesis import settings
 
 from acclimate.checks.synthetic import shifted_stream
+from acclimate.methods import registry
 from acclimate.stream import write_stream
 
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
@@ -29,6 +33,18 @@ def to_backend(request):
     if request.param == "cuda" and not torch.cuda.is_available():
         pytest.skip("no CUDA device here")
     return partial(torch.asarray, device="cuda" if request.param == "cuda" else "cpu")
+
+
+@pytest.fixture
+def own_registry(monkeypatch):
+    """The methods that are registered, and the folders that are searched, are as before after the test."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
+    monkeypatch.setattr(registry, "_PLUGINS", [])
+    registry._installed.cache_clear()
+    yield
+    registry._installed.cache_clear()
+    sys.modules.pop("own_sharpen", None)
 
 
 @pytest.fixture
@@ -87,3 +103,55 @@ def here(tmp_path, monkeypatch):
     """A fresh working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(scope="session")
+def _features():
+    """What the ONNX models made of the images they have seen."""
+    return {}
+
+
+@pytest.fixture
+def remembering(_features, monkeypatch, tmp_path_factory):
+    """ONNX models encode no image and no text twice, however many commands and tests read it."""
+    _remember(_features, monkeypatch, tmp_path_factory)
+
+
+class Demo(NamedTuple):
+    """What `acclimate demo` leaves, and what it prints."""
+
+    folder: Path
+    output: str
+
+
+@pytest.fixture(scope="session")
+def demo(_features, tmp_path_factory):
+    """`acclimate demo`, run once; copy the folder to change it."""
+    from typer.testing import CliRunner
+
+    from acclimate.cli import app
+
+    folder = tmp_path_factory.mktemp("demo")
+    with pytest.MonkeyPatch.context() as patch:
+        _remember(_features, patch, tmp_path_factory)
+        patch.chdir(folder)
+        patch.setenv("COLUMNS", "200")
+        result = CliRunner().invoke(app, ["demo"])
+    assert result.exit_code == 0, result.output
+    return Demo(folder / "acclimate-demo", result.stdout)
+
+
+def _remember(known, patch, tmp_path_factory):
+    from acclimate.encoders.onnx import OnnxEncoder
+
+    encode = OnnxEncoder.encode_images
+
+    def encode_images(self, images):
+        keys = [(self.fingerprint, sha256(np.ascontiguousarray(image)).digest()) for image in images]
+        new = {key: image for key, image in zip(keys, images, strict=True) if key not in known}
+        if new:
+            known.update(zip(new, encode(self, list(new.values())), strict=True))
+        return np.stack([known[key] for key in keys])
+
+    patch.setattr(OnnxEncoder, "encode_images", encode_images)
+    patch.setenv("ACCLIMATE_CACHE", str(tmp_path_factory.getbasetemp() / "texts"))

@@ -42,13 +42,15 @@ class Service:
         self.process.wait()
 
 
-def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1):
+def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1, skip_duplicates=False, unsure=""):
     page.click("#new")
     page.fill("#name", name)
     page.fill("#new-labels", ", ".join(labels))
     page.select_option("#method", method)
     page.fill("#views", str(views))
+    page.fill("#unsure", unsure)
     page.set_checked("#thumbnails", thumbnails)
+    page.set_checked("#skip_duplicates", skip_duplicates)  # drawn images look much alike to the tiny model
     page.click("#new-dialog .main")
     page.locator("#title", has_text=re.compile(f"^{re.escape(name)}$")).wait_for()
     page.wait_for_selector("#panels")
@@ -71,12 +73,30 @@ def says(page, words):
 
 
 def cards(page):
-    """(file, zero-shot label, adapted label, changed) of the cards, oldest first."""
+    """(file, zero-shot label, adapted label, changed) of the cards of all images, oldest first."""
+    while page.is_visible("#more"):
+        page.click("#more")
     return page.evaluate(
         """() => [...document.querySelectorAll("#feed > li:not(.failed)")].reverse().map((card) => [
             card.querySelector(".file").textContent, ...[...card.querySelectorAll(".label")].map((label) =>
             label.firstChild.textContent), card.classList.contains("changed")])"""
     )
+
+
+def show_only(page, which):
+    """Choose a filter of the answers; returns the number that it promises, and the files that it shows."""
+    pill = page.locator("#filters label", has=page.locator(f"[value={which}]"))
+    pill.click()
+    return int(pill.locator(".count").inner_text()), [card[0] for card in cards(page)]
+
+
+def correct(page, file, label):
+    """Correct the label of an image by its card."""
+    page.get_by_role("button", name=f"Correct the label of {file}").click()
+    page.fill("#label-search", label)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#correct-dialog", state="hidden")
+    says(page, re.compile("^Corrected"))
 
 
 def slots(page):

@@ -43,6 +43,48 @@ def test_one_image_many_images(classifier, paths):
     assert many[1] == many[2] == many[3]
 
 
+def test_folders_patterns_lists_and_tensors(classifier, photos, paths, tmp_path, monkeypatch):
+    monkeypatch.chdir(photos)
+    listed = tmp_path / "list.txt"
+    listed.write_text("".join(f"{path}\n" for path in paths[:2]))
+    red = sorted(photos.glob("red/*.png"))
+    for given, count in (
+        (photos, 40),
+        ("red/", len(red)),
+        ("red/*.png", len(red)),
+        ([photos / "red", str(paths[0])], len(red) + 1),
+        (listed, 2),
+        ([], 0),
+    ):
+        assert len(classifier(given, adapt=False)) == count
+    assert [each.name for each in classifier.stream("red")] == [each.name for each in classifier.classify(["red"])]
+    (tmp_path / "a[1].png").write_bytes(paths[0].read_bytes())
+    assert isinstance(classifier(tmp_path / "a[1].png", adapt=False)[0], dict), "a file, not a pattern"
+    torch = pytest.importorskip("torch")
+    batch = torch.rand(3, 3, 20, 24)
+    assert len(classifier(batch, adapt=False)) == 3
+    assert isinstance(classifier(batch[0], adapt=False)[0], dict)
+
+
+def test_errors_name_the_file(classifier, tmp_path):
+    with pytest.raises(ImageError, match=r"gone\.jpg cannot be read: No such file"):
+        classifier(tmp_path / "gone.jpg")
+    with pytest.raises(InputError, match="no images"):
+        classifier(tmp_path)
+
+
+def test_it_says_what_it_is(classifier, paths):
+    assert repr(classifier) == (
+        "Classifier(5 labels: 'red circle', 'green square', 'blue_stripes', 'cat', 'dog'; model='OnnxEncoder', "
+        "method='halves', 0 images seen, learns)"
+    )
+    classifier(paths[:2])
+    classifier.add_labels(["fox"])
+    classifier.freeze()
+    assert "'dog', ...; " in repr(classifier)
+    assert "2 images seen, frozen)" in repr(classifier)
+
+
 def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):
     predictions = list(classifier.stream(paths))
     features = encoder.encode_images([encoder.prepare(Image.open(path).convert("RGB")) for path in paths])
@@ -376,3 +418,49 @@ def test_a_fitted_file_with_prompts_that_are_functions(encoder, paths, tmp_path)
     classifier.fit(paths[::7], [path.parent.name for path in paths[::7]])
     classifier.save(tmp_path / "f.safetensors")
     assert "templates" not in Classifier(encoder=encoder, fitted=tmp_path / "f.safetensors").about_fit
+
+
+def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
+    predictions = classifier.classify(paths)
+    first, other = predictions[0], next(label for label in LABELS if label != predictions[0].label)
+    assert classifier.correct(first.id, other) == first.id
+    assert classifier(paths[0], adapt=False)[0] == {"label": other, "score": pytest.approx(1, abs=1e-3)}
+    by_image = classifier.correct(Image.open(paths[1]), "cat")
+    assert {(each.id, each.label) for each in classifier.corrections} == {(first.id, other), (by_image, "cat")}
+    assert classifier.corrections[0].name == str(paths[0])
+    seen = classifier.adapter.samples_seen
+    again = classifier.classify(paths[:3])
+    assert [each.label for each in again[:2]] == [other, "cat"]
+    assert [each.refused for each in again] == ["its class was told by a correction"] * 2 + [None]
+    assert [each.id for each in again] == [None, None, seen]
+    classifier.save(tmp_path / "state.safetensors")
+    restarted = Classifier(LABELS, encoder, cache=tmp_path / "cache")
+    restarted.load(tmp_path / "state.safetensors")
+    assert restarted.corrections == classifier.corrections
+    with pytest.raises(InputError, match="pass the image instead"):
+        restarted.correct(first.id, other)
+    restarted.undo(first.id)
+    restarted.undo(by_image)
+    assert restarted.corrections == []
+
+
+def test_what_cannot_be_corrected(classifier, paths):
+    with pytest.raises(InputError, match="did you mean 'red circle'"):
+        classifier.correct(paths[0], "red cirle")
+    with pytest.raises(InputError, match="no image with the id 0 was learnt from recently; pass the image instead"):
+        classifier.correct(0, "cat")
+    with pytest.raises(ImageError, match="No such file"):
+        classifier.correct("nowhere.png", "cat")
+    with pytest.raises(InputError, match="no correction has the id 5"):
+        classifier.undo(5)
+
+
+def test_only_the_last_images_can_be_corrected_by_id(classifier, paths):
+    classifier._recent.most = 3
+    ids = [each.id for each in classifier.stream(paths[:8])]
+    classifier.correct(ids[-3], "cat")
+    with pytest.raises(InputError, match="pass the image instead"):
+        classifier.correct(ids[-4], "cat")
+    classifier.reset()
+    with pytest.raises(InputError, match="pass the image instead"):
+        classifier.correct(ids[-1], "cat")

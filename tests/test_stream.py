@@ -26,6 +26,12 @@ def check_same(read, stream):
     assert len(read) == 400
 
 
+def test_a_stream_is_shown_by_its_shapes(stream):
+    shown = repr(FeatureStream(stream.features, stream.head, stream.labels, encoder="bundled"))
+    assert shown == "FeatureStream(features (400, 32), 8 classes, 400 labels, encoder='bundled')"
+    assert "array(" not in repr(stream.head)
+
+
 @pytest.mark.parametrize("suffix", ["safetensors", "npz"])
 def test_streams_go_round(stream, tmp_path, suffix):
     full = FeatureStream(

@@ -8,6 +8,7 @@ __version__ = "0.1.0"
 # The public names by module. They are imported when they are first used, so that `acclimate --help` answers at once;
 # type checkers and editors read `__init__.pyi`.
 _MODULES = {
+    "bench.evaluation": ("Evaluation", "evaluate"),
     "classifier": ("Classifier",),
     "encoders": ("load_encoder",),
     "errors": ("AcclimateError",),
@@ -34,10 +35,12 @@ _MODULES = {
         "Zero",
         "ZeroShot",
     ),
-    "methods.base": ("Adapter", "Step", "refine"),
+    "methods.base": ("Adapter", "Step"),
+    "methods.corrections": ("Correction",),
     "methods.few_shot": ("FewShot",),
     "methods.persist": ("load_state", "merge_states", "save_state", "state_from_bytes", "state_to_bytes"),
     "methods.registry": ("DEFAULT_METHOD", "create", "list_methods", "register"),
+    "methods.second_pass": ("refine",),
     "methods.state": ("Sums", "Tensors"),
     "predict": ("Prediction",),
     "prompts": ("build_head",),
@@ -57,4 +60,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return [*__all__, "__version__"]

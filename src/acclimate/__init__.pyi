@@ -1,3 +1,4 @@
+from acclimate.bench.evaluation import Evaluation, evaluate
 from acclimate.classifier import Classifier
 from acclimate.encoders import load_encoder
 from acclimate.errors import AcclimateError
@@ -16,6 +17,7 @@ from acclimate.methods import (
     BoostAdapter,
     CoCoOp,
     CoOp,
+    Correction,
     DiffTPT,
     FewShot,
     FreeTTA,
@@ -61,7 +63,9 @@ __all__ = [
     "Classifier",
     "CoCoOp",
     "CoOp",
+    "Correction",
     "DiffTPT",
+    "Evaluation",
     "Evidence",
     "FeatureStream",
     "FewShot",
@@ -81,6 +85,7 @@ __all__ = [
     "ZeroShot",
     "build_head",
     "create",
+    "evaluate",
     "list_methods",
     "load_encoder",
     "load_state",

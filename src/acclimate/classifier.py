@@ -1,7 +1,7 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
 import os
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
-from acclimate.errors import InputError
+from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
 from acclimate.fitting import Fit, Fitting, Progress
 from acclimate.gates import Gate, NearDuplicates
@@ -18,6 +18,7 @@ from acclimate.methods import (
     DEFAULT_METHOD,
     NOTE,
     Adapter,
+    Correction,
     create,
     find_method,
     load_fitted,
@@ -25,21 +26,13 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.predict import (
-    NONE,
-    Batch,
-    OnError,
-    Prediction,
-    Preparer,
-    adapt_batch,
-    answer_again,
-    default_workers,
-    encode_ahead,
-    predictions,
-)
+from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
+from acclimate.recent import Recent
 from acclimate.reject import THRESHOLD, Rejector
+from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
@@ -58,7 +51,7 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
+        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.reading.Preparer`); what the method's
             authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
@@ -124,6 +117,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
+        self._recent = Recent()  # images that can be corrected by their ids
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -142,6 +136,12 @@ class Classifier:
         if reject:
             negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
+
+    def __repr__(self) -> str:
+        named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
+        does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
+        about = f"model={self.model!r}, method={self.adapter.name!r}, {self.adapter.samples_seen} images seen, {does}"
+        return f"Classifier({len(self.labels)} labels: {named}; {about})"
 
     @property
     def head(self) -> Head:
@@ -205,28 +205,32 @@ class Classifier:
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
 
+        It learns from them: the same image can be answered differently the next time. `adapt=False` only answers.
+
         Args:
-            images: a path, Pillow image, array or encoded bytes; or a list of them.
+            images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
+                glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
+                array of images.
             top_k: how many answers to name; all when not given.
             adapt: learn from these images (never while frozen).
 
         Returns:
-            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for a list.
+            `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
-        many = isinstance(images, (list, tuple))
-        batches = self.batches(images if many else [images], top_k or len(self.labels) + self.rejects, learn=adapt)
+        batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
         found = [
             [{"label": answer.label, "score": answer.score} for answer in each.top]
             for batch in batches
             for each in batch
         ]
-        return found if many else found[0]
+        return found[0] if is_one(images) else found
 
-    def stream(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
+    def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
         """Classify images in order as they arrive; reading and preparing run ahead in threads.
 
         Args:
-            images: as for a call; objects with a `read` method that gives encoded bytes work, too.
+            images: as for a call, or any iterable of such, which is read as it goes; objects with a `read` method that
+                gives encoded bytes work, too.
             top_k: how many labels to name.
             on_error: "raise" an ImageError for an image that cannot be read, or "skip" it, yielding a prediction whose
                 `error` says why.
@@ -234,7 +238,7 @@ class Classifier:
         for batch in self.batches(images, top_k, on_error):
             yield from batch
 
-    def classify(self, images: Iterable[Any], top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
+    def classify(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> list[Prediction]:
         """Classify a finite collection of images: adapt to all of them, then answer each from everything learnt.
 
         The first images are answered as well as the last, and their order matters far less than online. Each prediction
@@ -260,7 +264,7 @@ class Classifier:
 
     def batches(
         self,
-        images: Iterable[Any],
+        images: Any,
         top_k: int = 5,
         on_error: OnError = "raise",
         *,
@@ -275,45 +279,73 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        by_words = {as_words(label).casefold(): label for label in self.labels}
         for batch in self._encoded(images, on_error, start):
-            truths = [
-                by_words.get(as_words(name or "").casefold()) for name in batch.truths
-            ]  # folders may be no labels
-            failed = [
-                Prediction(batch.start + place, name=name, error=error, truth=truths[place])
-                for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
-                if error is not None
-            ]
-            answered = []
-            if adapted := adapt_batch(self.adapter, batch, first_id, learn, self.gates):
-                readable = batch.readable
-                names = [batch.names[index - batch.start] for index in readable]
-                known = [truths[index - batch.start] for index in readable]
-                answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
+            adapted = adapt_batch(self.adapter, batch, first_id, learn, self.gates)
+            if adapted is not None:
+                self._recent.add(adapted, [batch.names[index - batch.start] for index in batch.readable])
                 if keep is not None:
-                    evidence = adapted.evidence
-                    unit = evidence.features if evidence.views is None else evidence.views
-                    keep(to_host(unit).astype(np.float16))
-            yield sorted([*answered, *failed], key=lambda each: each.index)
+                    keep(adapted.half)
+            yield batch_predictions(self.head, batch, adapted, top_k, self.unsure)
 
-    def predict(self, images: Sequence[Any]) -> HostArray:
-        """Labels (n,) of images, adapting unless frozen; "none of these" for those that belong to no label."""
-        probs = self.predict_proba(images)
+    def predict(self, images: Any, adapt: bool = True) -> HostArray:
+        """Labels (n,) of images, "none of these" for those that belong to no label.
+
+        As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False.
+        """
+        probs = self.predict_proba(images, adapt)
         labels = np.asarray(self.classes_[probs.argmax(axis=1)])
         return np.where(probs.sum(axis=1) <= 1 - THRESHOLD, NONE, labels) if self.rejects else labels
 
-    def predict_proba(self, images: Sequence[Any]) -> HostArray:
-        """Probabilities (n, K) in the order of `classes_`, adapting unless frozen.
+    def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
+        """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
 
         Where images may belong to no label, the sum of a row is the probability that the image belongs to one.
+
+        Examples:
+            >>> import numpy as np
+            >>> classifier = Classifier(["night", "day"])
+            >>> classifier.predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
+            (5, 2)
+            >>> classifier.adapter.samples_seen
+            0
         """
         parts = [np.empty((0, len(self.labels)))]
         for batch in self._encoded(images, "raise"):
-            if adapted := adapt_batch(self.adapter, batch, gates=self.gates):
+            if adapted := adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates):
                 probs = softmax_and_entropy(to_host(adapted.step.logits))[0]
                 parts.append(probs if adapted.none is None else probs * (1 - adapted.none[:, None]))
         return np.concatenate(parts)
+
+    def correct(self, image_or_id: Any, label: str) -> int:
+        """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
+
+        Args:
+            image_or_id: an image as for a call, or the `Prediction.id` of one of the last 1000 that were learnt from.
+            label: the right one; the one that was answered confirms the answer.
+
+        Examples:
+            >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
+            >>> id = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"]
+            'day'
+        """
+        if label not in self.labels:
+            raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
+        place = [self.labels.index(label)]
+        if not isinstance(image_or_id, (int, np.integer)):
+            [batch] = self._encoded([image_or_id], "raise")
+            return self.adapter.correct(batch.features, place, names=batch.names)[0]
+        name, feature = self._recent.find(int(image_or_id))
+        return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
+
+    def undo(self, id: int) -> None:
+        """Take a correction back, as if it had never been made."""
+        self.adapter.undo([id])
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose label was told, sorted by id."""
+        return self.adapter.corrections
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
@@ -340,7 +372,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit = {}
+        self.about_fit, self._recent = {}, Recent()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -349,7 +381,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit = notes.get(NOTE, {})
+        self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
 
     def _head(self, labels: Sequence[str], progress: Progress) -> Head:
         shown = partial(progress, "encoding the labels")
@@ -365,6 +397,6 @@ class Classifier:
             if isinstance(gate, Rejector):
                 gate.relabel(self.head)
 
-    def _encoded(self, images: Iterable[Any], on_error: OnError, start: int = 0) -> Iterator[Batch]:
+    def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        return encode_ahead(images, self._prepare, start=start, **reading)
+        return encode_ahead(each_image(images), self._prepare, start=start, **reading)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class AcclimateError(Exception):
@@ -44,6 +45,44 @@ class ModelError(AcclimateError):
 def reason(error: OSError) -> str:
     """Why the operating system refused, in its own words: "No space left on device"."""
     return error.strerror or str(error)
+
+
+def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
+    """The error for an optional package: what needs which, the command that installs it here, and what else to do.
+
+    Examples:
+        >>> print(missing("plots need matplotlib", "plot", "or leave out --plot"))
+        plots need matplotlib: ... install ...[plot]"; or leave out --plot.
+    """
+    return MissingExtraError(f"{what}: {install_command(extra)}{otherwise and f'; {otherwise}'}.")
+
+
+def install_command(extra: str) -> str:
+    """The command that adds an extra to the running environment, from the checkout or index it was installed from.
+
+    It works from any folder, in the shells of Unix and Windows, and in environments of uv, which have no pip.
+    """
+    import json
+    import shutil
+    import sys
+    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.util import find_spec
+    from urllib.parse import urlsplit
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(distribution("acclimate").read_text("direct_url.json") or "{}")
+    except PackageNotFoundError:
+        origin = {}
+    url = urlsplit(origin.get("url", ""))
+    package, option = "acclimate", ""
+    if url.scheme == "file" and (checkout := Path(url2pathname(url.path))).is_dir():
+        package = "." if checkout == Path.cwd() else str(checkout)
+        option = "-e " if origin.get("dir_info", {}).get("editable") else ""
+    python = "python" if shutil.which("python") == sys.executable else sys.executable
+    python = f'"{python}"' if " " in python else python
+    pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
+    return f'{pip} {option}"{package}[{extra}]"'
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

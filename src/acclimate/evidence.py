@@ -5,7 +5,7 @@ Evidence is the seam of the library: encoders and views know nothing of methods,
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import isfinite
 
@@ -96,7 +96,7 @@ class Head:
         ('dog', 'fox')
     """
 
-    class_vectors: Array
+    class_vectors: Array = field(repr=False)
     logit_scale: float
     logit_bias: float = 0.0
     class_names: tuple[str, ...] = ()

@@ -9,11 +9,14 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
+from array_api_compat import is_array_api_obj
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ImageError, reason
 
+CHANNELS = (1, 3, 4)
+TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 COMMON = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # named where an image is of no known kind
 HEIF = re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL)  # how HEIC files begin
@@ -21,7 +24,10 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def limit_pixels(count: int) -> None:
-    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double."""
+    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double.
+
+    It holds for what is made of images, too, so it must be more than a model takes.
+    """
     Image.MAX_IMAGE_PIXELS = (count + 1) // 2
 
 
@@ -46,8 +52,8 @@ def open_image(
     """Read an image as 8-bit RGB.
 
     Args:
-        source: a path, encoded bytes, a Pillow image, or an array (h, w), (h, w, 3) or (h, w, 4) of bytes or of floats
-            from 0 to 1. Of an animation, the first frame.
+        source: a path, encoded bytes, a Pillow image, or an array (h, w), (h, w, c) or (c, h, w) of bytes or of floats
+            from 0 to 1, with 1, 3 or 4 channels; PyTorch tensors are arrays. Of an animation, the first frame.
         max_pixels: encoded images that hold more are refused before they are decoded; without it, those that hold
             more than Pillow allows, 179 million (twice `PIL.Image.MAX_IMAGE_PIXELS`).
         formats: Pillow's names of the kinds of files to accept; all that Pillow reads when not given.
@@ -56,8 +62,8 @@ def open_image(
     Raises:
         ImageError: it cannot be read; the message says why.
     """
-    if isinstance(source, np.ndarray):
-        return _from_array(source)
+    if is_array_api_obj(source):
+        return _from_array(to_host(source))
     if isinstance(source, Image.Image):
         return _rgb(source, upright)
     try:
@@ -69,7 +75,7 @@ def open_image(
         if not source:
             raise ImageError("the file is empty")
         if HEIF.match(source) and formats is None and not can_read_heif():
-            raise ImageError("a HEIC image, which needs pillow-heif: pip install 'acclimate[heic]'")
+            raise ImageError("a HEIC image, which needs pillow-heif (the extra acclimate[heic])")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
             with Image.open(io.BytesIO(source), formats=formats) as image:
@@ -111,10 +117,18 @@ def _rgb(image: Image.Image, upright: bool) -> Image.Image:
 
 
 def _from_array(array: HostArray) -> Image.Image:
-    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in (1, 3, 4)) or 0 in array.shape:
-        raise ImageError(f"an image array must be (h, w), (h, w, 3) or (h, w, 4), got {array.shape}")
+    if array.ndim == 3 and array.shape[2] not in CHANNELS and array.shape[0] in CHANNELS:
+        array = array.transpose(1, 2, 0)
+    if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or 0 in array.shape:
+        raise ImageError(f"an image array must be (h, w), (h, w, 3 or 4) or (3 or 4, h, w), got {array.shape}")
     if array.dtype.kind == "f":
-        array = np.clip(np.nan_to_num(array) * 255.0, 0, 255).round().astype(np.uint8)
+        array = np.nan_to_num(array)
+        low, high = float(array.min()), float(array.max())
+        if low < -TOLERANCE or high > 1 + TOLERANCE:
+            raise ImageError(
+                f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}"
+            )
+        array = np.clip(array * 255.0, 0, 255).round().astype(np.uint8)
     if array.dtype != np.uint8:
         raise ImageError(f"an image array must hold bytes, or floats from 0 to 1, got {array.dtype}")
     return Image.fromarray(array[:, :, 0] if array.ndim == 3 and array.shape[2] == 1 else array).convert("RGB")

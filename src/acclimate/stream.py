@@ -19,7 +19,7 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
-from acclimate.errors import AcclimateError, InputError, MissingExtraError
+from acclimate.errors import AcclimateError, InputError, missing
 from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically, writing
 
@@ -30,7 +30,7 @@ WRITTEN = (".safetensors", ".npz")
 ArrayOrFile = HostArray | str | os.PathLike[str]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FeatureStream:
     """A stream of image features, and the head that classifies them.
 
@@ -72,6 +72,14 @@ class FeatureStream:
 
     def __len__(self) -> int:
         return len(self.features)
+
+    def __repr__(self) -> str:
+        """Shapes of arrays, numbers of names, and the texts that are known."""
+        parts = [f"features {self.features.shape}", f"{len(self.head)} classes"]
+        known = {"labels": self.labels, "order": self.order, "domains": self.domains, "files": self.files}
+        parts += [f"{len(values)} {name}" for name, values in known.items() if values is not None]
+        parts += [f"{name}={text!r}" for name in TEXTS if (text := getattr(self, name))]
+        return f"FeatureStream({', '.join(parts)})"
 
     @property
     def views(self) -> int:
@@ -203,7 +211,7 @@ def _read_pt(path: Path) -> dict[str, Any]:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError(f"{path} needs PyTorch to be read: pip install torch, or save it as .npz.") from None
+        raise missing(f"{path} needs PyTorch to be read", "torch", "or save it as .npz") from None
     import pickle
 
     try:

@@ -33,7 +33,7 @@ def test_markdown():
     )
     assert "| zero-shot | 50.00 / 51.23 <sup>a, b</sup> | 60.00 / – |" in text  # noqa: RUF001
     assert "| tda <x> | – / 52.00 | 61.00 ± 0.25 / 61.50 <sup>b</sup> |" in text  # noqa: RUF001
-    assert text.count("Each cell: measured / reported in the paper.") == 1
+    assert text.count("Each cell: measured / reported in the paper, with its model on its data;") == 1
 
 
 def test_latex_escapes_what_it_must():

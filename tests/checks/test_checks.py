@@ -7,6 +7,7 @@ from acclimate import TDA, Prior, Step, Sums, ZeroShot
 from acclimate.checks import LAWS, check_adapter, why_not
 from acclimate.errors import InputError
 from acclimate.methods import CLASSES, State
+from acclimate.methods.corrections import Corrections
 
 
 class Sound(TDA):
@@ -186,6 +187,40 @@ class Silent(TDA):
         return Step(super().respond(evidence, ids, learn).logits)
 
 
+class Deaf(ZeroShot):
+    """Answers as if nothing had been corrected."""
+
+    def adapt(self, evidence, ids=None, learn=True):
+        return self._adapt(evidence, ids, learn)
+
+
+class Amnesiac(ZeroShot):
+    """Does not save its corrections."""
+
+    def dump(self):
+        return {}
+
+
+class ComparesTheBatch(ZeroShot):
+    """Sees the batch, but only once it was corrected."""
+
+    def adapt(self, evidence, ids=None, learn=True):
+        step = super().adapt(evidence, ids, learn)
+        return Step(step.logits - step.logits.mean(axis=0)) if self.corrections else step
+
+
+class LastWord(Corrections):
+    def merged(self, dumps):
+        return dumps[-1]
+
+
+class HasTheLastWord(ZeroShot):
+    """Merging takes the corrections of the last state."""
+
+    def setup(self):
+        self.declare("corrections", LastWord(self.head))
+
+
 def test_a_sound_adapter_passes():
     check_adapter(Sound)
     check_adapter(Sound, positive_capacity=1)
@@ -214,6 +249,10 @@ def test_a_sound_adapter_passes():
         (NotFiniteAtFirst, "first_sample_works"),
         (KeepsOldClasses, "classes_come_and_go"),
         (Silent, "entries_follow_the_changes"),
+        (Deaf, "corrections_can_be_taken_back"),
+        (Amnesiac, "corrections_are_saved"),
+        (ComparesTheBatch, "corrections_do_not_depend_on_batches"),
+        (HasTheLastWord, "corrections_unite"),
     ],
 )
 def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):

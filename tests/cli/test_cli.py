@@ -11,8 +11,8 @@ from acclimate.cli.options import COMPARED
 
 
 def rows(output):
-    """The table's cells by (stream, method)."""
-    lines = [line.split() for line in output.splitlines() if line.strip()]
+    """The cells of the first table by (stream, method)."""
+    lines = [line.split() for line in output.partition("\n\n")[0].splitlines()]
     return {(line[0], line[1]): line[2:] for line in lines[1:]}
 
 
@@ -46,7 +46,9 @@ def test_run_takes_settings(invoke, stream_file, tmp_path):
     table = rows(invoke("run", stream_file, "--method", "tda", *settings, "--json", "out.json").stdout)
     config = json.loads((tmp_path / "out.json").read_text())["config"]
     assert (config["positive_alpha"], config["negative"], config["negative_keep"]) == (0, False, "highest")
-    assert table["shifted", "tda"][2] == "+0.00"
+    name = ["positive_alpha=0", "negative=False", "negative_keep=highest"]
+    assert table["shifted", "tda"][:3] == name
+    assert table["shifted", "tda"][5:9] == ["+0.00", "+0.00", "to", "+0.00"]
 
 
 def test_run_on_bare_arrays_with_the_rest_beside(invoke, stream, tmp_path):
@@ -79,7 +81,11 @@ def test_run_draws_and_saves(invoke, stream_file, tmp_path):
         (["run", "STREAM", "--method", "zero-shot", "--set", "alpha=1"], "--set is for the methods of --method"),
         (["run", "STREAM", "--set", "onzeta.a=1"], "'onzeta' is not among the methods of this run"),
         (["run", "STREAM", "--json", "no/such/folder.json"], "cannot write no/such/folder.json"),
-        (["run", "STREAM", "STREAM", "--plot", "x.png"], "need one file and one order"),
+        (["run", "STREAM", "STREAM", "--plot", "x.png"], "--plot needs one file"),
+        (["run", "STREAM", "--orders", "2", "--save-state", "s"], "--save-state needs one file and one order"),
+        (["run", "STREAM", "--set", "tda.positive_alpha=1,,2"], "there is no value between two commas"),
+        (["run", "STREAM", "--set", f"positive_capacity={','.join('1' * 300)}"], "300 combinations; take at most 256"),
+        (["run", "STREAM", "--plugin", "nowhere.py"], "no plugin at nowhere.py"),
         (
             ["run", "STREAM", "--method", "zero-shot", "--save-state", "s"],
             "state of one method; name one with --method",
@@ -114,8 +120,8 @@ def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
 
 
 @pytest.mark.slow
-def test_demo_adapts_draws_and_reports(invoke, tmp_path):
-    output = invoke("demo").stdout
+def test_demo_adapts_draws_and_reports(invoke, demo, tmp_path):
+    folder, output = demo
     lines = [line.split() for line in output.splitlines()]
     gains = {line[0]: [float(row[-4]) for row in lines if row[:2] == [line[0], "halves,"]] for line in lines if line}
     assert gains["pacs"][0] > 6
@@ -128,7 +134,6 @@ def test_demo_adapts_draws_and_reports(invoke, tmp_path):
     assert corrected > 3 * broken
     assert float(zero_shot[-4]) + 3 < float(online[-4]) < float(again[-4])
     assert "report.html" in output
-    folder = tmp_path / "acclimate-demo"
     assert len(read_stream(folder / "pacs.safetensors")) == 700
     assert len((folder / "results.csv").read_text().splitlines()) == 1 + 240
     assert "<html" in (folder / "report.html").read_text()

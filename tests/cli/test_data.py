@@ -85,6 +85,12 @@ def test_the_table_says_what_to_do(tmp_path, monkeypatch):
     assert "get cars_test.tgz" in lines["cars"]
 
 
+def test_nothing_there_is_a_failure(tmp_path):
+    result = check(tmp_path)
+    assert result.exit_code == 1
+    assert f"none of the 15 datasets is in {tmp_path}" in result.stderr
+
+
 def test_only_what_was_named(tmp_path):
     draw_dataset(tmp_path, DATASETS["dtd"], few())
     result = check(tmp_path, "--dataset", "dtd", "--dataset", "cars", "--no-decode")

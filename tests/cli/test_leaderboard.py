@@ -52,6 +52,14 @@ def test_a_table_a_picture_and_every_run(invoke, streams, here):
         assert picture.width > picture.height > 200
 
 
+def test_without_matplotlib_the_picture_is_left_out(invoke, streams, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    options = ["--orders", 1, "--shape", "seed", "--method", "prior", "--limit", 50, "--jobs", 1, "--out", "board"]
+    assert "the pictures are left out; plots need matplotlib: " in invoke("leaderboard", streams[0], *options).stderr
+    assert sorted(path.name for path in (here / "board").iterdir()) == ["leaderboard.csv", "leaderboard.md"]
+    assert ".png" not in (here / "board" / "leaderboard.md").read_text()
+
+
 def test_the_page_names_the_command(invoke, streams, here):
     options = ["--orders", 1, "--shape", "seed", "--shape", "long-tail", "--method", "prior", "--limit", 50]
     invoke("leaderboard", streams[0], *options, "--jobs", 1)

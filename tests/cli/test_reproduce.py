@@ -31,11 +31,26 @@ def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
     page = (here / "out" / "README.md").read_text()
     assert "acclimate reproduce caches alpha-beta --streams streams/*.safetensors --out out\n" in page
     assert "**These are not the paper's datasets.**" in page
+    assert "In the paper each cache alone improves on zero-shot" in page
+    for shown in (page, result.stdout):  # what the second figures are
+        assert "(a) the model is not the paper's (OpenAI's CLIP RN50)." in shown
+        assert "(b) the datasets and prompts are not the paper's." in shown
+        assert "(c) the paper's figure is for Aircraft, Caltech101," in shown
+    (both,) = (line for line in result.stdout.splitlines() if line.startswith("  both "))
+    assert both.endswith(" / 61.03 (a, b, c)")
     assert {path.name for path in (here / "out").iterdir()} == {"README.md", "runs", "caches.png", "alpha-beta.png"}
     assert {path.name for path in (here / "out" / "runs").iterdir()} == {"a.json", "b.json"}
     with_orders = invoke("reproduce", "caches", "--streams", streams[0], "--orders", 3, "--out", "out2").stdout
     assert " ± " in with_orders
     assert f"--streams {streams[0]} --orders 3 --out out2" in (here / "out2" / "README.md").read_text()
+
+
+def test_without_matplotlib_the_pictures_are_left_out(invoke, streams, here, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    result = invoke("reproduce", "caches", "--streams", streams[0])
+    assert "the pictures are left out; plots need matplotlib: " in result.stderr
+    assert ".png" not in (here / "results" / "README.md").read_text()
+    assert not list((here / "results").glob("*.png"))
 
 
 def test_tables_from_results(invoke, streams, here):

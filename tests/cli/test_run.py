@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from acclimate import create, list_methods, load_state, read_stream, refine
+from acclimate import create, evaluate, list_methods, load_state, read_stream, refine
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
@@ -24,7 +24,7 @@ def views_file(stream, tmp_path):
 def test_every_method_runs_on_views(invoke, views_file, tmp_path):
     names = [name for name, method in list_methods().items() if not method.needs - {"views"}]
     chosen = [argument for name in names for argument in ("--method", name)]
-    table = invoke("run", views_file, *chosen, "--json", "out.json").stdout
+    table = invoke("run", views_file, *chosen, "--json", "out.json").stdout.partition("\n\n")[0]
     assert sorted(line.split()[1] for line in table.splitlines()[1:]) == names
     stream = read_stream(views_file)
     for result in json.loads((tmp_path / "out.json").read_text()):
@@ -45,7 +45,7 @@ def test_a_method_that_needs_views_is_refused_without(invoke, stream_file, metho
 def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
     output = invoke(
         *("run", stream_file, "--method", "dota", "--method", "prior", "--set", "rate=0.05", "--json", "out.json")
-    ).stdout
+    ).stdout.partition("\n\n")[0]
     assert [line.split()[1] for line in output.splitlines()[1:]] == ["zero-shot", "dota", "prior"]
     dota, prior = json.loads((tmp_path / "out.json").read_text())
     assert (dota["settings"], dota["config"]["rate"], prior["settings"]) == ("custom", 0.05, "paper")
@@ -60,7 +60,9 @@ def test_methods_whose_state_is_sums(invoke, stream_file, tmp_path):
 
 def test_two_passes(invoke, stream_file, tmp_path):
     options = ["--method", "zero-shot", "--method", "tda", "--passes", "2"]
-    output = invoke("run", stream_file, *options, "--json", "out.json", "--plot", "curve.svg").stdout
+    output = invoke("run", stream_file, *options, "--json", "out.json", "--plot", "curve.svg").stdout.partition("\n\n")[
+        0
+    ]
     names = [line[:30].split(None, 1)[1] for line in output.splitlines()[1:]]
     assert [name.split("  ")[0] for name in names] == ["zero-shot", "tda", "tda, second pass"]
     results = json.loads((tmp_path / "out.json").read_text())
@@ -96,3 +98,72 @@ def test_curves_of_runs_of_different_lengths(invoke, tmp_path):
     result = json.loads((tmp_path / "out.json").read_text())
     assert 0 < len(result["over_time"]["acc1"]) < 20
     assert len(result["over_time"]["acc1"]) == len(result["over_time"]["baseline"])
+
+
+def test_a_sweep_has_a_row_per_value(invoke, stream_file, tmp_path):
+    options = ["--set", "tda.positive_alpha=0,2", "--set", "tda.negative-keep=lowest,highest", "--method", "tda"]
+    output = invoke("run", stream_file, *options, "--orders", 3, "--json", "out.json").stdout
+    results = json.loads((tmp_path / "out.json").read_text())
+    pairs = [(alpha, keep) for alpha in (0, 2) for keep in ("lowest", "highest")]
+    names = [f"tda positive_alpha={alpha} negative_keep={keep}" for alpha, keep in pairs]
+    assert [each["label"] for each in results] == names
+    assert [(each["config"]["positive_alpha"], each["config"]["negative_keep"]) for each in results] == pairs
+    first, second = output.split("\n\n")
+    for name in names:
+        assert sum(f"  {name}  " in line for line in first.splitlines()) == 1
+    best = max(results, key=lambda each: each["gain"])["label"]
+    others = [line for line in second.splitlines()[1:] if line]
+    assert len(others) == 3
+    assert all(f"  {best}  " in line for line in others)
+    page = invoke("tables", "out.json").stdout
+    assert page.count("| tda, positive_alpha 0, negative_keep highest |") == 2
+
+
+def test_values_with_commas_of_their_own(invoke, stream_file):
+    message = invoke("run", stream_file, "--method", "tda", "--set", "positive_alpha=(1, 2)", exit_code=2).stderr
+    assert message == "error: positive_alpha must be a number, got (1, 2).\n"
+
+
+def test_gains_have_paired_intervals(invoke, stream_file, tmp_path):
+    output = invoke("run", stream_file, "--orders", 4, "--json", "out.json").stdout
+    zero_shot, tda, halves = json.loads((tmp_path / "out.json").read_text())
+    assert zero_shot["gain_interval"] is None
+    evaluation = evaluate(stream_file, ["tda", "halves"], orders=4)
+    for result in (tda, halves):
+        low, high = result["gain_interval"]
+        assert low <= result["gain"] <= high
+        found = evaluation.difference("shifted", result["method"], "zero-shot")
+        assert (low, high) == pytest.approx((found.low, found.high), abs=1e-6)
+        assert f"{100 * low:+.2f} to {100 * high:+.2f}" in output
+    pair = evaluation.difference("shifted", "tda", "halves")
+    worse, better = ("tda", "halves") if pair.difference < 0 else ("halves", "tda")
+    row = output.split("\n\n")[1].splitlines()[1].split()
+    assert row[:3] == ["shifted", worse, better]
+    assert float(row[3]) == pytest.approx(-100 * abs(pair.difference), abs=0.005)
+
+
+def test_scores_of_each_class(invoke, stream_file, tmp_path):
+    output = invoke("run", stream_file, "--method", "tda", "--per-class", "--json", "out.json").stdout
+    stream = read_stream(stream_file)
+    answers = create("tda", stream.head).step(stream.features).argmax(axis=1)
+    (result,) = [json.loads((tmp_path / "out.json").read_text())]
+    for index, name in enumerate(stream.head.class_names):
+        recall = np.mean(answers[stream.labels == index] == index)
+        assert result["per_class"][name]["recall"] == pytest.approx(recall, abs=1e-6)
+        (line,) = [each.split() for each in output.splitlines() if f" {name} " in each]
+        assert line[-1] == f"{100 * recall:.2f}"
+    write_stream(replace(stream, labels=None), tmp_path / "bare.safetensors")
+    assert "no scores by class" in invoke("run", "bare.safetensors", "--per-class", exit_code=2).stderr
+
+
+def test_a_plot_over_orders_has_the_mean_and_the_spread(invoke, stream_file, tmp_path):
+    pytest.importorskip("matplotlib")
+    options = ["--method", "tda", "--order", "few-classes:0", "--orders", "4", "--json", "out.json"]
+    invoke("run", stream_file, *options, "--plot", "curve.svg")
+    result = json.loads((tmp_path / "out.json").read_text())
+    picture = (tmp_path / "curve.svg").read_text()
+    assert "mean and sd of 4 orders" in picture
+    assert f"tda  {100 * result['metrics']['acc1']:.2f} ± {100 * result['orders']['sd']:.2f} %" in picture
+    many = [f"--set=positive_capacity={','.join(map(str, range(1, 9)))}", "--method", "tda"]
+    invoke("run", stream_file, *many, "--plot", "many.png")
+    assert (tmp_path / "many.png").read_bytes().startswith(b"\x89PNG")

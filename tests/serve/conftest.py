@@ -39,7 +39,7 @@ def serve(encoder, tmp_path_factory):
         folder = tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
         for name in {"one", "two"}.difference(streams.names()):
-            streams.create(name, LABELS)
+            streams.create(name, LABELS, skip_duplicates=False)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],))

@@ -7,7 +7,7 @@ from hashlib import sha256
 import pytest
 
 from acclimate.errors import InputError
-from acclimate.serve.security import Caller, read_tokens
+from acclimate.serve.security import Caller, TokenFile, read_tokens
 
 CAMERA, LAB, KEEPER = "camera-token-0123456789", "lab-token-0123456789", "keeper-token-0123456789"
 NEIGHBOUR, SCRAPER = "neighbour-token-0123456789", "scraper-token-0123456789"
@@ -36,7 +36,7 @@ def token_file(tmp_path):
 
 @pytest.fixture
 def guarded(serve, token_file):
-    with serve(tokens=read_tokens(token_file)) as client:
+    with serve(tokens=TokenFile(token_file)) as client:
         yield client
 
 
@@ -115,7 +115,7 @@ def test_a_token_does_what_it_is_for_and_no_more(guarded, pictures):
 
 def test_a_token_for_no_stream_reads_the_metrics(guarded):
     assert guarded.get("/metrics", headers=bearer(SCRAPER)).status_code == 200
-    assert guarded.get("/v1/streams", headers=bearer(SCRAPER)).json() == {"streams": []}
+    assert guarded.get("/v1/streams", headers=bearer(SCRAPER)).json() == {"streams": [], "labels": []}
     assert guarded.get("/v1/streams/one", headers=bearer(SCRAPER)).status_code == 403
 
 
@@ -130,7 +130,7 @@ def test_streams_of_others_are_not_listed_and_not_told_from_those_that_are_not_t
 
 
 def test_images_make_no_stream_for_a_token_that_has_none(serve, token_file, pictures):
-    with serve(tokens=read_tokens(token_file), defaults={"labels": ("cat", "dog")}) as client:
+    with serve(tokens=TokenFile(token_file), defaults={"labels": ("cat", "dog")}) as client:
         image = {"image": pictures[0]}
         assert client.post("/v1/streams/new/classify", files=image, headers=bearer(CAMERA)).status_code == 403
         assert client.post("/v1/streams/lab-1/classify", files=image, headers=bearer(LAB)).status_code == 200

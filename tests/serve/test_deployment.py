@@ -1,6 +1,7 @@
 """Files for running the service elsewhere, as far as they can be tried without containers."""
 
 import inspect
+import json
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.cli.serve import serve
+from acclimate.serve.metrics import Metrics
 from acclimate.serve.security import find_caller, read_tokens
 
 ROOT = Path(__file__).parents[2]
@@ -43,6 +45,14 @@ def test_what_the_containers_share_fits_together():
     assert compose["services"][service]["ports"] == [f"127.0.0.1:{port}:{port}"]
     assert job["authorization"]["credentials_file"] == f"/run/secrets/{compose['services']['prometheus']['secrets'][0]}"
     assert f"TOKEN_FILE=/run/secrets/{compose['services'][service]['secrets'][0]}" in image
+    (datasource,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "datasource.yml").read_text())["datasources"]
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboard.json").read_text())
+    assert {panel["datasource"]["uid"] for panel in dashboard["panels"]} == {datasource["uid"]}
+    assert datasource["url"].removeprefix("http://").split(":")[0] in compose["services"]
+    (provider,) = yaml.safe_load((ROOT / "deploy" / "grafana" / "provider.yml").read_text())["providers"]
+    mounted = [volume.split(":") for volume in compose["services"]["grafana"]["volumes"]]
+    assert provider["options"]["path"] in {str(Path(inside).parent) for _, inside, *_ in mounted}
+    assert all((ROOT / "deploy" / outside).exists() for outside, *_ in mounted if outside[0] == ".")
     for each in compose["services"].values():
         assert set(each["secrets"]) <= set(compose["secrets"])
         assert {volume.split(":")[0] for volume in each["volumes"] if volume[0] != "."} <= set(compose["volumes"])
@@ -51,6 +61,28 @@ def test_what_the_containers_share_fits_together():
     for name in " ".join(copied).split():
         assert (ROOT / name).exists()
         assert f"!{name}" in kept
+
+
+def test_the_dashboard_shows_metrics_that_the_service_has():
+    exported = Metrics().text({"positive": 1}, 0).decode()
+    samples = set(re.findall(r"^(acclimate_\w+)", exported, re.MULTILINE))
+    about = dict(re.findall(r"^# TYPE (\w+) (\w+)", exported, re.MULTILINE))
+    for name, kind in about.items():  # a histogram with labels has no samples before the first
+        samples |= {f"{name}{ending}" for ending in ("_bucket", "_sum", "_count")} if kind == "histogram" else {name}
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "dashboard.json").read_text())
+    shown = set()
+    for panel in dashboard["panels"]:
+        assert panel["title"]
+        assert panel["description"]
+        for target in panel["targets"]:
+            shown |= set(re.findall(r"acclimate_\w+", target["expr"]))
+    assert shown
+    assert shown <= samples
+    assert {re.sub("_(bucket|sum|count)$", "", each) for each in shown} >= {
+        name for name in about if not name.endswith("_created")
+    }
+    guide = DOCUMENT.read_text("utf-8")
+    assert [name for name in about if not name.endswith("_created") and f"`{name}" not in guide] == []
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")

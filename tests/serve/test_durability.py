@@ -30,7 +30,7 @@ def flip(path, place):
 def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, tmp_path):
     before = set(threading.enumerate())
     streams = Streams(tmp_path / "state", encoder)
-    stream = streams.create("shop", LABELS, guard=GuardRules(burst=100), thumbnails=True)
+    stream = streams.create("shop", LABELS, skip_duplicates=False, guard=GuardRules(burst=100), thumbnails=True)
     futures = [stream.classify(images[i : i + 4], client="camera") for i in range(0, 40, 4)]
     streams.close()
     assert set(threading.enumerate()) == before
@@ -49,8 +49,8 @@ def test_closing_keeps_everything_and_leaves_no_threads(start, images, encoder, 
 )
 def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, method, settings, views):
     streams = start(snapshot_samples=9 * views)
-    guard = GuardRules(share=1.0)
-    stream = streams.create("shop", LABELS, method=method, settings=settings, views=views, thumbnails=True, guard=guard)
+    setup = {"method": method, "settings": settings, "views": views, "thumbnails": True, "skip_duplicates": False}
+    stream = streams.create("shop", LABELS, guard=GuardRules(share=1.0), **setup)
 
     def assert_nothing_is_lost():
         copy = after_a_kill().get("shop")
@@ -82,12 +82,12 @@ def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, met
 
 def test_snapshots_are_taken_by_samples_and_by_time_and_the_oldest_go(start, images, tmp_path):
     streams = start(snapshot_samples=3, history=4)
-    stream = streams.create("shop", LABELS)
+    stream = streams.create("shop", LABELS, skip_duplicates=False)
     for image in images:
         stream.classify([image]).result(60)
     assert [each["samples_seen"] for each in stream.snapshots()] == [30, 33, 36, 39]
     assert len(files(tmp_path / "state", ".safetensors")) == len(files(tmp_path / "state", ".journal")) == 4
-    timely = start("timely", snapshot_s=0.01, sync_s=0.01).create("shop", LABELS)
+    timely = start("timely", snapshot_s=0.01, sync_s=0.01).create("shop", LABELS, skip_duplicates=False)
     timely.classify(images[:2]).result(60)
     while len(timely.snapshots()) < 2:
         pass
@@ -95,7 +95,7 @@ def test_snapshots_are_taken_by_samples_and_by_time_and_the_oldest_go(start, ima
 
 
 def test_a_damaged_snapshot_costs_nothing_where_older_files_lead_to_it(start, after_a_kill, images, tmp_path):
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     for part in range(0, 40, 10):
         stream.classify(images[part : part + 10]).result(60)
         stream.snapshot()
@@ -114,7 +114,7 @@ def test_a_damaged_snapshot_costs_nothing_where_older_files_lead_to_it(start, af
 
 
 def test_a_lost_reset_is_said(start, after_a_kill, images, tmp_path):
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:10]).result(60)
     stream.reset()
     stream.classify(images[10:12]).result(60)
@@ -125,7 +125,7 @@ def test_a_lost_reset_is_said(start, after_a_kill, images, tmp_path):
 
 
 def test_a_damaged_journal_is_used_up_to_the_damage(start, after_a_kill, images, tmp_path):
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     states = []
     for image in images[:10]:
         states.append(stream.state_bytes())
@@ -143,7 +143,7 @@ def test_a_damaged_journal_is_used_up_to_the_damage(start, after_a_kill, images,
 
 
 def test_a_crash_while_a_snapshot_is_taken_is_no_damage(start, after_a_kill, images, tmp_path):
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:10]).result(60)
     state = stream.state_bytes()
     stream.reset()
@@ -157,7 +157,7 @@ def test_a_crash_while_a_snapshot_is_taken_is_no_damage(start, after_a_kill, ima
 def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start, after_a_kill, images, tmp_path):
     streams = start()
     for name in ("shop", "lab", "site"):
-        streams.create(name, LABELS).classify(images[:3]).result(60)
+        streams.create(name, LABELS, skip_duplicates=False).classify(images[:3]).result(60)
     for path in files(tmp_path / "state", ".safetensors"):
         path.write_bytes(b"junk")
     (tmp_path / "state" / "streams" / "lab" / "stream.json").write_text("{}")
@@ -171,15 +171,15 @@ def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start,
         with pytest.raises(UnusableError, match=message):
             found.get(name)
         with pytest.raises(ExistsError):
-            found.create(name, LABELS)
+            found.create(name, LABELS, skip_duplicates=False)
         found.delete(name)
     assert list(found._folder.iterdir()) == []
-    found.create("shop", LABELS)
+    found.create("shop", LABELS, skip_duplicates=False)
 
 
 def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images, monkeypatch):
     monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
-    stream = start(snapshot_samples=15).create("shop", LABELS)
+    stream = start(snapshot_samples=15).create("shop", LABELS, skip_duplicates=False)
     expected = stream.classify(images[:10]).result(60)
     state = stream.state_bytes()
     with files_end_at(1):
@@ -206,7 +206,7 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
 
 def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, images, tmp_path, monkeypatch):
     monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
-    stream = start(snapshot_samples=5).create("shop", LABELS)
+    stream = start(snapshot_samples=5).create("shop", LABELS, skip_duplicates=False)
     journals = files(tmp_path / "state", ".journal")
     with files_end_at(2000):  # enough for a journal of these few, not for a snapshot
         for image in images[:7]:
@@ -221,7 +221,7 @@ def test_a_snapshot_that_cannot_be_written_is_tried_again(start, after_a_kill, i
 
 def test_a_full_disk_at_the_start_serves_what_can_be_read(start, images, tmp_path, monkeypatch):
     monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:10]).result(60)
     stream.snapshot()
     flip(files(tmp_path / "state", ".safetensors")[-1], -5)
@@ -238,13 +238,13 @@ def test_a_full_disk_at_the_start_serves_what_can_be_read(start, images, tmp_pat
 def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
     streams = start()
     with files_end_at(1), pytest.raises(StorageError):
-        streams.create("shop", LABELS)
+        streams.create("shop", LABELS, skip_duplicates=False)
     assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
-    streams.create("shop", LABELS)
+    streams.create("shop", LABELS, skip_duplicates=False)
 
 
 def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images, monkeypatch):
-    stream = start().create("shop", LABELS)
+    stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:5]).result(60)
     state = stream.state_bytes()
 
@@ -262,7 +262,7 @@ def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images
 
 def test_what_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
     """A method that settles every few samples learns a request in pieces; if one fails, none counts."""
-    stream = start().create("shop", LABELS, method="dota", settings={"refresh": 4})
+    stream = start().create("shop", LABELS, skip_duplicates=False, method="dota", settings={"refresh": 4})
     stream.classify(images[:6]).result(60)
     state = stream.state_bytes()
     adapter = stream.history.adapter
@@ -282,7 +282,8 @@ def test_what_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, m
 
 @pytest.mark.parametrize("method", ["tda", "prior"])
 def test_the_guard_remembers_after_a_kill(start, after_a_kill, images, method):
-    stream = start(snapshot_samples=3).create("shop", LABELS, method=method, guard=GuardRules(share=0.5))
+    setup = {"method": method, "guard": GuardRules(share=0.5), "skip_duplicates": False}
+    stream = start(snapshot_samples=3).create("shop", LABELS, **setup)
     stream.classify(images, client="mallory").result(60)
     copy = after_a_kill().get("shop")
     assert copy.learnt()["clients"] == stream.learnt()["clients"] == {"mallory": len(LABELS)}
@@ -295,7 +296,7 @@ def test_the_guard_remembers_after_a_kill(start, after_a_kill, images, method):
 
 
 def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start, images, monkeypatch):
-    stream = start(sync_s=0.01).create("shop", LABELS)
+    stream = start(sync_s=0.01).create("shop", LABELS, skip_duplicates=False)
 
     def fail(descriptor):
         raise OSError(5, "Input/output error")
@@ -310,7 +311,7 @@ def test_a_journal_that_does_not_reach_the_disk_is_replaced_by_a_snapshot(start,
 
 def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images, tmp_path, monkeypatch):
     monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
-    stream = start(sync_s=0.01).create("shop", LABELS)
+    stream = start(sync_s=0.01).create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:5]).result(60)
     files(tmp_path / "state", ".journal")[0].unlink()
     refused = stream.classify(images[5:6]).result(60)[0].refused
@@ -324,7 +325,7 @@ def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images
 def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images, tmp_path):
     streams = start()
     for name, part in (("shop", images[:20]), ("lab", images[20:])):
-        streams.create(name, LABELS, thumbnails=True).classify(part).result(60)
+        streams.create(name, LABELS, skip_duplicates=False, thumbnails=True).classify(part).result(60)
         (tmp_path / name).write_bytes(streams.get(name).state_bytes())
     both = merge_states([load_state(tmp_path / name) for name in ("shop", "lab")])  # both know a sample 0, 1, ...
     save_state(both, tmp_path / "both")

@@ -4,11 +4,8 @@ import io
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from math import log2
 from time import sleep
 
@@ -17,27 +14,15 @@ import pytest
 
 from acclimate.serve.streams import Streams
 from drawn_images import draw
+from service_process import service
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 STREAMS = ["front", "back", "roof"]
 KILLS = 20
 
 
-@contextmanager
-def service(model, data):
-    """A service in a process of its own: the process, and its address once it answers."""
-    command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--labels", ",".join(LABELS)]
-    command += ["--data", str(data), "--port", "0", "--snapshot-every", "9", "--snapshot-seconds", "0.3"]
-    with open(data.with_suffix(".log"), "ab") as log:
-        process = subprocess.Popen([*command, "--history", "3"], stdout=subprocess.PIPE, stderr=log, text=True)
-    try:
-        line = process.stdout.readline()
-        assert line.startswith("serving on "), data.with_suffix(".log").read_text()[-2000:]
-        yield process, line.split()[2]
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+OPTIONS = ["--labels", ",".join(LABELS), "--no-skip-duplicates", "--history", "3"]
+OPTIONS += ["--snapshot-every", "9", "--snapshot-seconds", "0.3"]
 
 
 def send(address, stream, rng, acknowledged):
@@ -89,7 +74,7 @@ def test_no_kill_loses_what_was_acknowledged(tiny_onnx, encoder, tmp_path):
     rng, acknowledged = random.Random(), {stream: [] for stream in STREAMS}
     data = tmp_path / "state"
     for _ in range(KILLS):
-        with service(tiny_onnx, data) as (process, address), ThreadPoolExecutor(2 * len(STREAMS)) as clients:
+        with service(tiny_onnx, data, *OPTIONS) as (process, address), ThreadPoolExecutor(2 * len(STREAMS)) as clients:
             with httpx.Client(base_url=address, timeout=30) as client:
                 known = {each["name"] for each in client.get("/v1/streams").json()["streams"]}
                 assert known >= {stream for stream in STREAMS if acknowledged[stream]}
@@ -104,7 +89,7 @@ def test_no_kill_loses_what_was_acknowledged(tiny_onnx, encoder, tmp_path):
             os.kill(process.pid, signal.SIGKILL)
             for each in sending:
                 each.result(60)
-    with service(tiny_onnx, data) as (process, address):
+    with service(tiny_onnx, data, *OPTIONS) as (process, address):
         with httpx.Client(base_url=address, timeout=30) as client:
             unsaid = [assert_nothing_is_lost(client, stream, acknowledged[stream]) for stream in STREAMS]
             assert all(0 <= count <= 2 * 3 * KILLS for count in unsaid)  # at most what was under way at each kill

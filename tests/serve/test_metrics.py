@@ -10,6 +10,7 @@ import pytest
 
 from acclimate import __version__
 from acclimate.serve.logs import JsonLines
+from acclimate.serve.security import TokenFile
 
 NAMES = (
     "acclimate_images_total",
@@ -22,6 +23,9 @@ NAMES = (
     "acclimate_prediction_entropy_ratio",
     "acclimate_changed_predictions_total",
     "acclimate_build_info",
+    "acclimate_unsure_predictions_total",
+    "acclimate_near_duplicates_total",
+    "acclimate_corrections",
 )
 ONE = "/v1/streams/one"
 
@@ -102,21 +106,47 @@ def test_a_guard_says_what_it_refuses(client, pictures):
 
 
 def test_a_line_for_each_request(client, pictures, log):
-    client.post(f"{ONE}/classify", files={"image": pictures[0]}, headers={"X-Request-ID": "mine"})
-    client.get("/nowhere/at-all?token=secret")
-    first, second = log(2)
-    assert {key: first[key] for key in ("level", "message", "request_id", "method", "path", "status")} == {
+    client.post(f"{ONE}/classify?top_k=1", files={"image": pictures[0]}, headers={"X-Request-ID": "mine"})
+    client.get("/nowhere/at%0A-all?token=secret")
+    client.head("/" + "x" * 5000)
+    client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"]})
+    client.get("/page/style.css")
+    first, *others = log(5)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first.pop("time"))
+    assert first.pop("duration_s") > 0
+    assert first == {
         "level": "info",
         "message": "request",
         "request_id": "mine",
         "method": "POST",
-        "path": "/v1/streams/{name}/classify",
+        "path": "/v1/streams/one/classify",
         "status": 200,
+        "stream": "one",
+        "client": "127.0.0.1",
     }
-    assert first["duration_s"] > 0
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00", first["time"])
-    assert (second["path"], second["status"]) == ("unmatched", 404)
-    assert "secret" not in json.dumps(second)
+    keys = ("method", "path", "status", "stream", "code")
+    assert [tuple(line.get(key) for key in keys) for line in others] == [
+        ("GET", "/nowhere/at\n-all", 404, None, "not_found"),
+        ("HEAD", "/" + "x" * 199, 404, None, "not_found"),
+        ("POST", "/v1/streams", 201, "new", None),
+        ("GET", "/page/style.css", 200, None, None),
+    ]
+    assert "secret" not in json.dumps(others)
+
+
+def test_the_log_names_the_token(serve, log, tmp_path):
+    (tmp_path / "tokens").write_text("camera camera-token-0123456789 one=classify\n")
+    with serve(tokens=TokenFile(tmp_path / "tokens")) as client:
+        client.get(ONE, headers={"Authorization": "Bearer camera-token-0123456789"})
+        client.get(f"{ONE}/caches", headers={"Authorization": "Bearer camera-token-0123456789"})
+        client.get(ONE, headers={"Authorization": "Bearer wrong-token-0123456789"})
+    lines = log(3)
+    assert [(line.get("token"), line["status"], line.get("code")) for line in lines] == [
+        ("camera", 200, None),
+        ("camera", 403, "forbidden"),
+        (None, 401, "unauthorized"),
+    ]
+    assert "0123456789" not in json.dumps(lines)
 
 
 def test_what_nobody_foresaw_is_a_plain_500_and_a_traceback_in_the_log(client, log, monkeypatch):

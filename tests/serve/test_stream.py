@@ -27,7 +27,7 @@ def streams(encoder, tmp_path):
 
 @pytest.fixture
 def stream(streams):
-    return streams.create("shop", LABELS)
+    return streams.create("shop", LABELS, skip_duplicates=False)
 
 
 def learnt(stream):
@@ -66,7 +66,7 @@ def test_answers_are_those_of_classify_whatever_the_batching(encoder, images, tm
     streams = Streams(tmp_path / "state", encoder, Limits(batch=rng.choice([1, 3, 32]), wait_s=rng.choice([0.0, 0.02])))
     orders = {f"camera-{i}": rng.sample(images, len(images)) for i in range(4)}
     for name in orders:
-        streams.create(name, LABELS, method=method, settings=settings, views=views)
+        streams.create(name, LABELS, skip_duplicates=False, method=method, settings=settings, views=views)
     futures = {name: [] for name in orders}
     left = {name: list(order) for name, order in orders.items()}
     while any(left.values()):  # requests of all streams come mixed, of any size, and nobody waits for an answer
@@ -164,7 +164,7 @@ def test_management_takes_its_place_in_the_queue(streams, stream, images, monkey
 
 
 def test_a_stream_says_what_it_is(streams, images):
-    stream = streams.create("lab", LABELS[:3], templates="the large {}", settings={"rounds": 1})
+    stream = streams.create("lab", LABELS[:3], skip_duplicates=False, templates="the large {}", settings={"rounds": 1})
     stream.classify(images[:4]).result(60)
     about = stream.describe()
     assert (about["name"], about["labels"], about["templates"]) == ("lab", LABELS[:3], "the large {}")
@@ -239,7 +239,7 @@ def test_labels_come_and_go_together_or_not_at_all(stream, images):
 
 def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_path):
     stream.classify(images[:20]).result(60)
-    other = streams.create("other", LABELS)
+    other = streams.create("other", LABELS, skip_duplicates=False)
     other.set_frozen(True)
     other.load_state(stream.state_bytes())
     assert other.describe()["frozen"]
@@ -258,7 +258,7 @@ def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_pa
 def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
     stream.classify(images[:10]).result(60)
     state = stream.state_bytes()
-    fewer = streams.create("fewer", LABELS[:3])
+    fewer = streams.create("fewer", LABELS[:3], skip_duplicates=False)
     with pytest.raises(StateError, match="the state does not match: 5 classes against 3"):
         fewer.load_state(state)
     rng = random.Random(0)
@@ -287,7 +287,7 @@ def test_a_state_with_impossible_numbers_is_refused(stream, images, change, mess
 
     stream.classify(images[:10]).result(60)
     stream.snapshot()
-    tensors, description = read_snapshot(sorted(stream.history.folder.glob("*.safetensors"))[-1])
+    tensors, description = read_snapshot(sorted(stream.history.files.folder.glob("*.safetensors"))[-1])
     for name, value in change.items():
         tensors[name] = np.full_like(tensors[name], value)
     with pytest.raises(StateError, match=message):
@@ -297,7 +297,7 @@ def test_a_state_with_impossible_numbers_is_refused(stream, images, change, mess
 def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, images):
     stream.classify(images[:5]).result(60)
     assert {each["thumbnail"] for each in stream.caches()} == {None}
-    kept = streams.create("kept", LABELS, thumbnails=True)
+    kept = streams.create("kept", LABELS, skip_duplicates=False, thumbnails=True)
     kept.classify(images, client="camera").result(60)
     assert all(each["thumbnail"][:2] == b"\xff\xd8" and each["client"] == "camera" for each in kept.caches())
     assert set(kept.history.thumbnails) == {each["id"] for each in kept.caches()}
@@ -306,7 +306,7 @@ def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, ima
 
 
 def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):
-    guarded = streams.create("guarded", LABELS, guard=GuardRules(share=0.5))
+    guarded = streams.create("guarded", LABELS, skip_duplicates=False, guard=GuardRules(share=0.5))
     answers = guarded.classify(images, client="mallory").result(60)
     refused = [each for each in answers if each.refused]
     assert refused
@@ -314,7 +314,7 @@ def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):
     assert sum(guarded.history.entries().values()) == len(LABELS)
     assert guarded.describe()["refusals"] == len(refused)
     assert guarded.classify(images[:3], client="alice").result(60)[0].refused is None
-    hasty = streams.create("hasty", LABELS, guard=GuardRules(burst=2, window_s=3600.0))
+    hasty = streams.create("hasty", LABELS, skip_duplicates=False, guard=GuardRules(burst=2, window_s=3600.0))
     answers = hasty.classify(images, client="mallory").result(60)
     assert sum(bool(each.admitted) for each in answers) == 2
     assert "2 samples of this client were learnt within 3600 s" in answers[-1].refused
@@ -324,12 +324,12 @@ def test_the_guard_keeps_one_client_from_filling_the_caches(streams, images):
 def test_the_guard_counts_samples_where_there_are_no_entries(streams, images, method):
     """One client in a hurry teaches every method as little: what the guard counts follows from the method."""
     rules = {"share": 0.1, "burst": 1, "window_s": 3600.0}
-    guarded = streams.create("guarded", LABELS, method=method, guard=rules)
+    guarded = streams.create("guarded", LABELS, skip_duplicates=False, method=method, guard=rules)
     answers = guarded.classify(images[:30], client="mallory").result(60)
     assert sum(each.id is not None for each in answers) == guarded.describe()["samples_seen"] == 1
     assert guarded.describe()["refusals"] == 29
     assert sum(guarded.learnt()["clients"].values()) == guarded.learnt()["clients"]["mallory"] in (1, 2)
-    shared = streams.create("shared", LABELS, method=method, guard={"share": 0.5})
+    shared = streams.create("shared", LABELS, skip_duplicates=False, method=method, guard={"share": 0.5})
     for client in ("mallory", "alice", "mallory"):
         shared.classify(images[:30], client=client).result(60)
     clients = shared.learnt()["clients"]
@@ -338,13 +338,13 @@ def test_the_guard_counts_samples_where_there_are_no_entries(streams, images, me
 
 
 def test_methods_without_state_need_no_guard(streams, images):
-    guarded = streams.create("guarded", LABELS, method="zero-shot", guard={"burst": 1})
+    guarded = streams.create("guarded", LABELS, skip_duplicates=False, method="zero-shot", guard={"burst": 1})
     assert {each.refused for each in guarded.classify(images[:5], client="mallory").result(60)} == {None}
 
 
 def test_what_was_learnt_is_told_per_label(streams, images):
     for method, columns in (("tda", ["positive", "negative"]), ("prior", ["samples", "share"]), ("zero-shot", [])):
-        stream = streams.create(method, LABELS, method=method)
+        stream = streams.create(method, LABELS, skip_duplicates=False, method=method)
         stream.classify(images, client="camera").result(60)
         found = stream.learnt()
         assert found["labels"] == LABELS
@@ -356,7 +356,7 @@ def test_what_was_learnt_is_told_per_label(streams, images):
 
 def test_views_count_as_images(encoder, images, tmp_path):
     streams = Streams(tmp_path / "views", encoder, Limits(queue=100, snapshot_samples=150))
-    stream = streams.create("views", LABELS, views=40)
+    stream = streams.create("views", LABELS, skip_duplicates=False, views=40)
     with pytest.raises(InputError, match="1 to 2 images, got 3"):
         stream.classify(images[:3])
     assert [each.id for each in stream.classify(images[:2]).result(60)] == [0, 1]
@@ -374,7 +374,7 @@ def test_kinds_of_views(encoder, images, tmp_path):
     assert expected == {"old": "crop", "own": "crop", "chosen": "crop"}
     assert streams.create("plain", LABELS, views=4).describe()["views_kind"] == "augmix"
     with pytest.raises(InputError, match="views_kind"):
-        streams.create("new", LABELS, views=4, views_kind="diffusion")
+        streams.create("new", LABELS, skip_duplicates=False, views=4, views_kind="diffusion")
     streams.close()
     path = tmp_path / "kinds" / "streams" / "old" / "stream.json"
     content = json.loads(path.read_text())
@@ -391,7 +391,7 @@ def test_kinds_of_views(encoder, images, tmp_path):
 
 
 def test_a_guard_that_refuses_nobody_changes_no_answer(streams, stream, images):
-    guarded = streams.create("guarded", LABELS, guard=GuardRules(share=1.0, burst=1000))
+    guarded = streams.create("guarded", LABELS, skip_duplicates=False, guard=GuardRules(share=1.0, burst=1000))
     answers, expected = guarded.classify(images).result(60), stream.classify(images).result(60)
     assert_same_answers(answers, expected)
     assert [(each.id, each.admitted) for each in answers] == [(each.id, each.admitted) for each in expected]

@@ -65,7 +65,7 @@ def test_generators_by_name(folder, tmp_path):
 def test_a_missing_package_is_named():
     if find_spec("diffusers") is not None:
         pytest.skip("diffusers is installed")
-    with pytest.raises(MissingExtraError, match=r"pip install 'acclimate\[diffusion\]'; or generate them on a machine"):
+    with pytest.raises(MissingExtraError, match=r"install .*\[diffusion\].; or generate them on a machine"):
         open_generator("diffusers:some/model")
 
 

@@ -10,7 +10,7 @@ from acclimate.bench.datasets import DATASETS
 from acclimate.bench.prequential import Variant
 from acclimate.bench.reasons import backbone, changed_settings, deviations, paper_dataset, reasons, views_text
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, protocol_of
-from acclimate.bench.results import Result
+from acclimate.bench.results import Result, pass_title
 
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
@@ -37,6 +37,12 @@ class Table:
     columns: tuple[str, ...]  # headings
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
     notes: tuple[str, ...] = ()  # how the rows were measured
+
+    def column(self, place: int) -> "Table":
+        """The table with one of its columns alone."""
+        return replace(
+            self, columns=(self.columns[place],), rows=tuple((name, (cells[place],)) for name, cells in self.rows)
+        )
 
 
 @dataclass(frozen=True)
@@ -97,7 +103,7 @@ def every_table(group: Group) -> list[Table]:
         custom = result.settings == "custom"
         if custom and result.config in shown:
             continue
-        name = ", ".join([result.title, *(changed_settings(result) if custom else ())])
+        name = ", ".join([pass_title(result.method, result.passes), *(changed_settings(result) if custom else ())])
         every.setdefault(name, {})[result.dataset] = result
         if custom or paper_dataset(result) is None:
             others.setdefault(name, {})[result.dataset] = result

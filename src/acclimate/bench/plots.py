@@ -1,11 +1,12 @@
-"""Figures in one style. Needs matplotlib: `pip install 'acclimate[plot]'`.
+"""Figures in one style. Needs matplotlib, the extra `plot`.
 
 The figures of recipes are drawn from their tables: filled markers are measured, hollow diamonds are the paper's.
 """
 
 import io
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from acclimate.bench.comparison import Cell, Table
 from acclimate.bench.few_shot import Curve
 from acclimate.bench.leaderboard import Standing, shape_title, size_text
 from acclimate.bench.metrics import running_accuracy
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -40,11 +41,20 @@ def pyplot() -> Any:
     try:
         import matplotlib
     except ImportError:
-        raise MissingExtraError("plots need matplotlib: pip install 'acclimate[plot]'.") from None
+        raise missing("plots need matplotlib", "plot") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
     return plt
+
+
+def shown(title: str, path: Path, draw: Callable[[Path], None]) -> list[str]:
+    """Draw a picture, and return the Markdown that shows it; nothing where matplotlib is missing."""
+    try:
+        draw(path)
+    except MissingExtraError:
+        return []
+    return [f"![{title}]({path.name})"]
 
 
 def check_picture(path: Path) -> None:
@@ -54,19 +64,39 @@ def check_picture(path: Path) -> None:
         raise InputError(f"cannot draw {path}; use one of the suffixes {', '.join(FORMATS)}.")
 
 
-def plot_running_accuracy(correct: Mapping[str, HostArray], title: str, path: Path) -> None:
-    """Draw the accuracy along the stream, one line per method; `correct` maps it to (n,) whether answers are right."""
-    length = max(len(values) for values in correct.values())
+def plot_running_accuracy(correct: Mapping[str, Sequence[HostArray]], title: str, path: Path) -> None:
+    """Draw the accuracy along the stream, one line per method, the first of which is zero-shot.
+
+    `correct` maps a method to an array (n,) for each order, which says whether answers are right. Over several orders
+    the lines are means of the gain over zero-shot, which does not vary with the samples that happen to come together,
+    and bands are one sd. Where orders take different numbers of samples, the shortest says how far the lines go.
+    """
+    length = min(len(values) for runs in correct.values() for values in runs)
     window = max(50, length // 20)
-    with _figure(path) as (_, (axes,)):
-        for (method, values), colour in zip(correct.items(), COLOURS * len(correct), strict=False):
-            curve = 100 * running_accuracy(values, window)
-            x = np.arange(1, len(curve) + 1)
-            label = f"{method}  {100 * np.mean(values):.2f} %"
-            axes.plot(x[window // 2 :], curve[window // 2 :], color=colour, linewidth=1.8, label=label)
-        axes.set_title(title, loc="left", fontsize=11)
-        axes.set(xlabel="samples seen", ylabel=f"accuracy over the last {window} samples, %", xlim=(0, length))
-        axes.legend(frameon=False, loc="best")
+    first, *_ = correct.values()
+    many, crowded = len(first) > 1, len(correct) > len(COLOURS)
+    base = [values[:length] * float(many) for values in first]  # what the lines start from: zero-shot, or nothing
+    styles = product(("-", "--", ":", "-."), COLOURS)
+    with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
+        for (method, runs), (line, colour) in zip(correct.items(), cycle(styles), strict=False):
+            gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
+            curves = 100 * np.array([running_accuracy(values, window) for values in gains])
+            x, mean = np.arange(1, length + 1)[window // 2 :], curves.mean(axis=0)[window // 2 :]
+            accuracies = 100 * np.array([np.mean(values) for values in runs])
+            spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
+            label = f"{method}  {accuracies.mean():.2f}{spread} %"
+            axes.plot(x, mean, line, color=colour, linewidth=1.8, label=label)
+            if many:
+                sd = curves.std(axis=0, ddof=1)[window // 2 :]
+                axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
+        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title, loc="left", fontsize=11)
+        what = "gain over zero-shot" if many else "accuracy"
+        unit = "points" if many else "%"
+        axes.set(xlabel="samples seen", ylabel=f"{what}, last {window} samples, {unit}", xlim=(0, length))
+        if crowded:
+            figure.legend(frameon=False, loc="outside right center")
+        else:
+            axes.legend(frameon=False, loc="best")
 
 
 def draw_gains(tables: Sequence[Table], path: Path) -> None:

@@ -15,7 +15,7 @@ from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench import Advance
 from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import stream_order
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, missing
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, FewShot, check_settings, create, duplicate, find_method, require
 from acclimate.predict import top_classes
@@ -31,12 +31,18 @@ class Variant:
     settings_name: str = ""  # in results; when not given, "paper" if the settings are the defaults, else "custom"
     fitted: FewShot | None = None  # with this method and these settings; for few-shot methods
     trained: str = ""  # what it was fitted to, in words
+    label: str = ""  # its name in a comparison, if that is not the method's
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
         if not self.settings_name:
             usual = self.config == find_method(self.method).default_settings()
             object.__setattr__(self, "settings_name", "paper" if usual else "custom")
+
+    @property
+    def title(self) -> str:
+        """Its name in a comparison."""
+        return self.label or self.method
 
     @property
     def config(self) -> dict[str, Any]:
@@ -210,7 +216,7 @@ def on_device(head: Head, device: str) -> Head:
     try:
         import torch
     except ImportError:
-        raise MissingExtraError(f"device {device!r} needs PyTorch: pip install torch, or use numpy.") from None
+        raise missing(f"device {device!r} needs PyTorch", "torch", "or use numpy") from None
     try:
         return head.to(torch.asarray(head.class_vectors, device=device))
     except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it

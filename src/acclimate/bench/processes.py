@@ -7,11 +7,13 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context, parent_process
+from pathlib import Path
 from threading import Thread
 from typing import Any, TypeVar
 
 from acclimate.bench import Progress, silent
 from acclimate.errors import RunError
+from acclimate.methods import load_plugin, loaded_plugins
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 Task = TypeVar("Task")
@@ -37,8 +39,8 @@ def run_all(
     return answers
 
 
-def _begin() -> None:
-    """In a process that measures: leave interruptions to its parent, and end when the parent is gone."""
+def _begin(plugins: Sequence[Path]) -> None:
+    """In a process that measures: know the parent's methods, leave interruptions to it, and end when it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = parent_process()
 
@@ -48,6 +50,8 @@ def _begin() -> None:
             os._exit(1)
 
     Thread(target=end_with_parent, daemon=True).start()
+    for path in plugins:
+        load_plugin(path)
 
 
 @contextmanager
@@ -58,7 +62,7 @@ def _mapping(jobs: int) -> Iterator[Any]:
         return
     known = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
-    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin, (loaded_plugins(),))
     try:
         yield pool.map
     except BrokenProcessPool as error:

@@ -1,25 +1,27 @@
 """Tables as Markdown and LaTeX, and the page of a reproduction with its tables and figures."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from string import ascii_lowercase
 
 from acclimate.bench.comparison import Cell, Group, Table, group_results, recipe_tables
-from acclimate.bench.plots import FIGURES
+from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.recipes import Recipe
 from acclimate.bench.results import Result
 from acclimate.files import write_atomically, writing
 
 ABSENT = "\N{EN DASH}"
-LEGEND = "Each cell: measured / reported in the paper."
+LEGEND = "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here."
 ALWAYS = (
     "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
     "not) and by the order of the samples."
 )
 ON_STREAMS = """\
 **These are not the paper's datasets.** They are feature files, with the model and the class vectors they were made
-with. They show how the method responds to a setting, not how well it does on the paper's benchmarks; the paper's
-figures are shown for the direction of an effect, and every cell says why the two differ."""
+with. They show how the method responds to a setting, not how well it does on the paper's benchmarks. The second figure
+of a cell is the paper's, measured with its model on its datasets, and shown for the direction of an effect; the notes
+at the end say by letter what it refers to."""
 ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
 TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", ABSENT: "--"}
 TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
@@ -66,7 +68,7 @@ def latex(tables: Sequence[Table]) -> str:
             r"\midrule",
         ]
         for name, cells in table.rows:
-            texts = (_tex(cell_text(cell)) + _letters_of(cell, known, "$^{%s}$") for cell in cells)
+            texts = (_tex(cell_text(cell)) + letters_of(cell, known, "$^{%s}$") for cell in cells)
             parts.append(" & ".join((_tex(name), *texts)) + r" \\")
         parts += [r"\bottomrule", r"\end{tabular}", *map(_tex, table.notes), r"\end{table}", ""]
     return "\n".join([*parts, r"\noindent " + _tex(" ".join(notes(tables))), ""])
@@ -100,8 +102,8 @@ def write_report(
         for recipe, tables in sections:
             if tables:
                 figure = folder / (f"{recipe.name}.png" if count == 1 else f"{recipe.name}-{count}.png")
-                FIGURES[recipe.figure](tables, figure)
-                parts += [f"## {recipe.title}", recipe.about, f"![{recipe.title}]({figure.name})"]
+                picture = shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables))
+                parts += [f"## {recipe.title}", recipe.about, *picture]
                 for table in tables:
                     context = [table.context] if table.context != group.context else []
                     parts += [f"### {table.title}", *context, _markdown_table(table, known), *_list(table.notes)]
@@ -132,12 +134,13 @@ def _datasets(group: Group) -> str:
 def _markdown_table(table: Table, known: Mapping[str, str]) -> str:
     lines = ["| " + " | ".join((table.corner, *table.columns)) + " |", "| --- |" + " ---: |" * len(table.columns)]
     for name, cells in table.rows:
-        texts = (cell_text(cell) + _letters_of(cell, known, " <sup>%s</sup>") for cell in cells)
+        texts = (cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells)
         lines.append("| " + " | ".join((name, *texts)) + " |")
     return "\n".join(lines)
 
 
-def _letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
+def letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
+    """The letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
     return form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else ""
 
 

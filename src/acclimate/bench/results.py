@@ -74,14 +74,17 @@ class Result:
     views_kind: str = ""
     trained: str = ""
     end_to_end: bool = False
+    label: str = ""
+    gain_interval: list[float] | None = None
+    per_class: dict[str, dict[str, float | int | None]] | None = None
     pretrained: str = ""
     task: str = "zeroshot_classification"
     language: str = "en"
 
     @property
     def title(self) -> str:
-        """The method, and the pass if it is the second."""
-        return pass_title(self.method, self.passes)
+        """The method with the settings that were given, and the pass if it is the second."""
+        return pass_title(self.label or self.method, self.passes)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Result":
@@ -157,6 +160,7 @@ def summarise(
         passes=passes,
         views_kind=stream.views_kind,
         trained=variant.trained,
+        label=variant.label,
     )
     return Result(**_rounded(asdict(result)))
 

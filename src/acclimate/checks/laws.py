@@ -4,56 +4,26 @@ import pickle
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.checks.synthetic import shifted_stream
+from acclimate.checks.comparing import (
+    assert_close,
+    assert_equal,
+    assert_finite,
+    assert_same_learning,
+    assert_same_state,
+    assert_similar_state,
+)
+from acclimate.checks.trial import Trial
 from acclimate.errors import InputError
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, FewShot, load_state, merge_states, save_state
-from acclimate.stream import FeatureStream
 
-
-class Trial:
-    """A method with its settings, and a small stream to try it on; with views for methods that need them."""
-
-    def __init__(self, method: type[Adapter], **settings: Any) -> None:
-        self.method = method
-        self.settings = settings
-        stream = self.stream(180)
-        self.head, self.features, self.labels = stream.head, stream.features, stream.labels
-
-    def stream(self, samples: int) -> FeatureStream:
-        """A stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""
-        stream = shifted_stream(samples=samples, classes=6, dim=24, seed=3)
-        if "views" not in self.method.needs:
-            return stream
-        noise = np.random.default_rng(4).standard_normal((samples, 8, 24), dtype=np.float32)
-        return replace(stream, features=stream.features[:, None] + 0.1 * noise)
-
-    def adapter(self, classes: int = 6, **arguments: Any) -> Adapter:
-        """A new adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
-        head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
-        adapter = self.method(head, **self.settings, **arguments)
-        if isinstance(adapter, FewShot):
-            self.fit(adapter)
-        return adapter
-
-    def fit(self, adapter: FewShot) -> None:
-        """Fit a few-shot adapter to the first 60 samples of its classes."""
-        assert self.labels is not None
-        shots = np.flatnonzero(self.labels[:60] < len(adapter.head))
-        adapter.fit(self.features[shots], self.labels[shots])
-
-    def warm(self) -> Adapter:
-        """An adapter that was shown the first 100 samples."""
-        adapter = self.adapter()
-        adapter.step(self.features[:100])
-        return adapter
+CORRECTED = slice(90, 110)  # samples of which half were shown to `Trial.warm`
 
 
 def answers_do_not_depend_on_batches(trial: Trial) -> None:
@@ -69,8 +39,8 @@ def ties_are_stable(trial: Trial) -> None:
 def same_stream_same_answers(trial: Trial) -> None:
     """Two adapters that see the same stream agree bit for bit."""
     one, other = trial.adapter(), trial.adapter()
-    _assert_equal(one.step(trial.features), other.step(trial.features), "logits")
-    _assert_same_state(one, other)
+    assert_equal(one.step(trial.features), other.step(trial.features), "logits")
+    assert_same_state(one, other)
 
 
 def inputs_stay_untouched(trial: Trial) -> None:
@@ -80,13 +50,13 @@ def inputs_stay_untouched(trial: Trial) -> None:
     if isinstance(adapter, FewShot):
         trial.fit(adapter)
     first = adapter.step(features[:90])
-    _assert_equal(features, trial.features, "features after a step")
-    _assert_equal(vectors, 2.0 * trial.head.class_vectors, "class vectors after a step")
+    assert_equal(features, trial.features, "features after a step")
+    assert_equal(vectors, 2.0 * trial.head.class_vectors, "class vectors after a step")
     features[:90], vectors[:] = 7.0, 7.0
     first[:] = 7.0
     untouched = trial.adapter()
     untouched.step(trial.features[:90])
-    _assert_equal(
+    assert_equal(
         adapter.step(trial.features[90:]),
         untouched.step(trial.features[90:]),
         "logits after the inputs were overwritten",
@@ -100,9 +70,9 @@ def saved_state_continues_exactly(trial: Trial) -> None:
         path = Path(folder) / "state.safetensors"
         save_state(adapter, path)
         loaded = load_state(path, like=adapter)
-    _assert_same_state(adapter, loaded)
-    _assert_equal(adapter.step(trial.features[100:]), loaded.step(trial.features[100:]), "logits after loading")
-    _assert_same_state(adapter, loaded)
+    assert_same_state(adapter, loaded)
+    assert_equal(adapter.step(trial.features[100:]), loaded.step(trial.features[100:]), "logits after loading")
+    assert_same_state(adapter, loaded)
 
 
 def reset_is_new(trial: Trial) -> None:
@@ -113,23 +83,23 @@ def reset_is_new(trial: Trial) -> None:
     adapter.reset()
     if isinstance(adapter, FewShot):
         trial.fit(adapter)
-    _assert_same_state(adapter, new)
-    _assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")
+    assert_same_state(adapter, new)
+    assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")
 
 
 def pickled_adapter_continues_exactly(trial: Trial) -> None:
     """A pickled and unpickled adapter continues bit for bit as if nothing had happened."""
     adapter = trial.warm()
     copied = pickle.loads(pickle.dumps(adapter))
-    _assert_same_state(adapter, copied)
-    _assert_equal(adapter.step(trial.features[100:]), copied.step(trial.features[100:]), "logits after pickling")
+    assert_same_state(adapter, copied)
+    assert_equal(adapter.step(trial.features[100:]), copied.step(trial.features[100:]), "logits after pickling")
 
 
 def a_move_keeps_what_was_learnt(trial: Trial) -> None:
     """An adapter that moves to another precision (or device) keeps what it has learnt."""
     adapter, reference = trial.warm(), trial.warm()
     adapter.to(np.empty(0, np.float64))
-    _assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
+    assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
 
 
 def entries_follow_the_changes(trial: Trial) -> None:
@@ -159,14 +129,14 @@ def memory_is_bounded(trial: Trial) -> None:
 
 def union_merge_is_exact(trial: Trial) -> None:
     """Merging is commutative, associative and idempotent to the bit."""
-    a, b = _check_merge(trial, _assert_same_learning)
-    _assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
-    _assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
+    a, b = _check_merge(trial, assert_same_learning)
+    assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
+    assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
 
 
 def sum_merge_counts_once(trial: Trial) -> None:
     """Merging is a sum up to rounding, and an origin cannot count twice."""
-    a, b = _check_merge(trial, _assert_similar_state)
+    a, b = _check_merge(trial, assert_similar_state)
     for twice in ([a, a], [merge_states([a, b]), b]):
         try:
             merge_states(twice)
@@ -179,17 +149,17 @@ def shards_merge_to_the_stream(trial: Trial) -> None:
     """The states of the parts of a stream merge to the state of the stream."""
     whole = trial.adapter()
     whole.step(trial.features, ids=np.arange(180))
-    _assert_similar_state(merge_states(_shards(trial)), merge_states([whole]), "merging shards")
+    assert_similar_state(merge_states(_shards(trial)), merge_states([whole]), "merging shards")
 
 
 def first_sample_works(trial: Trial) -> None:
     """A single first sample gets finite logits."""
-    _assert_finite(trial.adapter().step(trial.features[:1]), (1, 6))
+    assert_finite(trial.adapter().step(trial.features[:1]), (1, 6))
 
 
 def one_class_works(trial: Trial) -> None:
     """With a single class there is nothing to choose, and nothing breaks."""
-    _assert_finite(trial.adapter(classes=1).step(trial.features), (180, 1))
+    assert_finite(trial.adapter(classes=1).step(trial.features), (180, 1))
 
 
 def frozen_never_changes(trial: Trial) -> None:
@@ -197,14 +167,14 @@ def frozen_never_changes(trial: Trial) -> None:
     adapter, reference = trial.warm(), trial.warm()
     first = adapter.step(trial.features[100:], learn=False)
     adapter.freeze()
-    _assert_equal(adapter.step(trial.features[100:]), first, "the answers of a frozen adapter")
+    assert_equal(adapter.step(trial.features[100:]), first, "the answers of a frozen adapter")
     adapter.unfreeze()
-    _assert_same_state(adapter, reference)
+    assert_same_state(adapter, reference)
 
 
 def answers_stand_alone(trial: Trial) -> None:
     """A method that does not learn from the stream answers a sample the same whatever came before it."""
-    _assert_close(trial.warm().step(trial.features[100:]), trial.adapter().step(trial.features[100:]), "logits")
+    assert_close(trial.warm().step(trial.features[100:]), trial.adapter().step(trial.features[100:]), "logits")
 
 
 def answers_keep_the_callers_type(trial: Trial) -> None:
@@ -223,7 +193,7 @@ def bad_input_changes_nothing(trial: Trial) -> None:
         try:
             adapter.step(bad)
         except InputError:
-            _assert_same_state(adapter, reference)
+            assert_same_state(adapter, reference)
         else:
             raise AssertionError(f"a row of {value} was accepted")
 
@@ -232,13 +202,59 @@ def classes_come_and_go(trial: Trial) -> None:
     """Classes can be added and removed during a stream; adding and then removing a class changes nothing."""
     adapter, reference = trial.warm(), trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
-    _assert_finite(adapter.step(trial.features[:1]), (1, 8))
+    assert_finite(adapter.step(trial.features[:1]), (1, 8))
     adapter = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     adapter.remove_classes(["new", "newer"])
-    _assert_same_state(adapter, reference)
+    assert_same_state(adapter, reference)
     adapter.remove_classes(["0", "3"])
-    _assert_finite(adapter.step(trial.features[100:]), (80, 4))
+    assert_finite(adapter.step(trial.features[100:]), (80, 4))
+
+
+def corrections_can_be_taken_back(trial: Trial) -> None:
+    """A corrected sample gets its class when it is shown again; undone, it is as if it had never been corrected."""
+    adapter, reference = trial.warm(), trial.warm()
+    ids = _correct(trial, adapter)
+    answers = adapter.step(trial.features[CORRECTED]).argmax(axis=1)
+    assert np.array_equal(answers, np.arange(20) % 6), "corrected samples do not get their classes"
+    adapter.undo(ids)
+    assert_same_state(adapter, reference)
+    assert_equal(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after undoing")
+
+
+def corrections_are_saved(trial: Trial) -> None:
+    """A saved and loaded adapter has the corrections, and answers with them."""
+    adapter = trial.warm()
+    _correct(trial, adapter)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.safetensors"
+        save_state(adapter, path)
+        loaded = load_state(path, like=adapter)
+    assert loaded.corrections == adapter.corrections, "the corrections are not saved"
+    assert_same_state(adapter, loaded)
+    assert_equal(adapter.step(trial.features), loaded.step(trial.features), "logits after loading")
+
+
+def corrections_do_not_depend_on_batches(trial: Trial) -> None:
+    """With corrections, too, any way to cut a stream into steps gives the same answers and state."""
+    adapters = [trial.warm() for _ in range(2)]
+    answers = []
+    for adapter, cuts in zip(adapters, ([], [1, 2, 15, 40]), strict=True):
+        _correct(trial, adapter)
+        parts = np.split(trial.features[100:], cuts)
+        answers.append(np.concatenate([adapter.step(part) for part in parts]))
+    assert_close(answers[1], answers[0], "logits with corrections, of a stream cut into batches")
+    assert_similar_state(adapters[1], adapters[0], "corrections, and a stream cut into batches")
+
+
+def corrections_unite(trial: Trial) -> None:
+    """A merged state has the corrections of all, each once, in whatever order."""
+    shards = _shards(trial)
+    for place, shard in enumerate(shards):
+        shard.correct(trial.features[place : place + 2], [place, place + 1], ids=[place, place + 1])
+    merged, again = merge_states(shards), merge_states(shards[::-1])
+    assert [each.id for each in merged.corrections] == [0, 1, 2, 3], "merging does not unite the corrections"
+    assert merged.corrections == again.corrections, "merging corrections is not commutative"
 
 
 LAWS: tuple[Callable[[Trial], None], ...] = (
@@ -262,6 +278,10 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     answers_keep_the_callers_type,
     bad_input_changes_nothing,
     classes_come_and_go,
+    corrections_can_be_taken_back,
+    corrections_are_saved,
+    corrections_do_not_depend_on_batches,
+    corrections_unite,
 )
 
 
@@ -274,7 +294,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
         return f"its merge rule is {method.merges}"
     if law is sum_merge_counts_once and method.merges != "sum":
         return f"its merge rule is {method.merges}"
-    if law is shards_merge_to_the_stream and method.merges is None:
+    if law in (shards_merge_to_the_stream, corrections_unite) and method.merges is None:
         return "it cannot merge"
     if law is shards_merge_to_the_stream and method.self_taught:
         return "it learns from its own answers, which are those of a shard"
@@ -330,8 +350,13 @@ def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) ->
     same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
     merged = merge([a, b, c])
     assert merged.samples_seen == len(trial.features), "the samples of the shards do not add up"
-    _assert_finite(merged.step(trial.features), (180, 6))
+    assert_finite(merged.step(trial.features), (180, 6))
     return a, b
+
+
+def _correct(trial: Trial, adapter: Adapter) -> list[int]:
+    """Correct some samples, to whatever class; their ids."""
+    return adapter.correct(trial.features[CORRECTED], np.arange(20) % 6, ids=np.arange(180)[CORRECTED])
 
 
 def _shards(trial: Trial) -> list[Adapter]:
@@ -350,43 +375,5 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
         adapter = trial.adapter()
         parts = [adapter.step(part) for part in np.split(features, list(cuts))]
         what = f"a stream cut into {len(parts)} batches"
-        _assert_close(np.concatenate(parts), expected, f"logits of {what}")
-        _assert_similar_state(adapter, reference, what)
-
-
-def _assert_finite(logits: HostArray, shape: tuple[int, int]) -> None:
-    assert logits.shape == shape, f"logits of {shape[0]} samples and {shape[1]} classes have the shape {logits.shape}"
-    assert np.isfinite(logits).all(), f"logits of {shape[0]} samples and {shape[1]} classes are not finite"
-
-
-def _assert_equal(got: HostArray, expected: HostArray, what: str) -> None:
-    assert np.array_equal(got, expected), f"{what} differ by up to {np.abs(got - expected).max()}"
-
-
-def _assert_close(got: HostArray, expected: HostArray, what: str) -> None:
-    assert got.shape == expected.shape, f"{what}: shape {got.shape} instead of {expected.shape}"
-    gap = np.abs(got - expected).max(initial=0.0)
-    assert gap <= 1e-4 * max(1.0, np.abs(expected).max(initial=0.0)), f"{what} differ by up to {gap}"
-
-
-def _assert_same_state(one: Adapter, other: Adapter) -> None:
-    assert one.seen == other.seen, f"samples seen: {one.seen} against {other.seen}"
-    assert one.frozen == other.frozen, f"frozen: {one.frozen} against {other.frozen}"
-    assert not (differences := one.head.differences(other.head)), f"heads: {differences}"
-    _assert_same_learning(one, other, "the states differ")
-
-
-def _assert_same_learning(one: Adapter, other: Adapter, what: str) -> None:
-    ours, theirs = one.dump(), other.dump()
-    assert ours.keys() == theirs.keys(), f"{what}: tensors {sorted(ours)} against {sorted(theirs)}"
-    for name, values in ours.items():
-        assert np.array_equal(values, theirs[name]), f"{what}: tensor {name!r}"
-
-
-def _assert_similar_state(one: Adapter, other: Adapter, what: str) -> None:
-    ours, theirs = one.dump(), other.dump()
-    assert ours.keys() == theirs.keys(), f"{what} leaves other tensors"
-    for name, values in ours.items():
-        # Equal samples may have swapped places in a tie decided by rounding; ids alone would tell.
-        if not name.endswith("ids"):
-            _assert_close(values, theirs[name], f"{name} after {what}")
+        assert_close(np.concatenate(parts), expected, f"logits of {what}")
+        assert_similar_state(adapter, reference, what)

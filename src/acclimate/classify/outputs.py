@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, missing
 from acclimate.files import append, cut_back, replace_file, sync, write_atomically, writing
 from acclimate.predict import Answer, Prediction
 
@@ -165,7 +165,7 @@ class ResultFile:
         if suffix not in (".csv", ".jsonl", ".parquet"):
             raise InputError(f"cannot tell the format of {path}; results end in .csv, .jsonl or .parquet.")
         if suffix == ".parquet" and find_spec("pyarrow") is None:
-            raise MissingExtraError("parquet needs pyarrow: pip install 'acclimate[parquet]'.")
+            raise missing("parquet needs pyarrow", "parquet")
         self.path = path
         self.lines = path.with_name(f"{path.name}.partial.jsonl") if suffix == ".parquet" else path
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete

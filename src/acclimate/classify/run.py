@@ -29,7 +29,8 @@ from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
-from acclimate.predict import OnError, Prediction, answer_again
+from acclimate.predict import Prediction, answer_again
+from acclimate.reading import OnError
 from acclimate.sources.base import Sample, file_sample
 
 BLOCK = 1024  # results of the second pass written at a time

@@ -1,19 +1,18 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
-from typing import Any
-
 import typer
-from typer.core import TyperGroup
 
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify
+from acclimate.cli.correct import correct
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
 from acclimate.cli.embed import embed
 from acclimate.cli.few_shot import few_shot
 from acclimate.cli.fit import fit
 from acclimate.cli.generate import generate
+from acclimate.cli.group import Group
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
@@ -21,31 +20,13 @@ from acclimate.cli.serve import serve
 from acclimate.cli.sort import sort
 from acclimate.cli.state import state
 from acclimate.cli.tables import tables
-from acclimate.errors import AcclimateError, RunError, reason
-
-
-class Group(TyperGroup):
-    """Shows errors that a user can cause as one line, without a traceback."""
-
-    def invoke(self, ctx: Any) -> Any:
-        """Run the command; exit with 1 if it had to stop, with 2 if it could not start."""
-        try:
-            return super().invoke(ctx)
-        except AcclimateError as error:
-            typer.echo(f"error: {error}", err=True)
-            raise typer.Exit(1 if isinstance(error, RunError) else 2) from error
-        except OSError as error:  # a name that is too long, a folder that may not be entered
-            if error.filename is None:
-                raise
-            typer.echo(f"error: {error.filename} cannot be used: {reason(error)}.", err=True)
-            raise typer.Exit(1) from error
-
 
 app = typer.Typer(
     cls=Group,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help without boxes, which leave few columns for the text and read [brackets] as markup
     context_settings={
         "help_option_names": ["-h", "--help"],
         # Both spellings are accepted: --batch-size and --batch_size.
@@ -70,7 +51,7 @@ def options(
 
 
 COMMANDS = (
-    *(classify, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
+    *(classify, correct, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
     *(convert, models, methods, doctor, demo),
 )
 for command in COMMANDS:

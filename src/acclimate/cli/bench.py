@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from acclimate.cli.options import COMPARED, Device, Generated, Model, ViewsKind, Workers
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
 Orders = Annotated[
@@ -24,6 +25,7 @@ def bench(
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
     ] = None,
@@ -80,6 +82,17 @@ def bench(
         raise typer.Exit(130) from None
     print_results(results)
     typer.echo(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
+
+
+def report_pictures() -> None:
+    """Report on stderr, before the work, that pictures are left out where matplotlib is missing."""
+    from acclimate.bench.plots import pyplot
+    from acclimate.errors import MissingExtraError
+
+    try:
+        pyplot()
+    except MissingExtraError as error:
+        typer.echo(f"note: the pictures are left out; {error}", err=True)
 
 
 def report_skipped(keys: list[str], data: Path) -> None:

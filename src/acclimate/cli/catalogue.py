@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.plugins import Plugins
+
 
 def models() -> None:
     """List the kinds of models, and well-known models by name."""
@@ -16,8 +18,8 @@ def models() -> None:
     typer.echo("\n  ".join(["\nwell-known models:", *KNOWN]))
 
 
-def methods() -> None:
-    """List the methods with what they can do, what they need, and their settings."""
+def methods(plugin: Plugins = None) -> None:
+    """List the methods with what they can do, what they need, and their settings with their meaning."""
     from inspect import signature
 
     from acclimate.methods import list_methods
@@ -26,8 +28,23 @@ def methods() -> None:
         merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
         needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
         typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
+        meanings = _arguments(method)
         for setting in method.default_settings():
-            typer.echo(f"{'':13} {signature(method).parameters[setting]}")
+            meaning = f"\n{'':15} {meanings[setting]}" if setting in meanings else ""  # a plugin may say nothing
+            typer.echo(f"{'':13} {signature(method).parameters[setting]}{meaning}")
+
+
+def _arguments(method: type) -> dict[str, str]:
+    """What the docstrings of a class and of its bases say of each argument."""
+    import re
+    from inspect import cleandoc
+
+    found: dict[str, str] = {}
+    for each in reversed(method.__mro__):
+        listed = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", cleandoc(each.__doc__ or ""), re.MULTILINE | re.DOTALL)
+        lines = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed[1] if listed else "", re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in lines}
+    return found
 
 
 def doctor() -> None:
@@ -40,6 +57,7 @@ def doctor() -> None:
     import onnxruntime
 
     from acclimate import __version__
+    from acclimate.errors import install_command
     from acclimate.prompts import default_cache_folder
 
     system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
@@ -61,7 +79,7 @@ def doctor() -> None:
         try:
             typer.echo(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
-            typer.echo(f"  {package:16} {'missing':12} {purpose}; pip install 'acclimate[{extra}]'")
+            typer.echo(f"  {package:16} {'missing':12} {purpose}; {install_command(extra)}")
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
     with suppress(ImportError):
         import torch

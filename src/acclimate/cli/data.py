@@ -7,9 +7,10 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.group import Group
 from acclimate.cli.tables import print_table
 
-data = typer.Typer(no_args_is_help=True)
+data = typer.Typer(cls=Group, no_args_is_help=True)
 
 
 @data.callback()
@@ -21,14 +22,14 @@ def options() -> None:
 def check(
     root: Annotated[Path, typer.Argument(help="The folder of all datasets, in CoOp's layout.")],
     dataset: Annotated[
-        list[str] | None, typer.Option(help="Check this dataset; can be repeated. [default: all fifteen]")
+        list[str] | None, typer.Option(help="Check this dataset; can be repeated.", show_default="all fifteen")
     ] = None,
     decode: Annotated[bool, typer.Option(help="Read every image; minutes for the large datasets.")] = True,
     json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show for each dataset whether it is found, missing or wrong (files, counts, class order), and what to do.
 
-    Exits with 1 if a dataset is wrong, or if a dataset named with --dataset is missing.
+    Exits with 1 if a dataset is wrong, if a dataset named with --dataset is missing, or if all are missing.
     """
     from rich.text import Text
 
@@ -62,5 +63,7 @@ def check(
         headings = ("dataset", "state", "classes", "images", "what to do")
         print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)
     bad = [key for key, state in states.items() if state == "wrong" or (state == "missing" and dataset)]
+    if set(states.values()) == {"missing"} and not dataset:
+        raise RunError(f"none of the {len(states)} datasets is in {root}; see above for what each folder is called.")
     if bad:
         raise RunError(f"{', '.join(bad)}: see above for what to do.")

@@ -1,5 +1,8 @@
 """`acclimate demo`: adapt to the recorded features of real images, then to drawn pictures, with a report."""
 
+import os
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,13 +32,15 @@ def demo(
     from acclimate.files import writing
     from acclimate.stream import read_stream
 
-    pictures, results, report = (out / name for name in ("pictures", "results.csv", "report.html"))
+    pictures, names, results, report = (out / name for name in ("pictures", "labels.txt", "results.csv", "report.html"))
     recorded = [out / name for name in RECORDED]
     with writing(f"to {out}", InputError, "Choose another place with --out."):
         with ZipFile(BytesIO((files("acclimate.cli") / "pictures.zip").read_bytes())) as archive:
             archive.extractall(pictures)
         for path in recorded:
             path.write_bytes((files("acclimate.bench") / "data" / path.name).read_bytes())
+        labels = sorted(folder.name for folder in pictures.iterdir())
+        names.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     _adapt_live(read_stream(recorded[0]))
     typer.echo(
         "\nThe same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is"
@@ -43,10 +48,28 @@ def demo(
     typer.echo("little to gain. In the second pass, every image is answered once more from everything seen:\n")
     run(recorded, method=[DEFAULT_METHOD], passes=2)
     typer.echo("\nNow pictures drawn by acclimate: tilted, and small as if far away.")
-    labels = ", ".join(sorted(folder.name for folder in pictures.iterdir()))
-    classify([str(pictures)], labels, out=results, report=report, order="seed:0", overwrite=True)
+    classify([str(pictures)], str(names), out=results, report=report, order="seed:0", overwrite=True)
     _score(results)
-    typer.echo(f"Open {report.resolve().as_uri()} in a browser.")
+    typer.echo(f"Open {report.resolve().as_uri()} in a browser. To go on from here:\n")
+    command, activate = as_typed()
+    for line in (
+        *((f"{activate:64}  # puts acclimate on the PATH",) if activate else ()),
+        f"{command} classify {pictures} --labels {names}",
+        f"{command} run {recorded[0]} --passes 2 --orders 20",
+    ):
+        typer.echo(f"  {line}")
+
+
+def as_typed() -> tuple[str, str]:
+    """How to type the command here: by name if it is the one on the PATH; and else how to put it there, if known."""
+    started = Path(sys.argv[0])
+    if started.stem != "acclimate":  # python -m acclimate
+        return f"{sys.executable} -m acclimate", ""
+    found = shutil.which("acclimate")
+    if found is not None and started.exists() and Path(found).samefile(started):
+        return "acclimate", ""
+    activate = started.with_name("activate")
+    return str(started), f"{'' if os.name == 'nt' else '. '}{activate}" if activate.exists() else ""
 
 
 def _adapt_live(stream: "FeatureStream") -> None:

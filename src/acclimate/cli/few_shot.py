@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.bench import Out
+from acclimate.cli.bench import Out, report_pictures
 from acclimate.cli.options import COMPARED, Settings, parse_settings
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
@@ -21,6 +22,7 @@ def few_shot(
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(METHODS))
     ] = None,
     setting: Settings = None,
+    plugin: Plugins = None,
     seeds: Annotated[int, typer.Option(help="Draws of each number of shots, seeds 0 to N-1.", min=1)] = 3,
     held_out: Annotated[
         int | None,
@@ -41,13 +43,12 @@ def few_shot(
 
     from acclimate.bench.few_shot import curves, plan_few_shot, run_few_shot
     from acclimate.bench.few_shot_page import headings, table_rows, write_few_shot
-    from acclimate.bench.plots import pyplot
     from acclimate.bench.prequential import Variant
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     chosen = list(dict.fromkeys(method or METHODS))
     plan = plan_few_shot(
         files, [Variant(name, parse_settings(name, setting, chosen)) for name in chosen], shots, seeds, held_out
@@ -63,9 +64,10 @@ def few_shot(
         raise typer.Exit(130) from None
     given: list[tuple[str, object]] = [("shots", each) for each in shots]
     given += [("method", each) for each in method or ()] + [("set", each) for each in setting or ()]
+    given += [("plugin", each) for each in plugin or ()]
     given += [("seeds", seeds), *((("held-out", held_out),) if held_out is not None else ()), ("out", out)]
     options = " ".join(f"--{name} {value}" for name, value in given)
     board = curves(scores)
     write_few_shot(plan, scores, board, out, f"acclimate few-shot {as_patterns(files)} {options}")
     print_table(headings(plan), table_rows(plan, board), left=("method",), width=140)
-    typer.echo(f"the table, the picture and all runs are in {out}/few-shot.*.", err=True)
+    typer.echo(f"the results are in {out}/few-shot.*.", err=True)

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.bench import Out
+from acclimate.cli.bench import Out, report_pictures
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
 
@@ -15,13 +16,15 @@ def leaderboard(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="A shape of the streams; can be repeated. [default: seed (shuffled), class-sequential, correlated, "
-            "few-classes, half-classes, long-tail, domain-shift, first-200]"
+            help="A shape of the streams; can be repeated.",
+            show_default="seed (shuffled), class-sequential, correlated, few-classes, half-classes, long-tail, "
+            "domain-shift, first-200",
         ),
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default="all that need no training")
     ] = None,
+    plugin: Plugins = None,
     passes: Annotated[int, typer.Option(help="2 to score answers given once more at the end, too.", min=1, max=2)] = 1,
     limit: Annotated[int | None, typer.Option(help="Use at most this many samples of each stream.", min=1)] = None,
     jobs: Annotated[int | None, typer.Option(help="Processes.", show_default="as many as cores", min=1)] = None,
@@ -35,12 +38,11 @@ def leaderboard(
 
     from acclimate.bench.board_page import SUMMARY, summary_rows, write_board
     from acclimate.bench.leaderboard import DEFAULT_SHAPES, plan_board, run_board, standings
-    from acclimate.bench.plots import pyplot
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
@@ -53,9 +55,9 @@ def leaderboard(
         raise typer.Exit(130) from None
     board = standings(scores)
     given: list[tuple[str, object]] = [("orders", orders), *(("shape", each) for each in shape or ())]
-    given += [("method", each) for each in method or ()]
+    given += [("method", each) for each in method or ()] + [("plugin", each) for each in plugin or ()]
     given += [(name, value) for name, value in (("passes", passes), ("limit", limit)) if value not in (1, None)]
     options = " ".join(f"--{name} {value}" for name, value in (*given, ("out", out)))
     write_board(plan, scores, board, out, f"acclimate leaderboard {as_patterns(files)} {options}")
     print_table(SUMMARY, summary_rows(board), left=("method", "worst run"), width=130)
-    typer.echo(f"the table, the picture and all runs are in {out}/leaderboard.*.", err=True)
+    typer.echo(f"the results are in {out}/leaderboard.*.", err=True)

@@ -30,7 +30,7 @@ TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .
 Source = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...",
+        metavar="SOURCE",
         help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:.",
         show_default=False,
     ),
@@ -63,7 +63,7 @@ Order = Annotated[
     str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
 ]
 Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1, show_default="179 million")]
+MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1_000_000, show_default="179 million")]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
@@ -214,7 +214,24 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
     """
     from acclimate.methods import check_settings, find_method
 
-    methods = methods or [method]
+    chosen = {key: _value(text) for key, text in _given(method, settings, methods or [method]).items()}
+    return check_settings(find_method(method), chosen)
+
+
+def parse_sweep(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, list[Any]]:
+    """As `parse_settings`, for commands that take several values of a setting: all values, separated by commas.
+
+    A value in brackets or quotes may have commas of its own.
+    """
+    return {
+        key: [_value(each) for each in _values(text, key)] for key, text in _given(method, settings, methods).items()
+    }
+
+
+def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, str]:
+    """The texts that --set gives for the settings of a method."""
+    from acclimate.methods import find_method
+
     chosen = {}
     for text in settings or ():
         name, equals, value = text.partition("=")
@@ -226,8 +243,29 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
             raise InputError(f"--set {text}: {target!r} is not among the methods of this run.")
         owners = [each for each in methods if key in find_method(each).default_settings()]
         if target == method or (not target and (method in owners or not owners)):
-            chosen[key] = _value(value.strip())
-    return check_settings(find_method(method), chosen)
+            chosen[key] = value.strip()
+    return chosen
+
+
+def _values(text: str, key: str) -> list[str]:
+    """The parts of a text between commas that are not in brackets or quotes."""
+    parts, start, depth, quote = [], 0, 0, ""
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "\"'" and not text[start:place].strip():  # an apostrophe within a word is not a quote
+            quote = sign
+        elif sign in "([{":
+            depth += 1
+        elif sign in ")]}":
+            depth -= 1
+        elif sign == "," and not depth:
+            parts.append(text[start:place].strip())
+            start = place + 1
+    parts.append(text[start:].strip())
+    if len(parts) > 1 and not all(parts):
+        raise InputError(f"--set {key}={text}: there is no value between two commas; write {key}=1,2,3.")
+    return parts
 
 
 def _value(text: str) -> Any:

@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_skipped
+from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_pictures, report_skipped
 from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
+from acclimate.cli.plugins import Plugins
 
 
 def reproduce(
@@ -39,6 +40,7 @@ def reproduce(
         list[str] | None,
         typer.Option("--set", help="A setting of a --method or row, KEY=VALUE or METHOD.KEY=VALUE; can be repeated."),
     ] = None,
+    plugin: Plugins = None,
     shots: Annotated[
         int | None,
         typer.Option(help="Training images per class for rows that are fitted.", min=1, show_default="16, the paper's"),
@@ -47,7 +49,8 @@ def reproduce(
     limit: Annotated[int, typer.Option(help="Images that efficiency times.", min=1)] = 1000,
     store: Store = Path("features"),
     order: Annotated[
-        str | None, typer.Option(help="As in `acclimate run`. [default: stored with --streams, seed:1 with --data]")
+        str | None,
+        typer.Option(help="As in `acclimate run`.", show_default="stored with --streams, seed:1 with --data"),
     ] = None,
     orders: Orders = 0,
     out: Out = Path("results"),
@@ -61,9 +64,8 @@ def reproduce(
     """
     from acclimate.bench.comparison import group_results, recipe_tables
     from acclimate.bench.orders import order_names
-    from acclimate.bench.plots import pyplot
     from acclimate.bench.recipes import RECIPES
-    from acclimate.bench.report import cell_text, write_report
+    from acclimate.bench.report import cell_text, letters, letters_of, notes, write_report
     from acclimate.bench.reproduction import Choice, plan_recipes, run_on_streams
     from acclimate.bench.store import Setup
     from acclimate.cli.progress import progress_bar
@@ -80,7 +82,7 @@ def reproduce(
     chosen = [RECIPES[name] for name in names]
     rows = method or list(dict.fromkeys(row.method for recipe in chosen for row in recipe.rows.values()))
     settings = {name: parse_settings(name, setting, rows) for name in rows}
-    pyplot()  # reports a missing matplotlib before the work
+    report_pictures()
     folder = out / "runs"
     lacking: Mapping[str, Mapping[str, str]] = {}
     taken = tuple(order_names(order or ("seed:1" if streams is None else "stored"), orders))
@@ -103,24 +105,29 @@ def reproduce(
         typer.echo(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
         raise typer.Exit(130) from None
     given: list[tuple[str, Any]] = [("method", each) for each in method or ()]
-    given += [("set", each) for each in setting or ()]
+    given += [("set", each) for each in setting or ()] + [("plugin", each) for each in plugin or ()]
     given += [("shots", shots), ("generated", generated), ("order", order), ("orders", orders)]
     given += [("limit", limit)] if any(recipe.kind == "cost" for recipe in chosen) else []
     how = "".join(f" --{name} {value}" for name, value in given if value)
     command = f"acclimate reproduce {' '.join(names)} {where}{how} --out {out}"
     report = write_report(chosen, results, out, command, streams is not None, lacking)
-    for group in group_results(results):
-        for recipe in chosen:
-            column = 0 if recipe.kind == "cost" else -1  # the time; or the average, if there is one
-            for table in recipe_tables(recipe, group):
-                typer.echo(f"\n{table.title} ({table.columns[column]}; measured / reported)")
-                for label, cells in table.rows:
-                    typer.echo(f"  {label:22} {cell_text(cells[column])}")
+    tables = [
+        table.column(0 if recipe.kind == "cost" else -1)  # the time; or the average, if there is one
+        for group in group_results(results)
+        for recipe in chosen
+        for table in recipe_tables(recipe, group)
+    ]
+    known = letters(tables)
+    for table in tables:
+        typer.echo(f"\n{table.title} ({table.columns[0]}; measured / reported)")
+        for label, (cell,) in table.rows:
+            typer.echo(f"  {label:22} {cell_text(cell)}{letters_of(cell, known, ' (%s)')}")
+    typer.echo("\n" + "\n".join(notes(tables)))
     measured = {result.dataset for result in results}
     if data is not None:
         needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
         report_skipped([key for key in needed if key not in measured], data)
-    typer.echo(f"tables and figures are in {report}.", err=True)
+    typer.echo(f"the results are in {report}.", err=True)
 
 
 def as_patterns(paths: Sequence[Path]) -> str:

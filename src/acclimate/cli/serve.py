@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.plugins import Plugins
 
 NEW = "For streams created by their first images"
 
@@ -21,7 +22,9 @@ def serve(
         str, typer.Option(help="Address to listen on; any except loopback needs --token-file.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)] = 8000,
-    token_file: Annotated[Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line; SIGHUP reads it again.")
+    ] = None,
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
@@ -31,6 +34,7 @@ def serve(
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
     ] = None,
+    plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
@@ -43,6 +47,15 @@ def serve(
     thumbnails: Annotated[
         bool, typer.Option("--thumbnails", help=f"{NEW}: keep thumbnails of the images in the caches.")
     ] = False,
+    skip_duplicates: Annotated[
+        bool, typer.Option(help=f"{NEW}: do not learn from images that are nearly the same as one of the last learnt.")
+    ] = True,
+    none_of_these: Annotated[
+        bool, typer.Option("--none-of-these", help=f"{NEW}: recognise images that belong to no label.")
+    ] = False,
+    unsure: Annotated[
+        float | None, typer.Option(help=f"{NEW}: mark answers with a lower score as unsure.", min=0, max=1)
+    ] = None,
     guard_share: Annotated[
         float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
     ] = None,
@@ -57,6 +70,7 @@ def serve(
     max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
+    max_corrections: Annotated[int, typer.Option(help="Corrections per stream.")] = 1000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
     max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
@@ -71,18 +85,18 @@ def serve(
     """
     from importlib.util import find_spec
 
-    from acclimate.errors import InputError, MissingExtraError
+    from acclimate.errors import InputError, missing
 
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
         if find_spec(package) is None:
-            raise MissingExtraError(f"serving needs {package}: pip install 'acclimate[serve]'.")
+            raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
     from acclimate.prompts import LearnedPrompts
     from acclimate.serve.app import bind, create_app, is_loopback
     from acclimate.serve.app import serve as serve_app
     from acclimate.serve.limits import Limits
-    from acclimate.serve.security import LOOPBACK_NAMES, read_tokens
+    from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
     from acclimate.serve.streams import Streams, check_setup
 
     limits = Limits(
@@ -90,6 +104,7 @@ def serve(
         pixels=max_pixels,
         images=max_images,
         labels=max_labels,
+        corrections=max_corrections,
         streams=max_streams,
         queue=max_queue,
         timeout_s=timeout,
@@ -99,23 +114,35 @@ def serve(
         snapshot_s=snapshot_seconds,
         history=history,
     )
-    tokens = None if token_file is None else read_tokens(token_file)
+    tokens = None if token_file is None else TokenFile(token_file)
     local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
     viewed = views != 1 or views_kind is not None
-    chosen = setting or template or thumbnails or guarded or viewed or method
+    chosen = (
+        setting
+        or template
+        or thumbnails
+        or guarded
+        or viewed
+        or method
+        or not skip_duplicates
+        or none_of_these
+        or unsure
+    )
     if labels is None and fitted is None and chosen:
         raise InputError("options for new streams need --labels or --fitted.")
     if fitted is not None and (method or setting):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     names = None if labels is None else options.read_labels(labels)
+    options.note_language(names or (), model)
     templates = options.read_templates(template)
     learned = templates if isinstance(templates, LearnedPrompts) else None
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
     setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
+    setup |= {"skip_duplicates": skip_duplicates, "reject": none_of_these, "unsure": unsure}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None
@@ -138,4 +165,4 @@ def serve(
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
         typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
-        serve_app(create_app(streams, tokens, hosts), listening)
+        serve_app(create_app(streams, tokens, hosts), listening, model)

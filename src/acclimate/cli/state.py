@@ -5,15 +5,18 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.group import Group
+from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_table
 
-state = typer.Typer(help="Show, merge and compare state files.", no_args_is_help=True)
+state = typer.Typer(cls=Group, help="Show, merge and compare state files.", no_args_is_help=True)
 Files = Annotated[list[Path], typer.Argument(help="State files.")]
 
 
 @state.command()
 def inspect(
     files: Files,
+    plugin: Plugins = None,
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
     """Show what state files hold: method, settings, streams, and what was learnt of each class."""
@@ -40,6 +43,8 @@ def inspect(
             typer.echo(f"{count} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
             typer.echo(f"{part}: {len(kept)} entries")
+        if told := adapter.corrections:
+            typer.echo(f"corrections: {len(told)}; list them with `acclimate correct --state {path} --list`")
         if advice := adapter.advice():
             typer.echo(f"note: {advice}")
         if entries and parts:
@@ -55,7 +60,9 @@ def inspect(
 
 @state.command()
 def merge(
-    files: Files, out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")]
+    files: Files,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")],
+    plugin: Plugins = None,
 ) -> None:
     """Merge what was learnt on several streams; the order of the files does not matter."""
     from acclimate.files import check_writable
@@ -71,6 +78,7 @@ def merge(
 def diff(
     one: Annotated[Path, typer.Argument(help="A state file.")],
     other: Annotated[Path, typer.Argument(help="Another state file.")],
+    plugin: Plugins = None,
 ) -> None:
     """Show how two states differ; exit with 1 if they do."""
     import numpy as np

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 if TYPE_CHECKING:
+    from acclimate.bench.evaluation import Evaluation
     from acclimate.bench.results import Result
 
 
@@ -34,10 +35,13 @@ def tables(
         write_atomically(out, text.encode())
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[str], width: int = 100) -> None:
+def print_table(
+    headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[str], width: int | None = None
+) -> None:
     """Print rows of strings, as they are, or rich texts; columns are aligned to the right, except those in `left`.
 
-    No figure is cut off: a terminal narrower than `width` wraps the lines, and a pipe has no width.
+    No figure is cut off: lines are as long as they need to be, and a narrower terminal wraps them; or at most as wide
+    as the terminal and `width`, beyond which cells are wrapped.
     """
     from rich.console import Console
     from rich.table import Table
@@ -47,23 +51,62 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Co
         table.add_column(heading, justify="left" if heading in left else "right")
     for row in rows:
         table.add_row(*row)
-    Console(width=max(width, Console().width), markup=False).print(table)
+    console = Console(markup=False)
+    needed = width or console.measure(table, options=console.options.update(width=10_000)).maximum
+    Console(width=max(needed, console.width), markup=False).print(table)
+
+
+def percent(fraction: float | None, form: str = ".2f") -> str:
+    """A fraction as a number of percent or points."""
+    return "-" if fraction is None else f"{100 * fraction:{form}}"
 
 
 def print_results(results: "Sequence[Result]") -> None:
     """Print one line per result; with the spread over the orders if there are several."""
-
-    def percent(fraction: float | None, form: str = ".2f") -> str:
-        return "-" if fraction is None else f"{100 * fraction:{form}}"
+    from acclimate.bench.evaluation import INTERVAL, interval_text
 
     many = any(len(result.orders["names"]) > 1 for result in results)
     spread = {"sd": "sd", "worst 10%": "worst_tenth"} if many else {}
+    paired = [INTERVAL] if any(result.gain_interval for result in results) else []
     rows = []
     for result in results:
         row = [result.dataset, result.title, str(result.n), percent(result.metrics["acc1"])]
         row += [percent(result.orders.get(name)) for name in spread.values()]
         row += ["" if result.method == "zero-shot" else percent(result.gain, "+.2f")]
+        row += [interval_text(*result.gain_interval) if result.gain_interval else "" for _ in paired]
         row += [percent(result.changed), percent(result.ece), f"{result.cost['samples_per_s']:,.0f}"]
         rows.append(row)
-    headings = ["stream", "method", "n", "accuracy", *spread, "gain", "changed", "ECE", "samples/s"]
+    headings = ["stream", "method", "n", "accuracy", *spread, "gain", *paired, "changed", "ECE", "samples/s"]
     print_table(headings, rows, left=("stream", "method"))
+
+
+def print_differences(evaluations: "Iterable[Evaluation]") -> None:
+    """Print the methods of each stream against the most accurate of them; zero-shot is in the other table."""
+    from acclimate.bench.evaluation import INTERVAL, interval_text
+
+    rows = []
+    for evaluation in evaluations:
+        gains = {each.method: each for each in evaluation.differences if each.other == "zero-shot"}
+        best = max(gains, key=lambda method: gains[method].difference, default="")
+        for method in (each for each in gains if each != best):
+            found = evaluation.difference(gains[method].stream, method, best)
+            figures = percent(found.difference, "+.2f"), interval_text(found.low, found.high)
+            rows.append((found.stream, method, best, *figures))
+    if rows:
+        typer.echo()
+        print_table(["stream", "method", "against", "difference", INTERVAL], rows, left=("stream", "method", "against"))
+
+
+def print_classes(evaluations: "Iterable[Evaluation]") -> None:
+    """Print the accuracy on each class, a column per method."""
+    for evaluation in evaluations:
+        methods = list(dict.fromkeys(row.method for row in evaluation.per_class))
+        classes: dict[str, list[str]] = {}
+        for row in evaluation.per_class:
+            cells = classes.setdefault(row.class_name, [row.stream, row.class_name, str(row.samples)])
+            cells.append("-" if row.recall != row.recall else percent(row.recall))
+        typer.echo()
+        headings = ["stream", "class", "samples", *methods]
+        print_table(
+            headings, classes.values(), left=("stream", "class"), width=50 + sum(2 + len(each) for each in methods)
+        )

@@ -5,6 +5,7 @@ import logging
 import shutil
 import tempfile
 import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from acclimate.encoders.base import load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.transformers import TransformersEncoder
-from acclimate.errors import InputError, MissingExtraError, ModelError
+from acclimate.errors import InputError, ModelError, missing
 
 
 def convert(encoder: Any, folder: Path) -> float:
@@ -35,11 +36,9 @@ def convert(encoder: Any, folder: Path) -> float:
         )
     if folder.exists():
         raise InputError(f"{folder} exists; choose another folder, or remove it first.")
-    try:
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("converting needs onnx and onnxscript: pip install 'acclimate[convert]'.") from error
+    for package in ("torch", "transformers", "onnx", "onnxscript"):
+        if find_spec(package) is None:
+            raise missing(f"converting needs {package}", "convert", "the converted model does not")
     if isinstance(encoder, str):
         encoder = load_encoder(encoder, "cpu")
     if not isinstance(encoder, TransformersEncoder):

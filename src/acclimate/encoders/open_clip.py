@@ -8,7 +8,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders.base import torch_device
-from acclimate.errors import MissingExtraError, ModelError
+from acclimate.errors import ModelError, missing
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower
@@ -19,7 +19,7 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     try:
         import open_clip
     except ImportError as error:
-        raise MissingExtraError(f"open_clip:{name} needs open_clip: pip install 'acclimate[open-clip]'.") from error
+        raise missing(f"open_clip:{name} needs open_clip", "open-clip") from error
     device = torch_device(device)
     model_name, slash, tag = name.rpartition("/")
     if not slash or not model_name or not tag:

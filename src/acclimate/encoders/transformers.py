@@ -10,7 +10,7 @@ from typing import Any
 from acclimate.encoders.base import fingerprint_files, torch_device
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import MissingExtraError, ModelError
+from acclimate.errors import ModelError, missing
 
 
 def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
@@ -38,9 +38,10 @@ class TransformersEncoder(OpenClipEncoder):
             import torch  # noqa: F401
             import transformers
         except ImportError as error:
-            raise MissingExtraError(
-                f"{name} needs PyTorch and transformers: pip install 'acclimate[hf]'; or convert the model with "
-                "`acclimate convert` on a machine that has them, and load it as onnx:DIR."
+            raise missing(
+                f"{name} needs PyTorch and transformers",
+                "hf",
+                "or convert the model with `acclimate convert` on a machine that has them, and load it as onnx:DIR",
             ) from error
         device = torch_device(device)
         with _explained(name, local), _quiet(transformers):

@@ -1,8 +1,9 @@
 """Methods: one per file. Importing this package registers every method."""
 
-from acclimate.methods.base import Adapter, Step, refine, require
+from acclimate.methods.base import Adapter, Step, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
+from acclimate.methods.corrections import Correction
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.few_shot import FewShot
@@ -23,8 +24,17 @@ from acclimate.methods.persist import (
     state_to_bytes,
 )
 from acclimate.methods.prior import Prior
-from acclimate.methods.registry import DEFAULT_METHOD, create, find_method, list_methods, register
+from acclimate.methods.registry import (
+    DEFAULT_METHOD,
+    create,
+    find_method,
+    list_methods,
+    load_plugin,
+    loaded_plugins,
+    register,
+)
 from acclimate.methods.sca import SCA
+from acclimate.methods.second_pass import refine
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
 from acclimate.methods.tda import TDA
@@ -50,6 +60,7 @@ __all__ = [
     "BoostAdapter",
     "CoCoOp",
     "CoOp",
+    "Correction",
     "DiffTPT",
     "Entry",
     "FewShot",
@@ -72,8 +83,10 @@ __all__ = [
     "find_method",
     "list_methods",
     "load_fitted",
+    "load_plugin",
     "load_state",
     "load_with_notes",
+    "loaded_plugins",
     "merge_states",
     "refine",
     "register",

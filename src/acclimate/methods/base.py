@@ -8,51 +8,28 @@ declared parts. `acclimate.checks.check_adapter` says whether a method keeps the
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, field, fields
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from dataclasses import KW_ONLY, dataclass, fields, replace
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
+from acclimate.methods.corrections import Correction, Corrections, id_of
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import Dump, Entry, MergeRule, State
+from acclimate.methods.step import Change as Change
+from acclimate.methods.step import Ids as Ids
+from acclimate.methods.step import Step as Step
+from acclimate.methods.step import check_ids, joined
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-Ids = Sequence[int] | HostArray
+CORRECTIONS = "corrections"  # the part of the state that every adapter has
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
-
-
-class Change(NamedTuple):
-    """What a batch did to the entries of a part."""
-
-    admitted: list[int]  # positions in the batch of the samples that entered, even if a later one pushed them out again
-    dropped: list[int]  # ids of the entries that were pushed out
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one call did.
-
-    Attributes:
-        logits: (B, K) adapted.
-        changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head
-        >>> head = Head(np.eye(3), logit_scale=10.0)
-        >>> step = TDA(head).adapt(head.observe(np.eye(3)))
-        >>> step.logits.shape, step.changes["positive"].admitted
-        ((3, 3), [0, 1, 2])
-    """
-
-    logits: Array
-    changes: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
@@ -121,6 +98,7 @@ class Adapter(ABC):
         self.seen: dict[str, int] = {}
         self.frozen = False
         self.parts: dict[str, State] = {}
+        self.declare(CORRECTIONS, Corrections(self.head))  # first, so that the other parts can follow it
         self.setup()
         self.derive()
 
@@ -130,7 +108,13 @@ class Adapter(ABC):
     def declare(self, name: str, part: AnyState) -> AnyState:
         """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
         self.parts[name] = part
+        part.contradicted = self.told.contradicts
         return part
+
+    @property
+    def told(self) -> Corrections:
+        """The corrections, as a part of the state."""
+        return cast(Corrections, self.parts[CORRECTIONS])
 
     @abstractmethod
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
@@ -210,7 +194,7 @@ class Adapter(ABC):
             (n, K) adapted logits in the caller's array library, device and dtype.
         """
         unit = self.head.unit_features(features)
-        ids = None if ids is None else _check_ids(ids, unit.shape[0])
+        ids = None if ids is None else check_ids(ids, unit.shape[0])
         size = self._block_size(unit)
         answers = []
         for start in range(0, unit.shape[0], size):
@@ -224,15 +208,23 @@ class Adapter(ABC):
         """Answer evidence from the adapter's head, for B samples as if they came one by one.
 
         `ids` (B,) are those of `step`. `learn` says whether to learn from the samples, or (B,) from which of them.
+        Images that were corrected are not learnt from: their class is known.
         """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
+        if not len(self.told):
+            return self._adapt(evidence, ids, learn)
+        step = self._adapt(evidence, ids, learn & ~self.told.knows(evidence))
+        return replace(step, logits=self.told.voted(step.logits, evidence))
+
+    def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
+        """`adapt` without corrections."""
         count, first = len(evidence), self.samples_seen
         chosen = np.broadcast_to(learn, count) & self.counts_samples
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
         if not chosen.any():
             return self.respond(evidence, ids, False)
-        if self.parts:
+        if len(self.parts) > 1:
             evidence.require_finite()
         turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
         steps, start, turn = [], 0, 0
@@ -246,7 +238,50 @@ class Adapter(ABC):
                 if self.samples_seen == due:
                     self.settle()
             start, turn = end, turn + (end == turns[turn])
-        return steps[0] if len(steps) == 1 else _joined(steps)
+        return steps[0] if len(steps) == 1 else joined(steps)
+
+    def correct(
+        self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None, names: Sequence[str] = ()
+    ) -> list[int]:
+        """Tell the classes of images, even while frozen; `undo` takes it back as if it had never been told.
+
+        A corrected image gets its class when it is shown again, votes for it on images that are like it, and leaves the
+        caches of other classes. It is not learnt from any more. Correcting it again replaces the earlier correction.
+
+        Args:
+            features: (n, d), or (n, V, d) for V views per image, as they were shown to `step`.
+            classes: (n,) class indices; they may confirm what the adapter answers.
+            ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
+            names: (n,) of the images for people, such as paths, to be listed with the corrections.
+
+        Returns:
+            The n ids.
+
+        Examples:
+            >>> import numpy as np
+            >>> from acclimate import TDA, Head
+            >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+            >>> image = np.array([[0.9, 0.4, 0.1]])
+            >>> adapter.correct(image, [1], ids=[7])
+            [7]
+            >>> adapter.step(image).argmax(axis=1), adapter.corrections[0].label
+            (array([1]), '1')
+        """
+        unit = unit_rows(self.head.observe(features).features, "features")
+        named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else check_ids(ids, unit.shape[0])
+        self.told.add(unit, np.asarray(classes), named, names)
+        self._review()
+        return [int(each) for each in named]
+
+    def undo(self, ids: Ids) -> None:
+        """Take back the corrections with these ids, as if they had never been made."""
+        self.told.discard(check_ids(ids, len(ids)))
+        self._review()
+
+    @property
+    def corrections(self) -> list[Correction]:
+        """The images whose class was told, sorted by id."""
+        return self.told.listed()
 
     def refined(self, features: Array) -> Iterator[Array]:
         """Answer a whole stream once more from everything learnt from it; the adapter does not change.
@@ -261,7 +296,8 @@ class Adapter(ABC):
     def answer_all(self, features: Array) -> Iterator[Array]:
         """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
         for start, evidence in self.observed(features):
-            yield self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            yield self.told.voted(logits, evidence)
 
     def observed(self, features: Array) -> Iterator[tuple[int, Evidence]]:
         """Evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""
@@ -331,6 +367,12 @@ class Adapter(ABC):
         views = 1 if features.ndim == 2 else features.shape[1]
         return max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
 
+    def _review(self) -> None:
+        """Follow a change of the corrections."""
+        for part in self.parts.values():
+            part.review()
+        self.derive()
+
     def _follow(self, head: Head) -> None:
         place = {name: i for i, name in enumerate(head.class_names)}
         position = np.array([place.get(name, -1) for name in self.head.class_names])
@@ -345,33 +387,6 @@ class Adapter(ABC):
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
 
 
-def refine(adapter: Adapter, features: Array) -> Array:
-    """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
-
-    The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
-    be answered again, and their order matters far less. The adapter does not change.
-
-    Args:
-        adapter: that has been shown the stream.
-        features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
-
-    Returns:
-        (n, K) logits in the caller's array library, device and dtype.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, refine
-        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-        >>> features = np.tile(np.eye(3), (5, 1))
-        >>> online = adapter.step(features)
-        >>> bool((refine(adapter, features)[0] > online[0]).any())
-        True
-    """
-    answers = list(adapter.refined(adapter.head.unit_features(features)))
-    logits = namespace(answers[0]).concat(answers)
-    return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
-
-
 def require(method: type[Adapter], views: bool = False, text: bool = False, labels: bool = False) -> None:
     """Refuse a method that needs what is not there."""
     there = {"views": views, "text": text, "labels": labels}
@@ -383,23 +398,3 @@ def require(method: type[Adapter], views: bool = False, text: bool = False, labe
     for need in sorted(method.needs):
         if not there[need]:
             raise InputError(f"the method {method.name!r} needs {how[need]}.")
-
-
-def _check_ids(ids: Ids, samples: int) -> HostArray:
-    ids = np.asarray(ids)
-    if ids.dtype.kind not in "iu" or ids.shape != (samples,):
-        raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
-    return ids
-
-
-def _joined(steps: Sequence[Step]) -> Step:
-    """Steps of one batch, cut into pieces, as one."""
-    logits = namespace(steps[0].logits).concat([step.logits for step in steps])
-    changes = {name: Change([], []) for name in steps[0].changes}
-    start = 0
-    for step in steps:
-        for name, change in step.changes.items():
-            changes[name].admitted.extend(start + place for place in change.admitted)
-            changes[name].dropped.extend(change.dropped)
-        start += step.logits.shape[0]
-    return Step(logits, changes)

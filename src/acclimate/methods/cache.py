@@ -42,6 +42,8 @@ class Cache(State):
 
     def clear(self) -> None:
         """Forget every entry."""
+        self._aside: Dump = {}  # the entries that corrections contradict
+        self._places = np.empty(0, np.int64)  # (a,) and how many entries come before each of them in a dump
         if not self.bounded:
             self.capacity = 0
         self.queues: Queues = {}
@@ -139,22 +141,33 @@ class Cache(State):
         )
 
     def dump(self) -> Dump:
-        """All entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width)."""
+        """All entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width).
+
+        Those that corrections contradict are among them, where they would be without the corrections.
+        """
         entropies, ids = np.empty(self.size, np.float64), np.empty(self.size, np.int64)
         sign = -1.0 if self.highest else 1.0
         for queue in self.queues.values():
             for rank, entry_id, slot in queue:
                 entropies[slot], ids[slot] = sign * rank, entry_id
-        targets = self._targets[: self.size]
+        arrays = {"keys": to_host(self.keys).copy(), "classes": self.classes, "entropies": entropies, "ids": ids}
+        arrays["targets"] = targets = self._targets[: self.size]
+        if self._aside:
+            aside = self._aside | {"targets": _widened(self._aside["targets"], targets.shape[1])}
+            arrays = {name: np.insert(values, self._places, aside[name], axis=0) for name, values in arrays.items()}
+            targets = arrays["targets"]
         width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
-        keys, targets = to_host(self.keys).copy(), targets[:, :width].copy()
-        return {"keys": keys, "classes": self.classes, "entropies": entropies, "ids": ids, "targets": targets}
+        return arrays | {"targets": targets[:, :width].copy()}
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Replace the entries by dumped ones; slots are taken in their order."""
-        self._check(arrays)
-        classes, entropies, ids = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
+        wrong = self._check(arrays)
         self.clear()
+        if wrong.any():
+            self._aside = {name: values[wrong].copy() for name, values in arrays.items()}
+            self._places = np.cumsum(~wrong)[wrong]
+            arrays = {name: values[~wrong] for name, values in arrays.items()}
+        classes, entropies, ids = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
         sign = -1.0 if self.highest else 1.0
         queues: Queues = {}
         for slot, (label, entropy, entry_id) in enumerate(zip(classes, entropies, ids, strict=True)):
@@ -170,7 +183,13 @@ class Cache(State):
         targets = np.where(arrays["targets"] >= 0, position[arrays["targets"]], -1)
         targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)  # the padding comes last
         moved = arrays | {"classes": position[arrays["classes"]], "targets": np.where(targets < classes, targets, -1)}
-        return {name: values[kept] for name, values in moved.items()}
+        remaining = {name: values[kept] for name, values in moved.items()}
+        return {name: values[sorted(self._best(remaining))] for name, values in remaining.items()}
+
+    def review(self) -> None:
+        """Set aside the entries that corrections contradict, and take back those that none contradicts any more."""
+        arrays = self.dump()
+        self.restore({name: values[sorted(self._best(arrays))] for name, values in arrays.items()})
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Keep the best entries of all.
@@ -178,28 +197,29 @@ class Cache(State):
         Entries are ordered by class, rank, id, then by key; an entry that several caches hold counts once.
         """
         width = max(dump["targets"].shape[1] for dump in dumps)
-        padded = [
-            dump
-            | {"targets": np.pad(dump["targets"], ((0, 0), (0, width - dump["targets"].shape[1])), constant_values=-1)}
-            for dump in dumps
-        ]
+        padded = [dump | {"targets": _widened(dump["targets"], width)} for dump in dumps]
         entries = {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}
+        return {name: values[self._best(entries)] for name, values in entries.items()}
+
+    def _best(self, entries: Dump) -> list[int]:
+        """Positions of the best entries per class, best first, and of all that corrections contradict; each once."""
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
         columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
+        wrong = self.contradicted(entries["keys"], entries["classes"])
         best: list[int] = []
         taken: dict[int, int] = {}
         previous: tuple[object, ...] = ()
         for *entry, place in sorted(zip(*columns, strict=True)):
             label = entry[0]
-            if tuple(entry) != previous and taken.get(label, 0) < self.capacity:
-                taken[label] = taken.get(label, 0) + 1
+            if tuple(entry) != previous and (wrong[place] or not self.bounded or taken.get(label, 0) < self.capacity):
+                taken[label] = taken.get(label, 0) + (not wrong[place])
                 best.append(place)
             previous = tuple(entry)
-        return {name: values[best] for name, values in entries.items()}
+        return best
 
-    def _check(self, arrays: Mapping[str, HostArray]) -> None:
-        """Refuse arrays that are not the entries of a cache, naming the rule they break."""
+    def _check(self, arrays: Mapping[str, HostArray]) -> HostArray:
+        """Which entries (E,) corrections contradict; refuses arrays that are not the entries of a cache."""
         require, classes = self.require, len(self.head)
         require(set(arrays) == set(FIELDS), f"a cache holds {', '.join(FIELDS)}")
         for name, (kind, axes) in FIELDS.items():
@@ -216,11 +236,13 @@ class Cache(State):
         held, targets = arrays["classes"], arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
         require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
-        full = np.bincount(held, minlength=1).max(initial=0)
+        wrong = self.contradicted(arrays["keys"], held)
+        full = np.bincount(held[~wrong], minlength=1).max(initial=0)
         require(
             not self.bounded or full <= self.capacity,
             f"a class may hold at most {self.capacity} entries, one holds {full}",
         )
+        return wrong
 
     def _take(self, queues: Queues) -> None:
         self.queues.update(queues)
@@ -241,6 +263,11 @@ class Cache(State):
             empty = xp.zeros((more, like.shape[1]), dtype=like.dtype, device=device(like))
             self._keys = xp.concat([self._keys, empty])
             self._targets = np.pad(self._targets, ((0, more), (0, 0)), constant_values=-1)
+
+
+def _widened(targets: HostArray, width: int) -> HostArray:
+    """Targets (E, w) padded to (E, width)."""
+    return np.pad(targets, ((0, 0), (0, width - targets.shape[1])), constant_values=-1)
 
 
 def affinities(products: Array, alpha: float, beta: float) -> Array:

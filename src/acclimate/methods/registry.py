@@ -1,45 +1,115 @@
-"""The registry: methods by name."""
+"""The registry: methods by name, those of this library, of installed packages and of single files.
 
+A package offers methods as entry points of the group `acclimate.methods`, name -> class; they are imported when they
+are needed. A file is imported with `load_plugin`.
+"""
+
+import sys
+import traceback
+import warnings
+import zlib
+from functools import cache
+from importlib.machinery import SourceFileLoader
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar
 
-from acclimate.errors import InputError, nearest
+from acclimate.errors import AcclimateError, InputError, nearest
 from acclimate.evidence import Head
 from acclimate.methods.base import Adapter
 from acclimate.methods.settings import check_settings
 
 DEFAULT_METHOD = "halves"
+ENTRY_POINTS = "acclimate.methods"  # the group
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}
+_PLUGINS: list[Path] = []
 
 
 def register(method: AnyAdapter) -> AnyAdapter:
-    """Class decorator: make a method known by its name to `create`, `load_state` and `Classifier`.
+    """Class decorator: make a method known by its name to `create`, `load_state`, `evaluate` and `Classifier`.
+
+    A class that is defined again, as in a notebook, takes the place of the old one.
+
+    Raises:
+        InputError: another class has that name.
 
     Examples:
         >>> from acclimate import TDA, list_methods, register
         >>> list_methods()["tda"] is register(TDA)
         True
     """
+    known = _REGISTRY.get(method.name, method)
+    if _full_name(known) != _full_name(method):
+        raise InputError(f"the name {method.name!r} is taken by {_full_name(known)}; give the method another name.")
     _REGISTRY[method.name] = method
     return method
 
 
 def list_methods() -> dict[str, type[Adapter]]:
-    """Every known method by name.
+    """Every known method by name; a method of another package that cannot be used is left out with a warning.
 
     Examples:
         >>> from acclimate import list_methods
         >>> list_methods()["tda"].summary
         'positive and negative caches of the most useful samples of the stream'
     """
+    for entry in _installed():
+        try:
+            _load(entry)
+        except InputError as error:
+            warnings.warn(f"left out: {error}", stacklevel=2)
     return dict(sorted(_REGISTRY.items()))
 
 
 def find_method(name: str) -> type[Adapter]:
-    """The method of that name."""
+    """The method of that name; of the packages that offer methods, only its own is imported."""
     if name not in _REGISTRY:
-        raise InputError(f"unknown method {name!r}; {nearest(name, list_methods())}")
+        entry = next((entry for entry in _installed() if entry.name == name), None)
+        if entry is None:
+            known = sorted({*_REGISTRY, *(entry.name for entry in _installed())})
+            own = "A method of your own must be imported first; on the command line: --plugin FILE.py."
+            raise InputError(f"unknown method {name!r}; {nearest(name, known)} {own}")
+        _load(entry)
     return _REGISTRY[name]
+
+
+def load_plugin(file: Path) -> None:
+    """Import a Python file for the methods that it registers; it may import modules that lie beside it.
+
+    Raises:
+        InputError: there is no such file, it fails, or it registers no method.
+    """
+    if not file.is_file():
+        raise InputError(f"no plugin at {file}; give a Python file that registers a method.")
+    path = file.resolve()
+    # The same in every process, so that its objects can be sent from one to another.
+    name = f"acclimate_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
+    loader = SourceFileLoader(name, str(path))
+    module, before = ModuleType(name), dict(_REGISTRY)
+    module.__file__ = str(path)
+    sys.modules[name] = module
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        _REGISTRY.clear()
+        _REGISTRY.update(before)
+        del sys.modules[name]
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        kind = "" if isinstance(error, AcclimateError) else f"{type(error).__name__}: "
+        raise InputError(f"the plugin {file}, line {_line(error, path)}: {kind}{what}") from error
+    if all(before.get(method.name) is method for method in _REGISTRY.values()):
+        raise InputError(f"the plugin {file} registers no method; put @acclimate.register above its class.")
+    if path not in _PLUGINS:
+        _PLUGINS.append(path)
+
+
+def loaded_plugins() -> tuple[Path, ...]:
+    """The files that were imported, for processes that need the same methods."""
+    return tuple(_PLUGINS)
 
 
 def create(name: str, head: Head, **settings: Any) -> Adapter:
@@ -59,3 +129,36 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     method = find_method(name)
     check_settings(method, {key: value for key, value in settings.items() if key not in ("origin", "text")})
     return method(head, **settings)
+
+
+@cache
+def _installed() -> tuple[EntryPoint, ...]:
+    """What installed packages offer; nothing is imported."""
+    return tuple(entry_points(group=ENTRY_POINTS))
+
+
+def _load(entry: EntryPoint) -> None:
+    """Import and register the method of an entry point."""
+    of = f"the method {entry.name!r} of the package {entry.dist.name if entry.dist else entry.module!r} ({entry.value})"
+    try:
+        method = entry.load()
+    except Exception as error:
+        raise InputError(f"{of} cannot be imported: {type(error).__name__}: {error}") from error
+    if not (isinstance(method, type) and issubclass(method, Adapter) and getattr(method, "name", "") == entry.name):
+        raise InputError(f"{of} is not a subclass of acclimate.Adapter with that name.")
+    try:
+        register(method)
+    except InputError as error:
+        raise InputError(f"{of}: {error}") from None
+
+
+def _full_name(method: type[Adapter]) -> str:
+    return f"{method.__module__}.{method.__qualname__}"
+
+
+def _line(error: BaseException, path: Path) -> int | None:
+    """The line of a file that an error comes from."""
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        return error.lineno
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)

@@ -1,7 +1,7 @@
 """What an adapter has learnt, as declared parts: each kind of state knows how to dump, restore, reindex and merge."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -34,10 +34,14 @@ class State(ABC):
         rule: "union" (commutative, associative, idempotent, exact to the bit), "sum" (commutative and associative up
             to rounding; every sample may count once only) or None (no rule).
         capacity: the most samples per class that it keeps as entries; 0 for a kind of state that keeps none.
+        contradicted: says which entries, by keys (E, d) and classes (E,), the adapter's corrections contradict: (E,).
     """
 
     rule: ClassVar[MergeRule | None]
     capacity: int = 0
+    contradicted: Callable[[HostArray, HostArray], HostArray] = staticmethod(
+        lambda keys, classes: np.zeros(len(classes), bool)
+    )
 
     def __init__(self, head: Head) -> None:
         self.head = head
@@ -73,6 +77,9 @@ class State(ABC):
 
     def settle(self) -> None:  # noqa: B027 (most kinds of state have nothing that waits)
         """Let everything that was added count from now on."""
+
+    def review(self) -> None:  # noqa: B027
+        """Follow a change of what is `contradicted`."""
 
     def entries(self) -> list[Entry]:
         """The samples it keeps, sorted by class and entropy."""

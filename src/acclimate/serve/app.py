@@ -6,37 +6,43 @@ import socket
 from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
+from threading import Thread
+from typing import Annotated, Any, cast
 
 import anyio
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi.staticfiles import StaticFiles
 from starlette.responses import FileResponse
+from starlette.types import Scope
 
 from acclimate import __version__
 from acclimate.errors import InputError, reason
-from acclimate.serve import routes, schemas
+from acclimate.serve import corrections, routes, schemas
+from acclimate.serve.dependencies import AllStreams, known_parameters
+from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
-from acclimate.serve.logs import RequestLog, log_to_stderr, logger
-from acclimate.serve.routes import AllStreams, decode_image
-from acclimate.serve.security import Gate, Tokens
+from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
+from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
 from acclimate.serve.streams import Streams
+from acclimate.serve.uploads import TASK, decode_image, read_task
 
 ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
 PAGE = Path(__file__).parent / "page"
 SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the files of Swagger UI
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+NAMES = 20  # of streams in a line of the log
 CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
-router = APIRouter()
+router = APIRouter(tags=["service"])
 
 
-def create_app(streams: Streams, tokens: Tokens | None = None, hosts: Collection[str] | None = None) -> FastAPI:
+def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
     """Make the application, with tokens and host names as for `Gate`; the streams are closed when it shuts down."""
 
     @asynccontextmanager
@@ -55,20 +61,45 @@ def create_app(streams: Streams, tokens: Tokens | None = None, hosts: Collection
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
     )
-    app.state.streams = streams
+    app.state.streams, app.state.tokens = streams, tokens
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
+    app.include_router(corrections.router)
     app.include_router(router)
+    document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
     app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits)
-    app.add_middleware(RequestLog, finished=streams.metrics.requested)
+    app.add_middleware(RequestLog, answering=partial(audit_request, streams), finished=streams.metrics.requested)
     return app
 
 
-@router.post("/classify", response_model=list[schemas.Answer])
-async def run_task(body: schemas.TaskRequest, streams: AllStreams) -> list[dict[str, Any]]:
+async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
+    """Write an administrative call to the audit log before it is answered: every one that may change something."""
+    caller, route = scope["state"]["caller"], cast(Any, scope.get("route"))
+    changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
+    if caller is None or not changes or route.path.endswith("/classify"):
+        return
+    outcome = "done" if status < 400 else scope["state"]["error"]
+    said = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
+    said |= {"status": status, "request_id": scope["state"]["request_id"]}
+    await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
+
+
+@router.post(
+    "/classify",
+    openapi_extra={"requestBody": TASK},
+    response_model=list[schemas.Answer],
+    dependencies=[Depends(known_parameters)],
+)
+async def run_task(
+    request: Request,
+    streams: AllStreams,
+    candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
+    hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
+) -> list[dict[str, Any]]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
+    body = await read_task(request, candidate_labels, hypothesis_template)
     labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
     image = decode_image(body.inputs, 0)
     with anyio.fail_after(streams.limits.timeout_s):
@@ -90,10 +121,15 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
     return {"ready": True}
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+    dependencies=[Depends(known_parameters)],
+)
 def metrics(streams: AllStreams) -> Response:
     """Get the metrics in Prometheus' text format."""
-    return Response(streams.metrics.text(streams.entries()), media_type=METRICS_TYPE)
+    return Response(streams.metrics.text(streams.entries(), streams.corrections()), media_type=METRICS_TYPE)
 
 
 @router.get("/", include_in_schema=False)
@@ -147,12 +183,48 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(app: FastAPI, listening: socket.socket) -> None:
-    """Serve until SIGINT or SIGTERM; then finish the running requests and write the state of every stream."""
-    log_to_stderr()
-    for each in app.state.streams.describe():
+def log_start(streams: Streams, model: str) -> None:
+    """Log what the service starts with, and what an operator should know about its streams."""
+    described = streams.describe()
+    usable = [each["name"] for each in described if "labels" in each]
+    fields = {"version": __version__, "model": model, "streams": len(described)}
+    replayed = sum(streams.get(name).history.replayed for name in usable)
+    logger.info("started", extra={"fields": {**fields, "replayed_samples": replayed}})
+    for each in described:
         if each["broken"]:
             logger.error("stream damaged", extra={"fields": {"stream": each["name"], "reason": each["broken"]}})
+    if streams.defaults is not None:
+        default = list(streams.defaults["labels"])
+        other = [each["name"] for each in described if each.get("labels", default) != default]
+        if other:
+            fields = {"streams": len(other), "names": other[:NAMES]}
+            logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
+
+
+def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
+    """Read the token file again; one that cannot be used changes nothing, and the log says why."""
+    try:
+        tokens.reload()
+    except InputError as error:
+        logger.error("token file not reloaded", extra={"fields": {"reason": str(error)}})
+        streams.audit.write("reload_tokens", "SIGHUP", "invalid", reason=str(error))
+        return
+    logger.info("token file reloaded", extra={"fields": {"tokens": len(tokens.tokens)}})
+    names = [caller.name for caller in tokens.tokens.values()]
+    streams.audit.write("reload_tokens", "SIGHUP", "done", names=names)
+
+
+def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
+    """Serve until SIGINT or SIGTERM; then finish the running requests and write the state of every stream.
+
+    SIGHUP reads the token file again. `model` is the name of the model, for the log.
+    """
+    log_to_stderr()
+    streams, tokens = app.state.streams, app.state.tokens
+    log_start(streams, model)
+    if tokens is not None and hasattr(signal, "SIGHUP"):
+        # In a thread: a handler may interrupt the log in the middle of a line.
+        signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
     for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
         signal.signal(number, lambda *_: None)
     make_server(app).run([listening])

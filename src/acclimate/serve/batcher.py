@@ -19,9 +19,9 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.evidence import Head
 from acclimate.images import open_image, thumbnail
-from acclimate.predict import Preparer
-from acclimate.prompts import LearnedPrompts, build_head
+from acclimate.prompts import LearnedPrompts, build_head, negative_vectors
 from acclimate.prompts.learned import PREFIX
+from acclimate.reading import Preparer
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
@@ -43,6 +43,7 @@ class Encoded(NamedTuple):
 @dataclass
 class _Request:
     images: list[Any]  # the model inputs of each image, and once it is encoded its features
+    names: Sequence[str]  # of the files, "" for those without
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet
     future: Future[Encoded] = field(default_factory=Future)
@@ -76,6 +77,7 @@ class Batcher:
         self.waiting = 0  # images in the queue, counting views
         self._closed = False
         self._texts = Lock()  # tokenizers are not thread-safe
+        self._negatives: HostArray | None = None
         self._recent_head = lru_cache(RECENT)(partial(build_head, encoder, cache=False))
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
@@ -85,6 +87,7 @@ class Batcher:
         self,
         images: Sequence[bytes],
         *,
+        names: Sequence[str] = (),
         thumbnails: bool = False,
         views: int = 1,
         kind: Kind = "augmix",
@@ -100,7 +103,8 @@ class Batcher:
                 why = "the service is shutting down" if self._closed else f"{self.waiting} images are already waiting"
                 raise BusyError(f"{why}; try again in a moment.")
             self.waiting += len(images) * views
-        request = _Request([None] * len(images), [b""] * len(images) if thumbnails else [], len(images))
+        names = names or [""] * len(images)
+        request = _Request([None] * len(images), names, [b""] * len(images) if thumbnails else [], len(images))
         for position, image in enumerate(images):
             self._pool.submit(self._prepare, request, position, image, self.preparer(views, kind), start + position)
         return request.future
@@ -119,6 +123,13 @@ class Batcher:
             templates = self.prompts
         with self._texts:
             return build_head(self.encoder, labels, templates, self._cache)
+
+    def negatives(self) -> HostArray:
+        """Vectors (M, d) of nouns that stand for everything else, for streams that recognise foreign images."""
+        with self._texts:
+            if self._negatives is None:
+                self._negatives = negative_vectors(self.encoder, self._cache)
+            return self._negatives
 
     def head_for_request(self, labels: tuple[str, ...], template: str) -> Head:
         """The head of the labels of a single request; only the most recent are kept, in memory."""
@@ -141,7 +152,8 @@ class Batcher:
                 if request.thumbnails:
                     request.thumbnails[position] = thumbnail(image, self.limits.thumbnail)
         except ImageError as error:
-            request.fail(ImageError(f"image {position} cannot be read: {error}"))
+            name = f" ({request.names[position]})" if request.names[position] else ""
+            request.fail(ImageError(f"image {position}{name} cannot be read: {error}"))
             self._metrics.unreadable()
         except Exception as error:
             request.fail(error)

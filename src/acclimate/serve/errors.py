@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -12,6 +13,7 @@ from starlette.responses import Response
 from starlette.types import Scope
 
 from acclimate.errors import AcclimateError, ImageError, InputError, ModelError, StateError
+from acclimate.serve.schemas import NAME_RULE
 
 
 class StorageError(StateError):
@@ -75,6 +77,7 @@ RETRY_AFTER_S = 1
 def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """The response to a request that failed: a code for programs, a message for people, the request's id."""
     error = {"code": CODES[status], "message": message, "request_id": scope["state"]["request_id"]}
+    scope["state"]["error"] = CODES[status]
     retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
     content = json.dumps({"error": error})  # ASCII only: a message may quote text that cannot be encoded
     return Response(content, status, {**retry, **(headers or {})}, "application/json")
@@ -85,7 +88,8 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
 
     async def respond(request: Request, error: Any) -> Response:
         if isinstance(error, HTTPException):
-            return failure(request.scope, error.status_code, error.detail, error.headers)
+            message, headers = _plain(request, error)
+            return failure(request.scope, error.status_code, message, headers)
         message = str(error)
         if isinstance(error, RequestValidationError):
             message = validation_message(error.errors())
@@ -100,9 +104,28 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
         app.add_exception_handler(kind, respond)
 
 
+def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, str] | None]:
+    """Message and headers of an HTTP error; the framework's own messages say nothing but the status."""
+    path = request.scope["path"][:80]
+    if error.detail == HTTPStatus.NOT_FOUND.phrase:
+        return f"there is nothing at {path!r}; /docs lists all routes.", error.headers
+    if error.detail == HTTPStatus.METHOD_NOT_ALLOWED.phrase:
+        # The framework looks at the first route with this path only; there is one per method.
+        template = getattr(request.scope.get("route"), "path", "")
+        allowed = ", ".join(method.upper() for method in request.app.openapi()["paths"].get(template, {"GET": None}))
+        return f"{request.method[:20]!r} is not possible at {path!r}; use {allowed}.", {"Allow": allowed}
+    return str(error.detail), error.headers
+
+
 def validation_message(problems: Any) -> str:
     """The first problem that Pydantic found, without repeating the input."""
     first, *others = problems
     where = ".".join(map(str, first["loc"]))
+    if first["type"] == "json_invalid":
+        return f"the body is not valid JSON: {first['ctx']['error']}."
+    if first["type"] == "string_pattern_mismatch" and first["loc"][-1] == "name":
+        return f"a stream cannot have this name. {NAME_RULE}"
+    if first["type"] == "unknown_field":  # the message ends in what was meant
+        return f"{where}: {first['msg']}"
     more = f" ({len(others)} more problems)" if others else ""
     return f"{where}: {first['msg']}{more}."

@@ -2,32 +2,27 @@
 
 The state of a stream is its newest snapshot plus that snapshot's journal. A snapshot that *continues* (one that was not
 taken because of a reset, say) equals the snapshot before it plus that one's journal, so if it is damaged, nothing is
-lost: the older files lead to the same state. Files are never overwritten: every snapshot gets a new number, and the
-oldest are removed when there are too many.
+lost: the older files lead to the same state.
 """
 
-import os
 from base64 import b64decode, b64encode
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import suppress
-from itertools import accumulate, chain
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic, time
+from time import monotonic
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import StateError, reason
 from acclimate.evidence import Evidence
-from acclimate.files import write_atomically, writing
-from acclimate.methods import Adapter, Step, load_with_notes, state_to_bytes
+from acclimate.methods import Adapter, Step
 from acclimate.predict import Adapted
 from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
-
-SNAPSHOT, JOURNAL = ".safetensors", ".journal"
+from acclimate.serve.snapshots import JOURNAL, SNAPSHOT, Snapshots, features_of, learnt_of, thumbnails_of
 
 
 class History:
@@ -43,11 +38,15 @@ class History:
         text: the encoder, for methods that need its text tower.
 
     Attributes:
+        files: the snapshots and journals.
         adapter: what was learnt.
         senders: for each cache, the client that sent each entry, by id.
         taught: what each client has taught: its cache entries, or for methods without entries its samples.
-        thumbnails: small JPEG files of cache entries, by id.
-        samples: number of samples learnt since the last snapshot.
+        corrected: ids of the corrections.
+        thumbnails: small JPEG files of cache entries and corrections, by id.
+        samples: number of samples learnt and corrections made since the last snapshot.
+        next_id: the id of the next sample.
+        replayed: how many of them were read from journals at the start.
         problem: what was damaged when the files were read, and what was done about it; None if nothing.
 
     Raises:
@@ -57,43 +56,59 @@ class History:
     adapter: Adapter
     senders: dict[str, dict[int, str]]
     taught: Counter[str]
+    corrected: set[int]
     thumbnails: dict[int, bytes]
 
     def __init__(self, folder: Path, keep: int, adapter: Adapter | None = None, text: Any = None) -> None:
-        self.folder, self._keep, self._text = folder, keep, text
-        self.samples = 0
+        self.files = Snapshots(folder, keep, text)
+        self.samples = self.replayed = 0
         self.problem: str | None = None
         self._journal: Journal | None = None
         self._taken = monotonic()
-        self._about: dict[int, dict[str, Any]] = {}  # per snapshot: reason, time, samples_seen
         if adapter is None:
             self._recover()
         else:
             self.replace(adapter, {}, "created")
 
     def learn(
-        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...] = ()
+        self,
+        evidence: Evidence,
+        features: HostArray,
+        learnt: HostArray,
+        client: str,
+        thumbnails: tuple[bytes, ...] = (),
     ) -> Adapted:
-        """Write samples to the journal, then learn from them.
+        """Write samples to the journal, then learn from those that may be learnt from (n,).
 
         `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
-        JPEG files, or none.
+        JPEG files, or none. Samples that are not learnt from are written as well, as the same batch gives the same
+        rounding; if there are only such, nothing is written.
         """
-        record: dict[str, Any] = {"first_id": self._next_id, "shape": features.shape}
+        record: dict[str, Any] = {"first_id": self.next_id, "shape": features.shape}
         if client:
             record["client"] = client
         if thumbnails:
             record["thumbnails"] = [len(each) for each in thumbnails]
+        if not learnt.all():
+            record["learnt"] = learnt.tolist()
+        if not learnt.any():
+            return Adapted(evidence, self.adapter.adapt(evidence, learn=False), None)
         body = features.tobytes() + b"".join(thumbnails)
-        size = self._append(record, body)
-        try:
+        with self._written(record, body):
             step = self._learn(evidence, record, body)
-        except BaseException:
-            assert self._journal is not None
-            self._journal.cut(size)
-            self._recover()  # the adapter may have learnt some of the samples
-            raise
-        return Adapted(evidence, step, record["first_id"] + np.arange(len(features)))
+        return Adapted(evidence, step, np.where(learnt, _ids(record, learnt), -1))
+
+    def correct(self, label: str, sample_id: int | None, features: HostArray, thumbnail: bytes = b"") -> int:
+        """Give a sample its right label; returns the correction's id once it is on disk.
+
+        The features are (1, d), or (1, V, d) for V views, float32. Without an id, one is made from the features.
+        """
+        record = {"correct": sample_id, "label": label, "shape": features.shape, "thumbnails": [len(thumbnail)]}
+        return self._change(record, features.tobytes() + thumbnail)
+
+    def undo(self, sample_id: int) -> None:
+        """Undo the correction of a sample; on disk on return."""
+        self._change({"undo": sample_id})
 
     def set_frozen(self, frozen: bool) -> None:
         """Stop learning, or resume it."""
@@ -118,14 +133,10 @@ class History:
     def load(self, number: int | None = None) -> tuple[int, Adapter, dict[str, Any]]:
         """Number, adapter and notes of a snapshot, by default the last one that differs from the current state."""
         if number is None:
-            number = self._last_different()
-        if number not in self._about:
+            number = self.files.last(different=not self.samples)
+        if number not in self.files.about:
             raise NotFoundError(f"there is no snapshot {number}; see the list of snapshots.")
-        return number, *self._load(number)
-
-    def snapshots(self) -> list[dict[str, Any]]:
-        """The snapshots, oldest first: id, time, reason, samples_seen."""
-        return [{"id": number, **about} for number, about in sorted(self._about.items())]
+        return number, *self.files.load(number)
 
     def entries(self) -> dict[str, int]:
         """Number of entries in each cache; may be called from any thread."""
@@ -133,9 +144,11 @@ class History:
 
     def notes(self) -> dict[str, Any]:
         """Who taught what, and the thumbnails; to be stored with the adapter."""
-        clients = {str(i): client for senders in self.senders.values() for i, client in senders.items() if client}
+        known = [self._aside, *self.senders.values()]
+        clients = {str(i): client for senders in known for i, client in senders.items() if client}
         thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
-        return {"clients": clients, "thumbnails": thumbnails, "taught": {} if self.senders else self.taught}
+        taught = {} if self.senders else self.taught
+        return {"clients": clients, "thumbnails": thumbnails, "taught": taught, "next_id": self.next_id}
 
     def sync(self) -> None:
         """Force the journal to the disk; may be called from any thread."""
@@ -162,28 +175,71 @@ class History:
         if not self.senders:
             self.taught.update(notes.get("taught", {}))
             self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
-        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in chain(*ids.values()) if str(i) in thumbnails}
-        self._next_id = adapter.next_id
+        # Entries that a correction contradicts are set aside: if it is undone, they come back.
+        listed = {int(i) for cache in ids for i in adapter.parts[cache].dump()["ids"]}
+        self._aside = {i: clients[str(i)] for i in listed.difference(*ids.values()) if str(i) in clients}
+        self.corrected = {each.id for each in adapter.corrections}
+        kept = listed | self.corrected
+        self.thumbnails = {i: b64decode(thumbnails[str(i)]) for i in kept if str(i) in thumbnails}
+        self.next_id = max(adapter.next_id, notes.get("next_id", 0))
+
+    def _change(self, record: Mapping[str, Any], body: bytes = b"") -> int:
+        """Write a correction or its undoing to the disk, then carry it out; returns the correction's id."""
+        with self._written(record, body):
+            try:
+                self.sync()
+            except OSError as error:
+                raise StorageError(f"the correction could not be written: {reason(error)}.") from error
+            return self._correct(record, body)
+
+    @contextmanager
+    def _written(self, record: Mapping[str, Any], body: bytes) -> Iterator[None]:
+        """Write a record for what is done in the context; if that fails, it is as if there had been neither."""
+        size = self._append(record, body)
+        try:
+            yield
+        except BaseException:
+            assert self._journal is not None
+            self._journal.cut(size)
+            self._recover()  # some of it may have been done
+            raise
 
     def _append(self, record: Mapping[str, Any], body: bytes = b"") -> int:
         if self._journal is None:
             raise StorageError("the stream's state could not be written; free some disk space.")
         return self._journal.append(record, body)
 
+    def _correct(self, record: Mapping[str, Any], body: bytes) -> int:
+        """Carry out the correction, or the undoing of one, in a journal record; returns the correction's id."""
+        adapter, notes = self.adapter, self.notes()
+        if "undo" in record:
+            correction = int(record["undo"])
+            adapter.undo([correction])
+        else:
+            label, given = adapter.head.class_names.index(record["label"]), record["correct"]
+            (correction,) = adapter.correct(features_of(record, body), [label], None if given is None else [given])
+            (picture,) = thumbnails_of(record, body)
+            if picture:
+                notes["thumbnails"][str(correction)] = b64encode(picture).decode()
+        self._set(adapter, notes)
+        self.samples += 1
+        return correction
+
     def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
-        first, count, client = record["first_id"], record["shape"][0], record.get("client", "")
-        step = self.adapter.adapt(evidence, first + np.arange(count))
-        self._next_id = first + count
-        self.samples += count
-        lengths = record.get("thumbnails", ())
-        ends = list(accumulate(lengths, initial=len(body) - sum(lengths)))  # the thumbnails follow the features
+        adapter, learnt, client = self.adapter, learnt_of(record), record.get("client", "")
+        ids = _ids(record, learnt)
+        step = adapter.adapt(evidence, ids, learnt)
+        self.next_id = int(record["first_id"] + learnt.sum())
+        self.samples += int(learnt.sum())
+        pictures = thumbnails_of(record, body)
         for cache, change in step.changes.items():
             for position in change.admitted:
-                self.senders[cache][first + position] = client
-                if lengths:
-                    self.thumbnails[first + position] = body[ends[position] : ends[position + 1]]
-        self.taught[client] += sum(len(change.admitted) for change in step.changes.values()) if self.senders else count
+                self.senders[cache][int(ids[position])] = client
+                if pictures[position]:
+                    self.thumbnails[int(ids[position])] = pictures[position]
+        admitted = sum(len(change.admitted) for change in step.changes.values())
+        self.taught[client] += admitted if self.senders else int(learnt.sum())
         for cache, change in step.changes.items():
             for entry_id in change.dropped:
                 self._forget(cache, entry_id)
@@ -194,27 +250,28 @@ class History:
         if sender is None:  # entries of merged states may share an id
             return
         self.taught[sender] -= 1
-        if not any(entry_id in senders for senders in self.senders.values()):
+        if not any(entry_id in senders for senders in self.senders.values()) and entry_id not in self.corrected:
             self.thumbnails.pop(entry_id, None)
 
     def _recover(self) -> None:
         """Read the newest state there is."""
-        numbers, problems = sorted(self._numbers(SNAPSHOT)), []
+        numbers, problems = sorted(self.files.numbers(SNAPSHOT)), []
         for start in reversed(numbers):
             try:
-                self._set(*self._load(start))
+                self._set(*self.files.load(start))
                 break
             except StateError as error:
                 problems.append(str(error))
         else:
             raise StateError(" ".join(problems) or "its folder has no snapshot.")
         for number in numbers[: numbers.index(start) + 1]:
-            if about := read_journal(self._path(number, JOURNAL), ABOUT_BYTES).about:
-                self._about[number] = about
+            if about := read_journal(self.files.path(number, JOURNAL), ABOUT_BYTES).about:
+                self.files.about[number] = about
         self.samples = 0
         size = self._replay(start, problems)
+        self.replayed = self.samples
         if size is not None:
-            self._journal = Journal(self._path(start, JOURNAL), size)
+            self._journal = Journal(self.files.path(start, JOURNAL), size)
         else:  # continue under a new number; the damaged files stay as they are
             try:
                 self._write(self.adapter, self.notes(), "recovered", continues=False)
@@ -225,10 +282,10 @@ class History:
 
     def _replay(self, start: int, problems: list[str]) -> int | None:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
-        snapshots, journals = self._numbers(SNAPSHOT), self._numbers(JOURNAL)
+        snapshots, journals = self.files.numbers(SNAPSHOT), self.files.numbers(JOURNAL)
         last, size = start, 0
         for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self._path(number, JOURNAL))
+            contents = read_journal(self.files.path(number, JOURNAL))
             if number not in snapshots and not contents.records:
                 continue  # a snapshot was about to be taken
             if number > start and not contents.about.get("continues"):
@@ -237,69 +294,28 @@ class History:
             for record, body in contents.records:
                 if "frozen" in record:
                     self.adapter.frozen = record["frozen"]
+                elif "first_id" in record:
+                    self._learn(self.adapter.head.observe(features_of(record, body)), record, body)
                 else:
-                    shape = record["shape"]
-                    features = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
-                    self._learn(self.adapter.head.observe(features), record, body)
+                    self._correct(record, body)
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
             last, size = number, contents.size
         return size if last == start else None
 
-    def _last_different(self) -> int:
-        numbers = sorted(self._about)
-        if numbers and not self.samples:
-            current = self._about[numbers[-1]].get("of", numbers[-1])  # where the last rollback went back to
-            numbers = [number for number in numbers if number < current]
-        if not numbers:
-            raise InputError("there is no older snapshot to go back to.")
-        return numbers[-1]
-
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
-        """Write a snapshot and start its journal; returns its number.
-
-        `continues` says whether it equals the snapshot before it plus that one's journal. If it cannot be written, a
-        StorageError is raised and the state on disk is unchanged.
-        """
-        number = max([0, *self._numbers(SNAPSHOT), *self._numbers(JOURNAL)]) + 1
-        about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen}
-        about["continues"] = continues and self._journal is not None
-        content = state_to_bytes(adapter, notes)
-        snapshot, path = self._path(number, SNAPSHOT), self._path(number, JOURNAL)
-        with writing(path.name, StorageError):  # the journal first: a snapshot without one would hide an older journal
-            journal = Journal.create(path, about)
-        try:
-            with writing(snapshot.name, StorageError):
-                write_atomically(snapshot, content)
-        except StorageError:
-            with suppress(OSError):
-                path.unlink()
-            raise
+        """Write a snapshot and start its journal; returns its number."""
+        continues = continues and self._journal is not None
+        number, journal = self.files.write(adapter, notes, reason, continues=continues, **about)
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
-        self._about[number] = about
-        self._remove_oldest()
+        self.files.remove_oldest()
         return number
 
-    def _remove_oldest(self) -> None:
-        oldest = sorted(self._about)[-self._keep :][0]
-        for ending in (SNAPSHOT, JOURNAL):
-            for number in self._numbers(ending):
-                if number < oldest:
-                    self._about.pop(number, None)
-                    with suppress(OSError):
-                        self._path(number, ending).unlink()
 
-    def _load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
-        try:
-            return load_with_notes(self._path(number, SNAPSHOT), text=self._text)
-        except StateError as error:  # clients need not know the folder
-            raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
-
-    def _numbers(self, ending: str) -> list[int]:
-        return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]
-
-    def _path(self, number: int, ending: str) -> Path:
-        return self.folder / f"{number:08}{ending}"
+def _ids(record: Mapping[str, Any], learnt: HostArray) -> HostArray:
+    """The ids (n,) of the samples in a record; those that are not learnt from (n,) have the id of the next."""
+    ids: HostArray = record["first_id"] + np.cumsum(learnt) - learnt
+    return ids

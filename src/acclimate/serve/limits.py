@@ -21,6 +21,7 @@ class Limits:
     prompts: int = 200_000  # that the labels and templates of a stream make together
     capacity: int = 64  # samples per label that a method may keep
     views: int = 64  # per image
+    corrections: int = 1000  # per stream
     streams: int = 1000
     queue: int = 512  # images, counting views, that wait for the encoder; more are refused as busy
     timeout_s: float = 30.0  # per request

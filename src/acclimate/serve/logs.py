@@ -1,12 +1,12 @@
 """What every request and response gets: an id, a line of JSON in the log, and security headers.
 
-Images, tokens and predictions are never logged.
+Images, tokens, query strings, labels and predictions are never logged.
 """
 
 import json
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timezone
 from time import perf_counter
 from uuid import uuid4
@@ -17,6 +17,7 @@ from acclimate.serve.errors import failure
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
+PATH_CHARS = 200  # of a path in the log
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -56,12 +57,18 @@ def log_to_stderr() -> None:
 class RequestLog:
     """Middleware: gives each request an id, logs and times it, and answers an unexpected error with a plain 500.
 
-    Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. `finished` is called
-    after each request with method, path template, status and seconds.
+    Every response gets the security `HEADERS`, and those of the API are kept out of HTTP caches. HEAD is answered as
+    GET; the HTTP server leaves out the body. `answering` is awaited with the request's scope and the status before a
+    response is sent, and `finished` is called after each request with method, path template, status and seconds.
     """
 
-    def __init__(self, app: ASGIApp, finished: Callable[[str, str, int, float], None]) -> None:
-        self.app, self.finished = app, finished
+    def __init__(
+        self,
+        app: ASGIApp,
+        answering: Callable[[Scope, int], Awaitable[None]],
+        finished: Callable[[str, str, int, float], None],
+    ) -> None:
+        self.app, self.answering, self.finished = app, answering, finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -70,7 +77,11 @@ class RequestLog:
             return
         given = dict(scope["headers"]).get(b"x-request-id", b"")
         request_id = given.decode() if SAFE_ID.fullmatch(given) else uuid4().hex
-        scope.setdefault("state", {})["request_id"] = request_id
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        if method == "HEAD":
+            scope = {**scope, "method": "GET"}
+        state = scope.setdefault("state", {})
+        state |= {"request_id": request_id, "caller": None, "error": None, "details": {}}
         caching = "no-cache" if scope["path"] == "/" or scope["path"].startswith("/page/") else "no-store"
         added = HEADERS | {"x-request-id": request_id, "cache-control": caching}
         status = 0
@@ -79,6 +90,7 @@ class RequestLog:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                await self.answering(scope, status)
                 headers = [(name.encode(), value.encode()) for name, value in added.items()]
                 message["headers"] = [*message["headers"], *headers]
             await send(message)
@@ -91,10 +103,23 @@ class RequestLog:
             if not status:
                 answer = failure(scope, 500, "internal error; the service's log has details under this request id.")
                 await answer(scope, receive, send_with_headers)
-        # The path template and a known method only: the path itself is the client's text.
-        route = getattr(scope.get("route"), "path", "unmatched")
-        method = scope["method"] if scope["method"] in METHODS else "other"
         seconds = perf_counter() - began
-        self.finished(method, route, status, seconds)
-        fields = {"request_id": request_id, "method": method, "path": route, "status": status}
+        # Metrics get the path template only, as the path itself is the client's text.
+        self.finished(method, getattr(scope.get("route"), "path", "unmatched"), status, seconds)
+        fields = {"request_id": request_id, "method": method, "path": scope["path"][:PATH_CHARS], "status": status}
+        said = {"stream": stream_of(scope), "code": state["error"], **caller_fields(scope)}
+        fields |= {name: value for name, value in said.items() if value is not None}
         logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}})
+
+
+def stream_of(scope: Scope) -> str | None:
+    """The stream that a request is about, cut to the length of a name; None if it is about none."""
+    name = scope.get("path_params", {}).get("name", scope["state"]["details"].get("stream"))
+    return None if name is None else str(name)[:64]
+
+
+def caller_fields(scope: Scope) -> dict[str, str | None]:
+    """Who sent a request: the client's address, and the name of its token if the service has tokens."""
+    caller = scope["state"]["caller"]
+    token = caller.name if caller is not None and caller.token else None
+    return {"token": token, "client": scope["client"][0] if scope["client"] else None}

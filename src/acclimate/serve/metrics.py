@@ -1,5 +1,6 @@
 """Prometheus metrics. Streams, labels and clients never become labels of a metric: their number has no bound."""
 
+from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
 from math import log
 from threading import Lock
@@ -7,7 +8,9 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from acclimate import __version__
-from acclimate.predict import Prediction
+from acclimate.gates import NearDuplicates
+from acclimate.predict import NONE, Prediction
+from acclimate.reject import Rejector
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -21,6 +24,10 @@ class Metrics:
         self._registry, self._lock = CollectorRegistry(), Lock()
         self._images = self._counter("images_total", "Images received.", "outcome")
         self._changed = self._counter("changed_predictions_total", "Predictions changed by adaptation.")
+        self._unsure = self._counter("unsure_predictions_total", "Predictions with a score below the threshold.")
+        self._foreign = self._counter("foreign_images_total", "Images that belong to no label.")
+        about = "Images not learnt because they are nearly the same as one before."
+        self._duplicates = self._counter("near_duplicates_total", about)
         self._refused = self._counter("refusals_total", "Images not learnt because of a guard or the disk.")
         self._replaced = self._counter("cache_replacements_total", "Cache entries replaced by better ones.")
         about = "Entropy of the zero-shot prediction relative to its maximum, from 0 (certain) to 1."
@@ -32,6 +39,8 @@ class Metrics:
         self._requests = self._histogram("request_duration_seconds", about, SECONDS, "method", "route", "status")
         about = "Entries in the caches of all streams."
         self._entries = Gauge("acclimate_cache_entries", about, ["kind"], registry=self._registry)
+        about = "Corrections in all streams."
+        self._corrections = Gauge("acclimate_corrections", about, registry=self._registry)
         Info("acclimate_build", "The running version.", registry=self._registry).info({"version": __version__})
         for outcome in ("answered", "unreadable"):  # so that a rate is defined before the first one
             self._images.labels(outcome)
@@ -58,9 +67,15 @@ class Metrics:
             self._entropies.observe(prediction.entropy / log(labels))
 
     def adapted(self, predictions: Sequence[Prediction], replaced: int, seconds: float) -> None:
-        """Count what a request did to its stream: changed predictions, images not learnt, entries replaced."""
+        """Count what a request did to its stream: changed or unsure answers, images not learnt, entries replaced."""
         self._changed.inc(sum(prediction.changed for prediction in predictions))
-        self._refused.inc(sum(prediction.refused is not None for prediction in predictions))
+        self._foreign.inc(sum(prediction.label == NONE for prediction in predictions))
+        self._unsure.inc(sum(prediction.unsure for prediction in predictions))
+        reasons = [prediction.refused for prediction in predictions if prediction.refused is not None]
+        expected = Counts(reasons)
+        self._duplicates.inc(expected.pop(NearDuplicates.reason, 0))
+        expected.pop(Rejector.reason, None)
+        self._refused.inc(expected.total())
         self._replaced.inc(replaced)
         self._adapting.observe(seconds)
 
@@ -68,9 +83,10 @@ class Metrics:
         """Count a request."""
         self._requests.labels(method, route, str(status)).observe(seconds)
 
-    def text(self, entries: Mapping[str, int]) -> bytes:
-        """All metrics in Prometheus' text format, with the number of entries per cache."""
+    def text(self, entries: Mapping[str, int], corrections: int) -> bytes:
+        """All metrics in Prometheus' text format, with the number of entries per cache and of corrections."""
         with self._lock:
+            self._corrections.set(corrections)
             self._entries.clear()
             for kind, count in sorted(entries.items()):
                 self._entries.labels(kind).set(count)

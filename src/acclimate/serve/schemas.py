@@ -1,13 +1,17 @@
 """The JSON of requests and responses."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
 
+from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
 from acclimate.serve.guard import GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
+UNSURE = "Answers with a lower score are marked as `unsure`."
 LARGEST = 1_000_000  # of a number in the settings
 Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="])]
 Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
@@ -25,6 +29,16 @@ class Request(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _known_fields(cls, data: Any) -> Any:
+        """Name what an unknown field may have been meant to be, which Pydantic's own message does not."""
+        for name in data if isinstance(data, dict) else ():
+            if name not in cls.model_fields:
+                quoted = {"name": repr(name)[:80], "known": nearest(str(name), cls.model_fields)}
+                raise PydanticCustomError("unknown_field", "unknown field {name}; {known}", quoted)
+        return data
+
 
 class Setup(Request):
     """What a stream is created with. Its labels are not part of it: they can change."""
@@ -41,6 +55,13 @@ class Setup(Request):
         None, description="Crops with or without AugMix; what the method's authors use by default."
     )
     thumbnails: bool = Field(False, description="Keep thumbnails of the images in the caches.")
+    skip_duplicates: bool = Field(
+        True, description="Do not learn from images that are nearly the same as one of the last hundred learnt."
+    )
+    reject: bool = Field(
+        False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
+    )
+    unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
     guard: GuardRules | None = None
 
 
@@ -57,6 +78,21 @@ class ImagesRequest(Request):
     images: list[Base64] = Field(min_length=1)
     adapt: bool | None = Field(None, description="Learn from these images.")
     top_k: int | None = Field(None, ge=1, description="Number of labels to return per image.")
+    unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
+
+
+class CorrectionRequest(Request):
+    """The right label of an image: of one that was learnt, by its id, or of one that is sent."""
+
+    id: int | None = Field(None, ge=0, description="Of an image that was learnt, as `classify` has answered it.")
+    image: Base64 | None = Field(None, description="The image itself, if it was not learnt or that was long ago.")
+    label: Label
+
+    @model_validator(mode="after")
+    def _one_image(self) -> "CorrectionRequest":
+        if (self.id is None) == (self.image is None):
+            raise PydanticCustomError("one_image", "give either the `id` of an image that was learnt, or the `image`")
+        return self
 
 
 class LabelsRequest(Request):
@@ -102,7 +138,14 @@ class Result(BaseModel):
     entropy: float = Field(description="Entropy of the zero-shot prediction in nats.")
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
     admitted: list[str] = Field(description="The caches that the image entered.")
-    refused: str | None = Field(description="Why the image was not learnt, if the guard or the disk prevented it.")
+    refused: str | None = Field(
+        description="Why the image was not learnt: it is nearly the same as one before, it belongs to no label, or the "
+        "guard or the disk prevented it."
+    )
+    unsure: bool = Field(description="Whether the score is below the threshold of the request or of the stream.")
+    none: float | None = Field(
+        description="Score of `none of these`, from 0 to 1; null if the stream does not recognise foreign images."
+    )
 
 
 class Classified(BaseModel):
@@ -124,9 +167,10 @@ class Summary(BaseModel):
 
 
 class Summaries(BaseModel):
-    """Streams, sorted by name."""
+    """Streams, sorted by name, and what a stream gets that is created by its first image."""
 
     streams: list[Summary]
+    labels: list[Label] = Field(description="The labels that the service was started with; empty if there are none.")
 
 
 class Description(Setup):
@@ -178,6 +222,25 @@ class Entries(BaseModel):
     """All cache entries."""
 
     entries: list[Entry]
+
+
+class Corrected(BaseModel):
+    """A correction: an image and the label that it was given."""
+
+    id: int = Field(description="Identifies the correction, to undo it.")
+    label: Label
+
+
+class Correction(Corrected):
+    """A correction in a list."""
+
+    thumbnail: str | None = Field(description="A small picture as a data URL, if the stream keeps thumbnails.")
+
+
+class Corrections(BaseModel):
+    """The corrections of a stream, in the order of their ids."""
+
+    corrections: list[Correction]
 
 
 class Learnt(BaseModel):

@@ -35,6 +35,7 @@ class Caller:
 
     name: str  # of the token, or the client's address if the service has no tokens
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
+    token: bool = False  # whether it has sent a token
 
     def may(self, action: Action, stream: str) -> bool:
         """Whether an action on a stream is allowed."""
@@ -77,10 +78,25 @@ def read_tokens(path: Path) -> Tokens:
         digest = _digest(rest[0], where)
         if digest in tokens or name in {caller.name for caller in tokens.values()}:
             raise InputError(f"{where}: the name {name!r} or its token is duplicated; remove one of the lines.")
-        tokens[digest] = Caller(name, tuple(grant for text in rest[1:] for grant in _grants(text, where)))
+        tokens[digest] = Caller(name, tuple(grant for text in rest[1:] for grant in _grants(text, where)), token=True)
     if not tokens:
         raise InputError(f"there are no tokens in {path}; the format of a line is {TOKEN_LINE}.")
     return tokens
+
+
+class TokenFile:
+    """The tokens in a file, which can be read again while the service runs.
+
+    Attributes:
+        tokens: as `read_tokens` gave them last.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.tokens = path, read_tokens(path)
+
+    def reload(self) -> None:
+        """Read the file again; if it cannot be used, an InputError is raised and the tokens stay as they were."""
+        self.tokens = read_tokens(self.path)
 
 
 def _digest(secret: str, where: str) -> bytes:
@@ -108,7 +124,7 @@ class Gate:
     detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
     """
 
-    def __init__(self, app: ASGIApp, tokens: Tokens | None, hosts: Collection[str] | None, limits: Limits) -> None:
+    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
         self.app, self.tokens, self.hosts, self.limits = app, tokens, hosts, limits
         self.held = 0  # bytes of all bodies in memory
 
@@ -140,7 +156,7 @@ class Gate:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
         address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
-        caller = Caller(address) if self.tokens is None else find_caller(self.tokens, authorization)
+        caller = Caller(address) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
         if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})

@@ -1,9 +1,7 @@
 """A stream: images from one source, classified in order by an adapter of its own that survives restarts."""
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from time import monotonic, perf_counter
@@ -12,41 +10,24 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError
+from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
-from acclimate.files import write_atomically
+from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
-from acclimate.predict import Adapted, Prediction, predictions
+from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions
+from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
 from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
-from acclimate.serve.schemas import Setup
+from acclimate.serve.setups import read_setup
+from acclimate.serve.snapshots import features_of, learnt_of
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
 LARGEST_ID = 2**52  # ids are sent as JSON numbers
-FILE, VERSION = "stream.json", 1
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
-
-
-def create_files(folder: Path, setup: Setup, model: str, adapter: Adapter, keep: int) -> None:
-    """Write the files of a new stream: its setup, the fingerprint of its model, and its first snapshot."""
-    folder.mkdir()
-    content = json.dumps({"version": VERSION, "model": model, "setup": setup.model_dump()}, indent=1)
-    write_atomically(folder / FILE, content.encode())
-    History(folder, keep, adapter)
-
-
-def _read_setup(folder: Path) -> tuple[Setup, str]:
-    try:
-        fields = json.loads((folder / FILE).read_bytes())
-        if fields["version"] != VERSION:
-            raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
-        return Setup(**{"views_kind": "augmix", **fields["setup"]}), str(fields["model"])  # the only kind once
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{FILE} cannot be read ({error}); restore the file, or delete the stream.") from error
 
 
 def queued(
@@ -77,18 +58,20 @@ class Stream:
     def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._metrics = batcher, metrics
-        self.setup, model = _read_setup(folder)
+        self.setup, model = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        rules = self.setup.guard if adapter.parts else None  # a method without state cannot be poisoned
+        rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
         self._guard = None if rules is None else Guard(rules)
         self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
         self._retry_at = 0.0
-        self._received = adapter.next_id  # position of the next image
+        self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
         self._closed = False
+        self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
+        self._rejector: Rejector | None = None
         self.queue = WorkQueue(pool)
 
     @property
@@ -97,14 +80,22 @@ class Stream:
         return self.history.adapter.head.class_names
 
     def classify(
-        self, images: Sequence[bytes], *, adapt: bool = True, top_k: int = 5, client: str = ""
+        self,
+        images: Sequence[bytes],
+        *,
+        names: Sequence[str] = (),
+        adapt: bool = True,
+        top_k: int = 5,
+        unsure: float | None = None,
+        client: str = "",
     ) -> "Future[list[Prediction]]":
         """Classify image files in order, after everything that was requested from this stream before.
 
-        The images are learnt if `adapt`, unless the stream is frozen or its guard refuses the client. The future has a
-        prediction per image once what was learnt is written to the journal. If an image cannot be read, it raises
-        ImageError, and nothing of the request is learnt. If `cancel` returns True, nothing of the request was or will
-        be learnt.
+        The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
+        label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
+        setup, are marked. The future has a prediction per image once what was learnt is written to the journal. If an
+        image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
+        learnt. If `cancel` returns True, nothing of the request was or will be learnt.
         """
         views = self.setup.views
         most = min(self.limits.images, self.limits.queue // views)
@@ -112,11 +103,36 @@ class Stream:
             raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        self.check_open()
-        start, self._received = self._received, self._received + len(images)
-        kind = self.setup.views_kind or "augmix"
-        encoded = self._batcher.submit(images, thumbnails=self.setup.thumbnails, views=views, kind=kind, start=start)
-        return self.queue.put(lambda found: self._classify(found, adapt, top_k, client), encoded)
+        encoded = self._encode(images, names)
+        self._received += len(images)
+        threshold = self.setup.unsure if unsure is None else unsure
+        return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
+
+    def correct(self, label: str, sample_id: int | None = None, image: bytes | None = None) -> "Future[int]":
+        """Say what an image shows: one that was learnt, by its id, or one that is given.
+
+        It joins the queue; the future has the correction's id once the correction is on disk. It raises
+        NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
+        are too many corrections.
+        """
+        encoded = None if image is None else self._encode([image])
+        return self.queue.put(lambda found: self._correct(label, sample_id, found), encoded)
+
+    @queued
+    def undo(self, correction: int) -> None:
+        """Undo a correction; NotFoundError if there is none with this id."""
+        if correction not in self.history.corrected:
+            raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
+        self.history.undo(correction)
+
+    def corrections(self) -> list[dict[str, Any]]:
+        """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+        with self.queue.lock:
+            names, pictures = self.labels, self.history.thumbnails
+            return [
+                {"id": each.id, "label": names[each.class_index], "thumbnail": pictures.get(each.id)}
+                for each in self.history.adapter.corrections
+            ]
 
     def describe(self) -> dict[str, Any]:
         """The stream as JSON values.
@@ -137,7 +153,7 @@ class Stream:
                 "advice": adapter.advice(),
                 "entries": self.history.entries(),
                 "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
-                "snapshots": len(self.history.snapshots()),
+                "snapshots": len(self.history.files.listed()),
                 "answered": self._answered,
                 "changed": self._changed,
                 "changed_share": self._changed / self._answered if self._answered else 0.0,
@@ -171,7 +187,7 @@ class Stream:
     def snapshots(self) -> list[dict[str, Any]]:
         """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
         with self.queue.lock:
-            return self.history.snapshots()
+            return self.history.files.listed()
 
     def state_bytes(self) -> bytes:
         """What was learnt, as the content of a state file; without clients and thumbnails."""
@@ -229,8 +245,11 @@ class Stream:
         with np.errstate(all="ignore"):
             logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
         ids = [entry.id for entries in adapter.entries().values() for entry in entries]
-        if not np.isfinite(logits).all() or adapter.next_id > LARGEST_ID or min([0, *ids]) < 0:
+        ids += [each.id for each in adapter.corrections]
+        if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
             raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        if len(adapter.corrections) > self.limits.corrections:
+            raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
         adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
         self._replace(adapter, {}, "uploaded")
 
@@ -259,9 +278,31 @@ class Stream:
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
         """Continue with another adapter."""
         self.history.replace(adapter, notes, reason, **about)
-        self._received = adapter.next_id
+        self._received = self.history.next_id
+        self._duplicates = self._rejector = None
 
-    def _classify(self, encoded: Encoded, learn: bool, top_k: int, client: str) -> list[Prediction]:
+    def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
+        self.check_open()
+        setup, kind = self.setup, self.setup.views_kind or "augmix"
+        return self._batcher.submit(
+            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=self._received
+        )
+
+    def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:
+        self.check_open()
+        history = self.history
+        if label not in self.labels:
+            raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
+        if sample_id not in history.corrected and len(history.corrected) >= self.limits.corrections:
+            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
+        if encoded is not None:
+            features, picture = encoded.features, b"".join(encoded.thumbnails)
+        else:
+            assert sample_id is not None
+            features, picture = history.files.find(sample_id)
+        return history.correct(label, sample_id, features, picture)
+
+    def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:
         self.check_open()
         began = perf_counter()
         adapter, features = self.history.adapter, encoded.features
@@ -273,14 +314,13 @@ class Stream:
         found: list[Prediction] = []
         replaced = 0
         for part, seen in zip(parts, evidence, strict=True):
-            adapted, refused = None, None
             if learn:
-                adapted, refused = self._learn(seen, features[part], client, encoded.thumbnails[part])
-            if adapted is None:
-                adapted = Adapted(seen, adapter.adapt(seen, learn=False))
+                adapted = self._learn(seen, features[part], client, encoded.thumbnails[part])
+            else:
+                none = none_scores(adapter, seen, self._gates())
+                adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none)
             replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
-            answers = predictions(adapter.head, adapted, top_k, range(part.start, part.stop))
-            found += [replace(answer, refused=refused) for answer in answers]
+            found += predictions(adapter.head, adapted, top_k, range(part.start, part.stop), unsure=unsure)
         self._answered += len(found)
         self._changed += sum(prediction.changed for prediction in found)
         self._metrics.answered(found, len(adapter.head))
@@ -289,23 +329,48 @@ class Stream:
             self._try_snapshot("samples")
         return found
 
-    def _learn(
-        self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]
-    ) -> tuple[Adapted | None, str | None]:
-        """Learn from samples; if that is refused, say why instead."""
-        guard, taught = self._guard, self.history.taught
-        if guard is not None and (refused := guard.refusal(client, taught[client], taught.total(), len(self.labels))):
-            return None, refused
-        try:
-            adapted = self.history.learn(evidence, features, client, thumbnails)
-        except StorageError as error:
-            self._problems["journal"] = str(error)
-            return None, str(error)
+    def _learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
+        """Answer samples and learn from those that may be learnt from."""
+        guard, taught, gates = self._guard, self.history.taught, self._gates()
+        none = none_scores(self.history.adapter, evidence, gates)
+        refusal = None
+        if guard is not None:
+            refusal = guard.refusal(client, taught[client], taught.total(), len(self.labels))
+        if refusal is None:
+            learnt, refused = choose_samples(self.history.adapter, evidence, True, gates)
+            try:
+                adapted = self.history.learn(evidence, features, learnt, client, thumbnails)
+            except StorageError as error:
+                refusal = self._problems["journal"] = str(error)
+                self._duplicates = None  # it remembers samples that were not learnt
+        if refusal is not None:
+            step = self.history.adapter.adapt(evidence, learn=False)
+            return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
         self._problems.pop("journal", None)
         changes = adapted.step.changes.values()
-        if guard is not None and (not changes or any(change.admitted for change in changes)):
+        if guard is not None and learnt.any() and (not changes or any(change.admitted for change in changes)):
             guard.learnt(client)
-        return adapted, None
+        return adapted._replace(refused=refused, none=none)
+
+    def _gates(self) -> list[Gate]:
+        """The gates that samples have to pass to be learnt from."""
+        gates: list[Gate] = []
+        if self.setup.reject:
+            if self._rejector is None:
+                self._rejector = Rejector(self.history.adapter.head, self._batcher.negatives())
+            gates.append(self._rejector)
+        if not self.setup.skip_duplicates:
+            return gates
+        if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
+            self._duplicates = NearDuplicates()
+            batches: list[HostArray] = []
+            for record, body in self.history.files.recent():
+                batches.append(features_of(record, body)[learnt_of(record)])
+                if sum(map(len, batches)) >= self._duplicates.remembered:
+                    break
+            for batch in reversed(batches):
+                self._duplicates(self.history.adapter.head.observe(batch), np.full(len(batch), True))
+        return [*gates, self._duplicates]
 
     def _try_snapshot(self, reason: str) -> None:
         """Take a snapshot; a failure is reported in `describe`, and does not stop the stream."""

@@ -22,6 +22,7 @@ from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions
 from acclimate.prompts import LearnedPrompts
+from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import (
     ExistsError,
@@ -33,8 +34,9 @@ from acclimate.serve.errors import (
 )
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
-from acclimate.serve.schemas import NAME_PATTERN, Setup
-from acclimate.serve.stream import Stream, create_files
+from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
+from acclimate.serve.setups import create_files
+from acclimate.serve.stream import Stream
 
 NAME = re.compile(NAME_PATTERN)
 THREADS = 8  # streams that work at the same time
@@ -49,6 +51,9 @@ class Streams:
         limits: limits on everything.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
         prompts: learned prompts, which streams name as their templates.
+
+    Attributes:
+        audit: the log of administrative calls in the folder.
 
     Raises:
         InputError: the folder cannot be used, or another service uses it.
@@ -65,6 +70,7 @@ class Streams:
         self.limits, self.metrics, self.defaults = limits or Limits(), Metrics(), defaults
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
+        self.audit = AuditLog(Path(folder))
         self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts", prompts)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
@@ -90,10 +96,12 @@ class Streams:
         Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
         if not NAME.fullmatch(name):
-            raise InputError(f"a stream's name has a-z, 0-9, and after the first character . _ -, got {name[:80]!r}.")
+            raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
+        if setup.reject:
+            self.batcher.negatives()  # encoded once per model, which takes longer than a request may
         if fitted is None:
             adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         else:
@@ -120,11 +128,13 @@ class Streams:
             raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
-    def get_or_create(self, name: str) -> Stream:
-        """The stream with this name, created with the `defaults` if there is none."""
+    def get_or_create(self, name: str, client: str) -> Stream:
+        """The stream with this name, created with the `defaults` if there is none, which the audit log says."""
         if self.defaults is not None and name not in self.names():
             with suppress(ExistsError):  # another request was first
-                return self.create(name, **self.defaults)
+                stream = self.create(name, **self.defaults)
+                self.audit.write("create_stream", client, "done", stream=name, by="its first images")
+                return stream
         return self.get(name)
 
     def names(self) -> list[str]:
@@ -143,6 +153,10 @@ class Streams:
         for stream in list(self._streams.values()):
             total.update(stream.history.entries())
         return total
+
+    def corrections(self) -> int:
+        """Number of corrections in all streams."""
+        return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
     def delete(self, name: str) -> None:
         """Finish the stream's queued work, then remove it and its files."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from acclimate.errors import InputError, MissingExtraError
+from acclimate.errors import InputError, missing
 from acclimate.sources.base import Sample, read_file
 
 LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_dataset unchanged
@@ -37,7 +37,7 @@ def open_samples(spec: str) -> Sequence[Sample]:
     try:
         datasets = import_module("datasets")
     except ImportError:
-        raise MissingExtraError(f"hfds:{name} needs datasets: pip install 'acclimate[datasets]'.") from None
+        raise missing(f"hfds:{name} needs datasets", "datasets") from None
     try:
         rows, split = _load(datasets, name, options)
         image, label = _columns(datasets, name, rows.features, options)

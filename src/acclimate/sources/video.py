@@ -15,7 +15,7 @@ from pathlib import PurePath
 from threading import Lock
 from typing import Any
 
-from acclimate.errors import MissingExtraError
+from acclimate.errors import missing
 from acclimate.images import pixel_limit, too_large
 from acclimate.sources.base import Sample
 
@@ -31,6 +31,11 @@ def is_video(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def is_frame(sample: Sample) -> bool:
+    """Whether a sample is a frame of a video."""
+    return getattr(sample.read, "func", None) is read_frame
+
+
 def can_read_videos() -> bool:
     """Whether PyAV is installed."""
     return find_spec("av") is not None
@@ -43,7 +48,7 @@ def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0)
     """
     name = PurePath(path).as_posix()
     if not can_read_videos():
-        raise MissingExtraError(f"{name} is a video, which needs PyAV: pip install 'acclimate[video]'.")
+        raise missing(f"{name} is a video, which needs PyAV", "video")
     try:
         with _opened(name) as (container, stream):
             fps = min(fps, float(stream.average_rate or fps))

@@ -9,7 +9,7 @@ from zlib import crc32
 import numpy as np
 from PIL import Image
 
-from acclimate.errors import InputError, MissingExtraError, ModelError
+from acclimate.errors import InputError, ModelError, missing
 
 BATCH = 8  # images generated at once
 GUIDANCE = 3.0  # the authors' guidance scale
@@ -36,9 +36,10 @@ class ImageVariations:
                 "diffusers: needs a model, such as diffusers:lambdalabs/sd-image-variations-diffusers@v2.0."
             )
         if any(find_spec(package) is None for package in ("torch", "diffusers", "transformers")):
-            raise MissingExtraError(
-                "generating images needs diffusers, transformers and PyTorch: pip install 'acclimate[diffusion]'; or "
-                "generate them on a machine that has them (`acclimate generate`) and copy the folder."
+            raise missing(
+                "generating images needs diffusers, transformers and PyTorch",
+                "diffusion",
+                "or generate them on a machine that has them (`acclimate generate`) and copy the folder",
             )
         self.device, self.steps, self.source = device, steps, f"diffusers:{model}"
         self._lock = Lock()  # a pipeline is not thread-safe

@@ -109,8 +109,14 @@ export class Caches {
     else face.textContent = `#${entry.id + 1}`;
     const caption = document.createElement("figcaption");
     caption.textContent = nats(entry.entropy);
-    slot.figure.title = `${name}, entropy ${nats(entry.entropy)}`;
+    slot.figure.title = `${name}, entropy ${nats(entry.entropy)}${src ? "" : "; there is no picture of it here"}`;
     slot.figure.replaceChildren(face, caption);
+  }
+
+  /** Number of tiles without a picture. */
+  get bare() {
+    const slots = [...this.cards.values()].flatMap((card) => Object.keys(this.capacity).flatMap((cache) => card[cache].slots));
+    return slots.filter((slot) => slot.key && slot.bare).length;
   }
 
   /** Keys of all entries. */

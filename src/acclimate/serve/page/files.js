@@ -40,6 +40,32 @@ function sorted(found) {
 /** Name of the folder that an image is in; "" for a single file. */
 export const folderOf = (path) => path.split("/").at(-2) ?? "";
 
+/** Name of a file without its folders. */
+export const nameOf = (path) => path.split("/").at(-1);
+
+/** A name for a stream, after the folder that all images are in; "" for single files. */
+export function streamName(images, taken) {
+  const [folder, ...others] = new Set(images.map(({ path }) => (path.includes("/") ? path.split("/")[0] : "")));
+  if (!folder || others.length) return "";
+  const plain = folder.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase(); // Über becomes uber
+  const name = plain.replace(/[^a-z0-9._]+/g, "-").replace(/^[-._]+/, "").slice(0, 60).replace(/[-._]+$/, "");
+  for (let i = 1; name; i++) {
+    const numbered = i === 1 ? name : `${name}-${i}`;
+    if (!taken.includes(numbered)) return numbered;
+  }
+  return "";
+}
+
+/** The content of an image's file, as base64. */
+export function base64({ file, path }) {
+  return new Promise((resolve, reject) => {
+    const reader = new FileReader();
+    reader.onload = () => resolve(reader.result.slice(reader.result.indexOf(",") + 1));
+    reader.onerror = () => reject(new Error(`${nameOf(path)} cannot be read any more: was it moved or changed?`));
+    reader.readAsDataURL(file);
+  });
+}
+
 export function shuffle(items) {
   for (let i = items.length - 1; i > 0; i--) {
     const j = Math.floor(Math.random() * (i + 1));

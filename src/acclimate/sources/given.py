@@ -1,0 +1,52 @@
+"""Images as Python code gives them: one, several of them, and names of sources that list them."""
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from array_api_compat import is_array_api_obj
+from PIL import Image
+
+from acclimate.sources.base import PREFIXES, open_source
+from acclimate.sources.folder import is_pattern
+from acclimate.sources.table import READERS
+
+
+def is_one(images: Any) -> bool:
+    """Whether this is a single image: a path, encoded bytes, a Pillow image, an array, or something with `read`.
+
+    Examples:
+        >>> is_one("photo.jpg"), is_one(["photo.jpg"]), is_one("photos/*.jpg")
+        (True, False, False)
+    """
+    if isinstance(images, (str, os.PathLike)):
+        return not _lists_images(images)
+    if is_array_api_obj(images):
+        return len(images.shape) < 4
+    return isinstance(images, (bytes, bytearray, memoryview, Image.Image)) or hasattr(images, "read")
+
+
+def each_image(images: Any) -> Iterator[Any]:
+    """The images one by one; those of a folder, a pattern, a list file or another source in its place.
+
+    Args:
+        images: one image (see `is_one`), a source (see `open_source`), an array of images (n, ...), or any of these in
+            an iterable, which is read as the images are needed.
+    """
+    several: Iterable[Any] = [images] if is_one(images) or isinstance(images, (str, os.PathLike)) else images
+    for image in several:
+        if isinstance(image, (str, os.PathLike)) and _lists_images(image):
+            yield from open_source(image)
+        else:
+            yield image
+
+
+def _lists_images(name: str | os.PathLike[str]) -> bool:
+    spec = os.fspath(name)
+    prefix = re.match(r"(\w+):", spec)
+    if prefix and prefix[1] in PREFIXES:
+        return True
+    path = Path(spec)
+    return path.is_dir() or path.suffix.lower() in READERS or (is_pattern(spec) and not path.exists())

@@ -1,0 +1,271 @@
+"""Corrections: certain evidence that can be taken back to the bit."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, refine, save_state
+from acclimate.arrays import to_host
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.errors import InputError, StateError
+from acclimate.methods.corrections import DOUBT, SHARPNESS, STRENGTH, Corrections, id_of
+
+STREAM = shifted_stream(samples=120, classes=5, dim=16, seed=1)
+METHODS = ("zero-shot", "tda", "halves", "dota", "dmn", "oga", "prior")
+
+
+def shown(method="tda", samples=80, **settings):
+    adapter = create(method, STREAM.head, **settings)
+    adapter.step(STREAM.features[:samples])
+    return adapter
+
+
+def wrong_entries(adapter, part="positive"):
+    """The samples of a cache, each with a class that is not its own."""
+    entries = adapter.entries()[part]
+    return [(entry.id, (entry.class_index + 1) % 5) for entry in entries]
+
+
+def assert_same(one, other):
+    ours, theirs = one.dump(), other.dump()
+    assert ours.keys() == theirs.keys()
+    for name, values in ours.items():
+        np.testing.assert_array_equal(values, theirs[name], err_msg=name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_undo_restores_the_state_to_the_bit_in_any_order(method, data):
+    adapter, untouched = shown(method), shown(method)
+    ids = data.draw(st.lists(st.integers(0, 79), min_size=1, max_size=8, unique=True))
+    classes = data.draw(st.lists(st.integers(0, 4), min_size=len(ids), max_size=len(ids)))
+    for sample, label in zip(ids, classes, strict=True):
+        adapter.correct(STREAM.features[sample : sample + 1], [label], ids=[sample])
+    assert {(each.id, each.class_index) for each in adapter.corrections} == set(zip(ids, classes, strict=True))
+    for sample in data.draw(st.permutations(ids)):
+        adapter.undo([sample])
+    assert_same(adapter, untouched)
+    np.testing.assert_array_equal(adapter.step(STREAM.features[80:]), untouched.step(STREAM.features[80:]))
+
+
+def test_undo_after_more_samples_leaves_what_would_be_there_without_the_correction():
+    adapter, untouched = shown(), shown()
+    ids, classes = zip(*wrong_entries(adapter)[:4], strict=True)
+    adapter.correct(STREAM.features[list(ids)], classes, ids)
+    for each in (adapter, untouched):
+        each.step(STREAM.features[80:])
+    assert adapter.entries() != untouched.entries()
+    adapter.undo(ids)
+    assert adapter.entries() == untouched.entries()
+    assert_same(merge_states([adapter]), merge_states([untouched]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_corrected_image_gets_its_class_when_it_is_shown_again(method):
+    adapter = shown(method)
+    classes = np.arange(20) % 5
+    adapter.correct(STREAM.features[:20], classes, np.arange(20))
+    seen = adapter.samples_seen
+    np.testing.assert_array_equal(adapter.step(STREAM.features[:20]).argmax(axis=1), classes)
+    assert adapter.samples_seen == seen  # its class is known: there is nothing to learn
+    halved = STREAM.features[:20].astype(np.float16)
+    np.testing.assert_array_equal(refine(adapter, halved).argmax(axis=1), classes)
+
+
+def test_a_wrong_entry_leaves_the_cache_and_its_slot_is_free():
+    adapter = shown()
+    sample, label = wrong_entries(adapter)[0]
+    old = next(entry.class_index for entry in adapter.entries()["positive"] if entry.id == sample)
+    adapter.correct(STREAM.features[[sample]], [label], [sample])
+    assert sample not in [entry.id for entry in adapter.entries()["positive"]]
+    adapter.step(STREAM.features[80:])
+    held = [entry for entry in adapter.entries()["positive"] if entry.class_index == old]
+    assert len(held) == adapter.positive_capacity
+    adapter.correct(STREAM.features[[sample]], [old], [sample])  # it was right after all
+    assert len([entry for entry in adapter.entries()["positive"] if entry.class_index == old]) == 3
+
+
+def test_votes_are_kernel_ridge_regression_of_the_errors():
+    adapter = ZeroShot(STREAM.head)
+    keys, labels = STREAM.features[:6].astype(np.float64), np.array([0, 1, 2, 3, 4, 0])
+    keys /= np.linalg.norm(keys, axis=1, keepdims=True)
+    adapter.correct(STREAM.features[:6], labels, range(6))
+    queries = STREAM.features[6:40].astype(np.float64)
+    queries /= np.linalg.norm(queries, axis=1, keepdims=True)
+    vectors = to_host(STREAM.head.class_vectors).astype(np.float64)
+
+    def probs(x):
+        logits = STREAM.head.logit_scale * x @ vectors.T
+        exps = np.exp(logits - logits.max())
+        return exps / exps.sum()
+
+    def likeness(x, y):
+        overlap = sum(np.sqrt(a * b) for a, b in zip(probs(x), probs(y), strict=True))
+        return np.exp(-SHARPNESS * (1 - x @ y)) * overlap**2
+
+    gram = np.array([[likeness(x, y) for y in keys] for x in keys])
+    errors = np.eye(5)[labels] - np.array([probs(x) for x in keys])
+    weights = np.linalg.inv(gram + DOUBT * np.eye(6)) @ errors
+    votes = STRENGTH * np.array([[likeness(x, y) for y in keys] for x in queries]) @ weights
+    plain = STREAM.head.observe(STREAM.features[6:40]).logits
+    np.testing.assert_allclose(adapter.step(STREAM.features[6:40]) - plain, votes, atol=1e-3)
+
+
+def test_what_the_model_knew_changes_nothing_and_confirmations_are_listed():
+    head = Head(np.eye(3), logit_scale=100.0)
+    adapter = ZeroShot(head)
+    adapter.correct(np.eye(3)[:1], [0], [4], names=["a.jpg"])
+    [told] = adapter.corrections
+    assert (told.id, told.label, told.name) == (4, "0", "a.jpg")
+    other = np.array([[0.6, 0.8, 0.0]])
+    np.testing.assert_allclose(adapter.step(other), head.observe(other).logits, atol=1e-6)
+
+
+def test_correcting_again_replaces():
+    adapter = shown()
+    adapter.correct(STREAM.features[:2], [0, 1], [0, 1])
+    adapter.correct(STREAM.features[:1], [2])  # the same image, without its id
+    assert sorted(each.class_index for each in adapter.corrections) == [1, 2]
+    adapter.correct(STREAM.features[5:6], [3], [1])  # the same id
+    assert sorted(each.class_index for each in adapter.corrections) == [2, 3]
+
+
+def test_the_order_of_corrections_does_not_matter():
+    one, other = shown(), shown()
+    one.correct(STREAM.features[:6], np.arange(6) % 5, range(6), names=list("abcdef"))
+    for sample in (3, 0, 5, 1, 4, 2):
+        other.correct(STREAM.features[[sample]], [sample % 5], [sample], names=["abcdef"[sample]])
+    assert_same(one, other)
+
+
+def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_them(tmp_path):
+    adapter = shown("halves")
+    adapter.freeze()
+    adapter.correct(STREAM.features[:3], [1, 2, 3], names=["ä.jpg", "", "c/" * 50])
+    save_state(adapter, tmp_path / "state.safetensors")
+    loaded = load_state(tmp_path / "state.safetensors")
+    assert loaded.corrections == adapter.corrections
+    assert sorted(each.name for each in loaded.corrections) == ["", "c/" * 50, "ä.jpg"]
+    np.testing.assert_array_equal(loaded.step(STREAM.features), adapter.step(STREAM.features))
+    adapter.reset()
+    assert adapter.corrections == []
+    assert adapter.dump().keys() == create("halves", STREAM.head).dump().keys()
+
+
+def test_merging_unites_corrections_and_removes_what_they_contradict():
+    one, other = shown(origin="a"), shown(origin="b")
+    sample, label = wrong_entries(one)[0]
+    one.correct(STREAM.features[[sample]], [label], [sample])
+    other.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
+    merged = merge_states([one, other])
+    kept = min(label, (label + 1) % 5)  # of two different answers
+    assert {(each.id, each.class_index) for each in merged.corrections} == {(sample, kept), (3, 0)}
+    assert_same(merged, merge_states([other, one]))
+    assert_same(merged, merge_states([merged, one]))
+    entries = [(entry.id, entry.class_index) for entry in merged.entries()["positive"]]
+    assert all(held == kept for name, held in entries if name == sample)
+
+
+def test_corrections_follow_the_classes():
+    adapter = shown()
+    adapter.correct(STREAM.features[:3], [1, 2, 4], [0, 1, 2])
+    adapter.remove_classes(["class 2"])
+    assert [(each.id, each.label) for each in adapter.corrections] == [(0, "class 1"), (2, "class 4")]
+    adapter.add_classes(STREAM.head.class_vectors[2:3], ["class 2"])
+    assert adapter.step(STREAM.features[:1]).argmax() == 1
+    assert adapter.step(STREAM.features[2:3]).argmax() == 3  # class 4 moved down
+
+
+def test_corrections_move_with_the_adapter(to_backend):
+    adapter, moved = shown("halves"), shown("halves")
+    for each in (adapter, moved):
+        each.correct(STREAM.features[:4], [0, 1, 2, 3])
+    moved.to(to_backend(np.empty(0, np.float32)))
+    features = STREAM.features[80:]
+    np.testing.assert_allclose(moved.step(features), adapter.step(features), rtol=1e-3, atol=1e-3)
+
+
+def test_views_are_corrected_by_their_evidence():
+    noise = 0.05 * np.random.default_rng(0).standard_normal((10, 8, 16), np.float32)
+    views = STREAM.features[:10, None] + noise
+    adapter = create("tda", STREAM.head)
+    adapter.step(views)
+    adapter.correct(views, np.arange(10) % 5)
+    np.testing.assert_array_equal(adapter.step(views).argmax(axis=1), np.arange(10) % 5)
+
+
+def test_what_cannot_be_a_correction_is_refused_and_changes_nothing():
+    adapter, untouched = shown(), shown()
+    good = STREAM.features[:2]
+    bad = good.copy()
+    bad[1] = np.nan
+    for features, classes, ids in [
+        (bad, [0, 1], [0, 1]),
+        (good[:, :3], [0, 1], [0, 1]),
+        (good, [0, 5], [0, 1]),
+        (good, [0, -1], [0, 1]),
+        (good, [0], [0, 1]),
+        (good, [0.0, 1.0], [0, 1]),
+        (good, [0, 1], [0.5, 1.5]),
+        (good, [0, 1], [0]),
+        (good[:0], [], []),
+    ]:
+        with pytest.raises(InputError):
+            adapter.correct(features, classes, ids)
+    with pytest.raises(InputError, match="no correction has the id 3; there is none"):
+        adapter.undo([3])
+    adapter.correct(good, [0, 1], [7, 8])
+    with pytest.raises(InputError, match="no correction has the id 3; there are 7, 8"):
+        adapter.undo([7, 3])
+    assert len(adapter.corrections) == 2
+    adapter.undo([7, 8])
+    assert_same(adapter, untouched)
+
+
+@pytest.mark.parametrize("field", ["keys", "classes", "ids", "names"])
+def test_damaged_corrections_are_refused(field):
+    corrections = Corrections(STREAM.head)
+    corrections.add(STREAM.head.class_vectors[:2], np.array([0, 1]), np.array([0, 1]))
+    dump = corrections.dump()
+    for broken in (dump[field][:1], dump[field].astype(np.complex64), dump[field][None]):
+        with pytest.raises(StateError):
+            corrections.restore(dump | {field: broken})
+    with pytest.raises(StateError):
+        corrections.restore({name: values for name, values in dump.items() if name != field})
+    with pytest.raises(StateError, match="classes"):
+        corrections.restore(dump | {"classes": np.array([0, 5])})
+    with pytest.raises(StateError, match="unit length"):
+        corrections.restore(dump | {"keys": 2 * dump["keys"]})
+
+
+def test_ids_of_images_are_stable_and_fit_into_a_double():
+    ids = {id_of(feature) for feature in STREAM.features}
+    assert len(ids) == len(STREAM.features)
+    assert all(2**48 <= each < 2**53 for each in ids)
+
+
+def test_learning_with_corrections_does_not_depend_on_batches():
+    for method in METHODS:
+        adapters = [shown(method, samples=40) for _ in range(2)]
+        answers = []
+        for adapter, step in zip(adapters, (7, 80), strict=True):
+            adapter.correct(STREAM.features[30:50], np.arange(20) % 5, range(30, 50))  # half of them are yet to come
+            rest = STREAM.features[40:]
+            answers.append(np.concatenate([adapter.step(rest[at : at + step]) for at in range(0, len(rest), step)]))
+        np.testing.assert_allclose(answers[0], answers[1], rtol=1e-3, atol=1e-3, err_msg=method)
+        assert adapters[0].samples_seen == adapters[1].samples_seen == 110
+
+
+def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
+    adapter = TDA(STREAM.head)
+    adapter.step(STREAM.features[:80])
+    wrong = wrong_entries(adapter, "negative") + wrong_entries(adapter)
+    ids, classes = zip(*wrong, strict=True)
+    adapter.correct(STREAM.features[list(ids)], classes, ids)
+    adapter.step(STREAM.features[80:])
+    save_state(adapter, tmp_path / "state.safetensors")
+    loaded = load_state(tmp_path / "state.safetensors", like=adapter)
+    assert_same(adapter, loaded)
+    np.testing.assert_array_equal(adapter.step(STREAM.features), loaded.step(STREAM.features))

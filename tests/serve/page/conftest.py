@@ -1,0 +1,57 @@
+"""The page, end to end: the real service as its own process, and a real browser."""
+
+import shutil
+
+import pytest
+
+from page_driver import Service
+
+
+@pytest.fixture(scope="session")
+def browser():
+    playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("there is no Chromium here")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def run_service(tmp_path, tiny_onnx):
+    started = []
+
+    def start(*options):
+        folder = tmp_path / str(len(started))
+        folder.mkdir()
+        started.append(Service(folder, tiny_onnx, *options))
+        return started[-1]
+
+    yield start
+    for service in started:
+        service.stop()
+
+
+@pytest.fixture
+def open_page(browser):
+    """Opens a service's page and, when the test is over, checks that nothing went wrong unseen."""
+    opened = []
+
+    def visit(service, path="", wrong=(), **context):
+        page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
+        page.set_default_timeout(20_000)
+        problems, requests = [], []
+        page.on("pageerror", lambda error: problems.append(str(error)))
+        page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
+        page.on("request", lambda request: requests.append(request.url))
+        opened.append((page, service.address, wrong, problems, requests))
+        page.goto(f"{service.address}/{path}")
+        return page
+
+    yield visit
+    for page, address, wrong, problems, requests in opened:
+        page.context.close()
+        assert [text for text in problems if not any(status in text for status in wrong)] == []
+        assert [url for url in requests if not url.startswith((f"{address}/", f"blob:{address}/", "data:"))] == []

@@ -1,0 +1,206 @@
+"""Corrections: people say what an image shows; that is kept through kills, snapshots, rollbacks and uploads."""
+
+import os
+import signal
+
+import pytest
+
+from acclimate import merge_states, state_from_bytes, state_to_bytes
+from acclimate.client import Client, ServiceError
+from acclimate.errors import InputError, StateError
+from acclimate.serve.errors import NotFoundError, StorageError
+from full_disk import files_end_at
+from service_process import service
+
+LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
+
+
+@pytest.fixture
+def stream(start):
+    return start().create("shop", LABELS, skip_duplicates=False, thumbnails=True)
+
+
+def listed(stream):
+    return [(each["id"], each["label"]) for each in stream.corrections()]
+
+
+def other(label):
+    return next(each for each in LABELS if each != label)
+
+
+def test_an_image_has_the_label_that_it_was_given(stream, images):
+    answers = stream.classify(images[:8]).result(60)
+    for answer in answers[:3]:
+        assert stream.correct(other(answer.label), answer.id).result(60) == answer.id
+    again = stream.classify(images[:3], adapt=False).result(60)
+    assert [each.label for each in again] == [other(each.label) for each in answers[:3]]
+    assert listed(stream) == [(each.id, other(each.label)) for each in answers[:3]]
+    assert all(each["thumbnail"][:2] == b"\xff\xd8" for each in stream.corrections())
+    assert stream.classify(images[:1]).result(60)[0].refused == "its class was told by a correction"
+    stream.correct("dog", answers[0].id).result(60)  # the last word counts
+    assert listed(stream)[0] == (answers[0].id, "dog")
+
+
+def test_an_image_that_was_not_learnt_is_corrected_by_sending_it(stream, images):
+    stream.classify(images[:5]).result(60)
+    correction = stream.correct("dog", image=images[9]).result(60)
+    assert stream.classify(images[9:10], adapt=False).result(60)[0].label == "dog"
+    assert stream.classify(images[10:11]).result(60)[0].id == 5  # the ids of images go on
+    assert listed(stream) == [(correction, "dog")]
+    assert stream.correct("cat", image=images[9]).result(60) == correction
+
+
+def test_undoing_restores_what_was_learnt(stream, images):
+    answers = stream.classify(images[:12], client="camera").result(60)
+    state, caches, learnt = stream.state_bytes(), stream.caches(), stream.learnt()
+    for answer in answers:
+        stream.correct(other(answer.label), answer.id).result(60)
+    assert len(stream.caches()) < len(caches)
+    assert sum(stream.describe()["entries"].values()) == len(stream.caches())
+    for answer in answers:
+        stream.undo(answer.id)
+    assert (stream.state_bytes(), stream.caches(), stream.learnt()) == (state, caches, learnt)
+    with pytest.raises(NotFoundError, match="there is no correction 3"):
+        stream.undo(3)
+
+
+@pytest.mark.parametrize(("method", "views"), [("tda", 1), ("tda", 3), ("prior", 1), ("zero-shot", 1)])
+def test_a_kill_loses_no_correction(start, after_a_kill, images, method, views):
+    setup = {"method": method, "views": views, "thumbnails": True, "skip_duplicates": False}
+    stream = start().create("shop", LABELS, **setup)
+
+    def assert_nothing_is_lost():
+        copy = after_a_kill().get("shop")
+        assert copy.state_bytes() == stream.state_bytes()
+        assert copy.corrections() == stream.corrections()
+        assert (copy.caches(), copy.learnt()) == (stream.caches(), stream.learnt())
+        assert copy.describe()["broken"] is None
+        return copy
+
+    stream.classify(images[:6], client="camera").result(60)
+    stream.correct("dog", 2).result(60)
+    assert_nothing_is_lost()
+    stream.correct("cat", image=images[7]).result(60)
+    stream.classify(images[8:12]).result(60)
+    assert_nothing_is_lost()
+    stream.snapshot()
+    stream.correct("red circle", 9).result(60)
+    stream.undo(2)
+    assert_nothing_is_lost()
+    stream.snapshot()
+    copy = assert_nothing_is_lost()
+    assert copy.classify(images[12:15]).result(60) == stream.classify(images[12:15]).result(60)
+
+
+def test_a_killed_process_keeps_what_it_has_acknowledged(tiny_onnx, images, tmp_path):
+    data = tmp_path / "state"
+    with service(tiny_onnx, data, "--labels", ",".join(LABELS)) as (process, address):
+        client = Client(address)
+        (answer,) = client.classify("shop", images[0])
+        corrections = [client.correct("shop", answer["id"], "dog"), client.correct("shop", images[1], "cat")]
+        os.kill(process.pid, signal.SIGKILL)
+    with service(tiny_onnx, data) as (_, address):
+        client = Client(address)
+        assert [(each["id"], each["label"]) for each in client.corrections("shop")] == [
+            (corrections[0], "dog"),
+            (corrections[1], "cat"),
+        ]
+        client.undo("shop", corrections[0])
+        assert [each["id"] for each in client.corrections("shop")] == corrections[1:]
+
+
+def test_which_images_are_known_by_their_id(stream, images):
+    stream.classify(images[:4]).result(60)
+    kept = stream.snapshot()
+    stream.classify(images[4:8]).result(60)
+    stream.change_labels(add=["fox"])
+    stream.classify(images[8:10]).result(60)
+    for known in (0, 5, 9):  # before and after a snapshot and a change of labels
+        assert stream.correct("fox", known).result(60) == known
+    with pytest.raises(NotFoundError, match="send the image itself"):
+        stream.correct("fox", 10).result(60)
+    stream.rollback(kept)
+    assert listed(stream) == []
+    assert stream.correct("dog", 3).result(60) == 3
+    with pytest.raises(NotFoundError):
+        stream.correct("dog", 4).result(60)  # the rollback has undone it
+    stream.reset()
+    assert listed(stream) == []
+    with pytest.raises(NotFoundError):
+        stream.correct("dog", 0).result(60)
+
+
+def test_labels_that_go_take_their_corrections_with_them(stream, images):
+    stream.classify(images[:4]).result(60)
+    stream.correct("dog", 1).result(60)
+    stream.correct("cat", 2).result(60)
+    stream.change_labels(remove=["dog"])
+    assert listed(stream) == [(2, "cat")]
+    with pytest.raises(InputError, match="no label 'dgo'"):
+        stream.correct("dgo", 3).result(60)
+
+
+def test_a_rollback_restores_the_corrections_of_its_snapshot(stream, images):
+    stream.classify(images[:4]).result(60)
+    stream.correct("dog", 1).result(60)
+    kept = stream.snapshot()
+    stream.undo(1)
+    stream.rollback(kept)
+    assert listed(stream) == [(1, "dog")]
+    assert stream.corrections()[0]["thumbnail"]
+    stream.correct("cat", 2).result(60)
+    stream.reset()
+    stream.rollback()  # to what was there before the reset
+    assert listed(stream) == [(1, "dog"), (2, "cat")]
+
+
+def test_states_with_corrections_go_out_and_in(start, images):
+    streams = start(corrections=3)
+    shop, lab = (streams.create(name, LABELS, skip_duplicates=False) for name in ("shop", "lab"))
+    for stream, part in ((shop, images[:5]), (lab, images[5:10])):
+        stream.classify(part).result(60)
+        stream.correct("dog", 1).result(60)
+        stream.correct("cat", image=part[3]).result(60)
+    fresh = streams.create("both", LABELS, skip_duplicates=False)
+    fresh.load_state(shop.state_bytes())
+    assert listed(fresh) == listed(shop)
+    both = merge_states([state_from_bytes(each.state_bytes()) for each in (shop, lab)])
+    with pytest.raises(StateError, match="more than 3 corrections"):
+        fresh.load_state(state_to_bytes(both))
+    assert listed(fresh) == listed(shop)
+    fresh.correct("dog", image=images[20]).result(60)
+    with pytest.raises(InputError, match="the maximum of 3 corrections is reached; undo one"):
+        fresh.correct("dog", image=images[21]).result(60)
+
+
+def test_a_full_disk_corrects_nothing(stream, after_a_kill, images):
+    stream.classify(images[:4]).result(60)
+    state = stream.state_bytes()
+    with files_end_at(1), pytest.raises(StorageError, match="free some disk space"):
+        stream.correct("dog", 1).result(60)
+    assert stream.state_bytes() == after_a_kill().get("shop").state_bytes() == state
+    stream.correct("dog", 1).result(60)
+
+
+def test_corrections_over_http(client, pictures):
+    remote = Client(str(client.base_url))
+    (answer, _) = remote.classify("one", *pictures[:2])
+    assert remote.correct("one", answer["id"], "green square") == answer["id"]
+    assert remote.corrections("one") == [{"id": answer["id"], "label": "green square", "thumbnail": None}]
+    remote.correct("one", pictures[5], "red circle")
+    assert "acclimate_corrections 2.0" in remote.metrics()
+    remote.undo("one", answer["id"])
+    assert len(remote.corrections("one")) == 1
+    for given, status, message in (
+        ({"id": 0, "label": "grean square"}, 422, "did you mean 'green square'?"),
+        ({"id": 99, "label": "red circle"}, 404, "send the image itself"),
+        ({"label": "red circle"}, 422, "give either the `id` of an image that was learnt, or the `image`"),
+        ({"id": 0, "image": "AA==", "label": "red circle"}, 422, "give either"),
+        ({"image": "AA==", "label": "red circle"}, 422, "image 0 cannot be read"),
+        ({"id": 0, "lable": "red circle"}, 422, "did you mean 'label'?"),
+    ):
+        refused = client.post("/v1/streams/one/corrections", json=given)
+        assert refused.status_code == status
+        assert message in refused.json()["error"]["message"]
+    with pytest.raises(ServiceError, match="there is no correction 77"):
+        remote.undo("one", 77)

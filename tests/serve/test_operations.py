@@ -1,0 +1,189 @@
+"""What operators meet: probes, messages, the log at the start, tokens that change while the service runs."""
+
+import io
+import json
+import signal
+import time
+from contextlib import suppress
+
+import pytest
+from PIL import Image
+
+from acclimate.client import Client, ServiceError
+from acclimate.encoders import load_encoder
+from acclimate.predict import NONE
+from drawn_images import draw
+from service_process import service
+
+ONE = "/v1/streams/one"
+JSON = {"Content-Type": "application/json"}
+OLD, NEW = "old-token-0123456789", "new-token-0123456789"
+
+
+def test_head_is_answered_where_get_is(client):
+    paths = ["/", "/docs", "/openapi.json", "/health/live", "/health/ready", "/metrics", "/page/style.css"]
+    paths += ["/v1/streams", ONE, f"{ONE}/snapshots", f"{ONE}/state", f"{ONE}/caches", f"{ONE}/corrections"]
+    for path in paths:
+        answer = client.head(path)
+        assert (answer.status_code, answer.content) == (200, b""), path
+        assert answer.headers["content-type"] == client.get(path).headers["content-type"]
+    assert client.head("/nowhere").status_code == 404
+    assert client.head(f"{ONE}/reset").status_code == 405
+
+
+@pytest.mark.parametrize("kind", ["image/png", "image/jpeg", "application/octet-stream", "IMAGE/PNG; x=y"])
+def test_an_image_as_the_whole_body(client, pictures, kind):
+    headers = {"Content-Type": kind}
+    answer = client.post(f"{ONE}/classify?adapt=false&top_k=2", content=pictures[0], headers=headers)
+    form = client.post(f"{ONE}/classify?adapt=false&top_k=2", files={"image": pictures[0]})
+    assert answer.json() == form.json()
+    assert "image 0 cannot be read" in client.post(f"{ONE}/classify", content=b"x", headers=headers).text
+    path = "/classify?candidate_labels=cat&candidate_labels=dog&hypothesis_template=a {}"
+    assert len(client.post(path, content=pictures[0], headers=headers).json()) == 2
+    missing = client.post("/classify", content=pictures[0], headers=headers)
+    assert "candidate_labels=cat" in missing.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "options", "status", "message"),
+    [
+        ("GET", "/nowhere", {}, 404, "there is nothing at '/nowhere'; /docs lists all routes."),
+        ("PUT", "/v1/streams", {}, 405, "'PUT' is not possible at '/v1/streams'; use GET, POST."),
+        ("POST", "/v1/streams", {"content": b"{", "headers": JSON}, 422, "the body is not valid JSON: "),
+        ("POST", f"{ONE}/classify", {"content": b"[", "headers": JSON}, 422, "JSON"),
+        ("GET", "/v1/streams/Pets", {}, 422, "Use small letters, digits, . _ -; for instance pets-2024."),
+        ("POST", "/v1/streams", {"json": {"name": "A B", "labels": ["a", "b"]}}, 422, "for instance pets-2024."),
+        ("POST", "/v1/streams", {"json": {"name": "a", "labels": ["a", "b"], "thumbnail": True}}, 422, "'thumbnails'?"),
+        ("POST", f"{ONE}/classify?topk=1", {}, 422, "unknown query parameter 'topk'; did you mean 'top_k'?"),
+        ("GET", f"{ONE}?verbose=1", {}, 422, "unknown query parameter 'verbose'; this route has none."),
+        ("GET", f"{ONE}/caches?thumbnail=1", {}, 422, "did you mean 'thumbnails'?"),
+        ("GET", f"{ONE}/corrections?x=1", {}, 422, "unknown query parameter 'x'"),
+        ("GET", "/metrics?x=1", {}, 422, "unknown query parameter 'x'"),
+    ],
+)
+def test_messages_say_what_to_do(client, method, path, options, status, message):
+    answer = client.request(method, path, **options)
+    assert answer.status_code == status
+    assert message in answer.json()["error"]["message"]
+
+
+def test_probes_may_have_parameters(client):
+    assert client.get("/health/live?now=1").status_code == 200
+
+
+def test_frames_that_are_nearly_the_same_are_answered_and_not_learnt_again(client, pictures):
+    remote = Client(str(client.base_url))
+    remote.create("camera", ["cat", "dog"])
+    first, *others = [remote.classify("camera", pictures[0])[0] for _ in range(4)]
+    assert first["id"] == 0
+    assert {each["refused"] for each in others} == {"nearly the same as an image before it"}
+    assert remote.describe("camera")["samples_seen"] == 1
+    assert "acclimate_near_duplicates_total 3.0" in remote.metrics()
+    assert "acclimate_refusals_total 0.0" in remote.metrics()
+    remote.reset("camera")
+    assert remote.classify("camera", pictures[0])[0]["id"] == 0  # it has forgotten that, too
+    mixed = remote.classify("one", pictures[0], pictures[0])
+    assert [each["id"] for each in mixed] == [0, 1]  # a stream that learns everything
+
+
+def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start, after_a_kill, images):
+    stream = start().create("shop", ["cat", "dog", "fox"], guard=None)
+    answers = stream.classify([images[0], images[0], *images[1:9], images[0]]).result(60)
+    assert answers[1].id is None
+    assert [each.id for each in answers if each.id is not None] == list(range(stream.describe()["samples_seen"]))
+    copy = after_a_kill().get("shop")
+    assert (copy.state_bytes(), copy.caches()) == (stream.state_bytes(), stream.caches())
+    assert copy.classify(images[:9]).result(60) == stream.classify(images[:9]).result(60)  # it remembers as well
+    learnt = [each.id for each in answers if each.id is not None]
+    assert [stream.correct("dog", each).result(60) for each in learnt] == learnt
+
+
+def test_streams_from_before_there_was_a_choice_learn_from_everything(start, after_a_kill, images, tmp_path):
+    start().create("shop", ["cat", "dog"])
+    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
+    content = json.loads(path.read_text())
+    for name in ("skip_duplicates", "reject", "unsure"):
+        del content["setup"][name]
+    path.write_text(json.dumps(content))
+    stream = after_a_kill().get("shop")
+    described = stream.describe()
+    assert (described["skip_duplicates"], described["reject"], described["unsure"]) == (False, False, None)
+    assert [each.id for each in stream.classify([images[0]] * 3).result(60)] == [0, 1, 2]
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_images_that_belong_to_no_label_are_recognised(start):
+    """By the bundled model: a black square shows neither of these, and a green square is one."""
+    streams = start(model=load_encoder("bundled"))
+    stream = streams.create("strict", ["red circle", "green square", "blue stripes"], reject=True)
+    black, green = png(Image.new("RGB", (64, 64))), png(draw("green", 1))
+    foreign, known = stream.classify([black, green], top_k=4).result(60)
+    assert (foreign.label, foreign.id, foreign.refused) == (NONE, None, "belongs to no label")
+    assert foreign.none == foreign.score > 0.5 > known.none
+    assert sum(each.score for each in foreign.top) == pytest.approx(1)
+    assert (known.label, known.id) == ("green square", 0)
+    assert b"acclimate_foreign_images_total 1.0" in streams.metrics.text({}, 0)
+    assert b"acclimate_refusals_total 0.0" in streams.metrics.text({}, 0)
+    stream.change_labels(add=["black square"])
+    stream.correct("black square", image=black).result(60)
+    (told,) = stream.classify([black], adapt=False).result(60)
+    assert (told.label, told.none) == ("black square", 0.0)
+    stream.set_frozen(True)
+    assert stream.classify([png(draw("red", 2))]).result(60)[0].none is not None
+
+
+def logged(data, message, timeout=30):
+    """The first line of the log with this message."""
+    latest = time.monotonic() + timeout
+    while time.monotonic() < latest:
+        for line in data.with_suffix(".log").read_text().splitlines():
+            with suppress(ValueError):
+                entry = json.loads(line)
+                if entry["message"] == message:
+                    return entry
+        time.sleep(0.05)
+    raise AssertionError(data.with_suffix(".log").read_text())
+
+
+def test_the_log_says_what_the_service_starts_with(tiny_onnx, pictures, tmp_path):
+    data = tmp_path / "state"
+    with service(tiny_onnx, data, "--labels", "cat,dog", "--no-skip-duplicates") as (process, address):
+        Client(address).classify("shop", *pictures[:5])
+        process.kill()
+    data.with_suffix(".log").write_text("")
+    with service(tiny_onnx, data, "--labels", "cat,dog,fox"):
+        started = logged(data, "started")
+        assert (started["streams"], started["replayed_samples"], started["model"]) == (1, 5, f"onnx:{tiny_onnx}")
+        warning = logged(data, "streams keep labels that differ from --labels")
+        assert (warning["level"], warning["streams"], warning["names"]) == ("warning", 1, ["shop"])
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
+def test_tokens_are_read_again_on_sighup(tiny_onnx, tmp_path):
+    data, tokens = tmp_path / "state", tmp_path / "tokens"
+    tokens.write_text(f"keeper {OLD} *=manage\n")
+    with service(tiny_onnx, data, "--token-file", str(tokens)) as (process, address):
+        old, new = Client(address, OLD), Client(address, NEW)
+        assert old.streams() == []
+        tokens.write_text("keeper short *=manage\n")
+        process.send_signal(signal.SIGHUP)
+        assert "too short to be safe" in logged(data, "token file not reloaded")["reason"]
+        assert old.streams() == []  # a broken file changes nothing
+        tokens.write_text(f"guard {NEW} *=manage\n")
+        process.send_signal(signal.SIGHUP)
+        assert logged(data, "token file reloaded")["tokens"] == 1
+        assert new.streams() == []
+        with pytest.raises(ServiceError) as caught:
+            old.streams()
+        assert caught.value.status == 401
+    audit = [json.loads(line) for line in (data / "audit.jsonl").read_text().splitlines()]
+    assert [(each["action"], each["outcome"]) for each in audit] == [
+        ("reload_tokens", "invalid"),
+        ("reload_tokens", "done"),
+    ]
+    assert OLD not in data.with_suffix(".log").read_text()
