@@ -26,7 +26,7 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, predictions
+from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
@@ -140,10 +140,8 @@ class Classifier:
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
         does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
-        return (
-            f"Classifier({len(self.labels)} labels: {named}; model={self.model!r}, method={self.adapter.name!r}, "
-            f"{self.adapter.samples_seen} images seen, {does})"
-        )
+        about = f"model={self.model!r}, method={self.adapter.name!r}, {self.adapter.samples_seen} images seen, {does}"
+        return f"Classifier({len(self.labels)} labels: {named}; {about})"
 
     @property
     def head(self) -> Head:
@@ -281,28 +279,13 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        by_words = {as_words(label).casefold(): label for label in (*self.labels, NONE)}
         for batch in self._encoded(images, on_error, start):
-            truths = [
-                by_words.get(as_words(name or "").casefold()) for name in batch.truths
-            ]  # folders may be no labels
-            failed = [
-                Prediction(batch.start + place, name=name, error=error, truth=truths[place])
-                for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
-                if error is not None
-            ]
-            answered = []
-            if adapted := adapt_batch(self.adapter, batch, first_id, learn, self.gates):
-                readable = batch.readable
-                names = [batch.names[index - batch.start] for index in readable]
-                known = [truths[index - batch.start] for index in readable]
-                self._recent.add(adapted, names)
-                answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
+            adapted = adapt_batch(self.adapter, batch, first_id, learn, self.gates)
+            if adapted is not None:
+                self._recent.add(adapted, [batch.names[index - batch.start] for index in batch.readable])
                 if keep is not None:
-                    evidence = adapted.evidence
-                    unit = evidence.features if evidence.views is None else evidence.views
-                    keep(to_host(unit).astype(np.float16))
-            yield sorted([*answered, *failed], key=lambda each: each.index)
+                    keep(adapted.half)
+            yield batch_predictions(self.head, batch, adapted, top_k, self.unsure)
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
         """Labels (n,) of images, "none of these" for those that belong to no label.

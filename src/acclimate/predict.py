@@ -11,6 +11,7 @@ from acclimate.arrays import Array, HostArray, softmax_and_entropy, to_host
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate
 from acclimate.methods import Adapter, Step
+from acclimate.prompts.templates import as_words
 from acclimate.reading import Batch
 from acclimate.reject import THRESHOLD, Rejector
 
@@ -92,6 +93,12 @@ class Adapted(NamedTuple):
     )
     refused: Sequence[str | None] = ()  # why each sample was not learnt from, if it should have been
     none: HostArray | None = None  # (B,) the scores of "none of these"; None if every sample must have a label
+
+    @property
+    def half(self) -> HostArray:
+        """Unit features (B, d) or (B, V, d) in half precision, to answer the samples again."""
+        unit = self.evidence.features if self.evidence.views is None else self.evidence.views
+        return to_host(unit).astype(np.float16)
 
 
 def adapt_batch(
@@ -178,6 +185,24 @@ def predictions(
             )
         )
     return found
+
+
+def batch_predictions(
+    head: Head, batch: Batch, adapted: Adapted | None, top_k: int, unsure: float = 0.0
+) -> list[Prediction]:
+    """`predictions` for all images of a batch, also for those that could not be read."""
+    by_words = {as_words(label).casefold(): label for label in (*head.class_names, NONE)}
+    truths = [by_words.get(as_words(name or "").casefold()) for name in batch.truths]  # folders need not be labels
+    found = [
+        Prediction(batch.start + place, name=name, error=error, truth=truths[place])
+        for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
+        if error is not None
+    ]
+    if adapted is not None:
+        places = [index - batch.start for index in batch.readable]
+        names, known = [batch.names[place] for place in places], [truths[place] for place in places]
+        found += predictions(head, adapted, top_k, batch.readable, names, known, unsure)
+    return sorted(found, key=lambda each: each.index)
 
 
 def answer_again(

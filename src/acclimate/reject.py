@@ -14,15 +14,15 @@ from acclimate.evidence import Evidence, Head
 
 NEAREST = 0.05  # share of the negatives, the nearest to a label, that are left out: its synonyms and kinds
 THRESHOLD = 0.5  # the score from which an image belongs to no label
-# The logistic function of the score, fitted by benchmarks/none_of_these.py over seven sets of labels of many sizes
-GAP, LABELS, OFFSET = 2.2, 1.05, 6.65
+# The logistic function of the score, fitted by benchmarks/none_of_these.py (to seven sets, 2 to 102 labels)
+GAP, LABELS, OFFSET = 2.15, 1.0, 6.55
 
 
 class Rejector:
     """Says how likely images belong to none of the labels; as a gate, keeps an adapter from learning from these.
 
     With the logits z of K labels and n of the negatives, the gap of an image is
-    `(logsumexp(z) - logsumexp(n)) / std(n)`, and its score is `sigmoid(1.05 ln K - 6.65 - 2.2 gap)`. In units of the
+    `(logsumexp(z) - logsumexp(n)) / std(n)`, and its score is `sigmoid(ln K - 6.55 - 2.15 gap)`. In units of the
     spread of an image's own logits, gaps of different models and images can be compared. The gap of an image that
     belongs to no label grows with the number of labels, one of which is the nearest by chance. The score depends on
     the model's own answer alone, never on what was learnt.
@@ -66,13 +66,18 @@ class Rejector:
 
         `logits` (B, K) are of the labels; the zero-shot ones when not given.
         """
+        gaps = self.gaps(evidence, logits)
+        xp = namespace(gaps)
+        # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to twelve digits.
+        exponent = xp.clip(GAP * gaps - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
+        return 1.0 / (1.0 + xp.exp(exponent))
+
+    def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
+        """By how many standard deviations (B,) of its logits each of B images is closer to the labels."""
         xp = namespace(evidence.features)
         labels = evidence.logits if logits is None else logits
         others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
-        gap = (_log_sum_exp(labels) - _log_sum_exp(others)) / xp.std(others, axis=-1)
-        # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to six digits.
-        exponent = xp.clip(GAP * gap - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
-        return 1.0 / (1.0 + xp.exp(exponent))
+        return (_log_sum_exp(labels) - _log_sum_exp(others)) / xp.std(others, axis=-1)
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Which of B samples may be learnt from (B,), among those that are offered (B,)."""

@@ -45,6 +45,7 @@ def correct(
     `true_label`. A label that was answered anyway confirms the answer.
     """
     from acclimate.classify.outputs import read_results, write_results
+    from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.methods import load_with_notes, save_state
@@ -86,7 +87,7 @@ def correct(
     save_state(adapter, state, notes)
     write_results(results, records)
     counts = f"{len(told) - confirmed} corrected, {confirmed} confirmed"
-    typer.echo(f"{counts}; {state} has {len(adapter.corrections)} corrections. Results: {results}.", err=True)
+    typer.echo(f"{counts}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
 
 
 def _read_fixes(path: Path) -> dict[str, str]:

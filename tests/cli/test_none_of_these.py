@@ -1,0 +1,25 @@
+"""`acclimate classify --none-of-these`."""
+
+import csv
+
+import numpy as np
+from PIL import Image
+
+from acclimate.predict import NONE
+
+
+def test_the_command_writes_labels_and_scores(invoke, tmp_path):
+    for colour in ("red", "green"):
+        Image.new("RGB", (64, 64), colour).save(tmp_path / f"{colour}.png")
+    noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(tmp_path / "noise.png")
+    out = tmp_path / "results.csv"
+    invoke("classify", tmp_path, "--labels", "red color, green color", "--none-of-these", "--out", out)
+    with out.open(encoding="utf-8") as file:
+        rows = {row["file"].rsplit("/", 1)[-1]: row for row in csv.DictReader(file)}
+    assert {name: row["label"] for name, row in rows.items()} == {
+        "red.png": "red color",
+        "green.png": "green color",
+        "noise.png": NONE,
+    }
+    assert all((float(row["none_score"]) >= 0.5) == (row["label"] == NONE) for row in rows.values())
