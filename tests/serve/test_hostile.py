@@ -326,7 +326,7 @@ def test_clients_that_go_away(client, caplog):
 def test_limits_are_the_services_own(serve, pictures):
     with serve(body_bytes=20_000, pixels=1000, images=2, labels=3, streams=2, timeout_s=1.0, queue=2) as client:
         assert "20000 bytes" in refused(client.post(f"{ONE}/classify", content=b"x" * 20_001), 413)
-        assert "too many" in refused(client.post(f"{ONE}/classify", files={"image": pictures[0]}), 422)
+        assert "60 x 48 pixels" in refused(client.post(f"{ONE}/classify", files={"image": pictures[0]}), 422)
         many = [("image", PNG)] * 3
         refused(client.post(f"{ONE}/classify", files=many), 400)
         refused(client.patch(f"{ONE}/labels", json={"add": ["fox"]}), 422)

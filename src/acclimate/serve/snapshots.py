@@ -118,6 +118,15 @@ class Snapshots:
             f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
         )
 
+    def last_features(self, count: int) -> list[HostArray]:
+        """Features (n, d) or (n, V, d) of at least the last `count` samples that were learnt, in their order."""
+        found: list[HostArray] = []
+        for record, body in self.recent():
+            found.append(features_of(record, body)[learnt_of(record)])
+            if sum(map(len, found)) >= count:
+                break
+        return found[::-1]
+
     def numbers(self, ending: str) -> list[int]:
         """The numbers of the files with this ending."""
         return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]

@@ -22,7 +22,6 @@ from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.setups import read_setup
-from acclimate.serve.snapshots import features_of, learnt_of
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
 LARGEST_ID = 2**52  # ids are sent as JSON numbers
@@ -340,16 +339,19 @@ class Stream:
             learnt, refused = choose_samples(self.history.adapter, evidence, True, gates)
             try:
                 adapted = self.history.learn(evidence, features, learnt, client, thumbnails)
-            except StorageError as error:
-                refusal = self._problems["journal"] = str(error)
+            except Exception as error:
                 self._duplicates = None  # it remembers samples that were not learnt
+                if not isinstance(error, StorageError):
+                    raise
+                refusal = self._problems["journal"] = str(error)
         if refusal is not None:
             step = self.history.adapter.adapt(evidence, learn=False)
             return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
-        self._problems.pop("journal", None)
-        changes = adapted.step.changes.values()
-        if guard is not None and learnt.any() and (not changes or any(change.admitted for change in changes)):
-            guard.learnt(client)
+        if learnt.any():
+            self._problems.pop("journal", None)
+            changes = adapted.step.changes.values()
+            if guard is not None and (not changes or any(change.admitted for change in changes)):
+                guard.learnt(client)
         return adapted._replace(refused=refused, none=none)
 
     def _gates(self) -> list[Gate]:
@@ -363,12 +365,7 @@ class Stream:
             return gates
         if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
             self._duplicates = NearDuplicates()
-            batches: list[HostArray] = []
-            for record, body in self.history.files.recent():
-                batches.append(features_of(record, body)[learnt_of(record)])
-                if sum(map(len, batches)) >= self._duplicates.remembered:
-                    break
-            for batch in reversed(batches):
+            for batch in self.history.files.last_features(self._duplicates.remembered):
                 self._duplicates(self.history.adapter.head.observe(batch), np.full(len(batch), True))
         return [*gates, self._duplicates]
 
