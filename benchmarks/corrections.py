@@ -83,7 +83,7 @@ def ask(
                 rest[told] = False
             wrong = int((online[told].argmax(axis=1) != labels[told]).sum())
             yield choice, count, float(plain[rest].mean()), float(answers(adapter)[rest].mean()), wrong
-            adapter.undo(told)
+            adapter.undo([each.id for each in adapter.corrections])
 
 
 def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
@@ -143,7 +143,11 @@ def page(runs: Sequence[Run], command: str) -> Iterator[str]:
     yield (
         "- **Online**: half of the stream is shown, images of it are corrected, and the other half is answered.\n"
         "- **Second pass**: all of the stream is shown, images of it are corrected, and it is answered once more.\n"
-        "- **Least sure**: the images with the lowest scores. **Random**: any images, most of them answered rightly."
+        "- **Least sure**: the images with the lowest scores. **Random**: any images, most of them answered rightly.\n"
+        f"- At most one in {SHARE} images is corrected, so means over many corrections are those of the longer "
+        "streams.\n"
+        "- The numbers of the method were chosen by the second pass on these same streams: expect somewhat less on "
+        "others."
     )
     yield "![Gain of the rest by the number of corrections](corrections.png)"
     heads = [f"{count}, {choice}" for count in COUNTS for choice in CHOICES]

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
-from acclimate.predict import Preparer, encode_ahead
+from acclimate.reading import Preparer, encode_ahead
 from acclimate.views import augment, tensor
 from acclimate.views.plan import ViewPlan, draw_plan
 from classify_overhead import draw_photos

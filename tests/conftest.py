@@ -44,6 +44,7 @@ def own_registry(monkeypatch):
     registry._installed.cache_clear()
     yield
     registry._installed.cache_clear()
+    sys.modules.pop("own_sharpen", None)
 
 
 @pytest.fixture

@@ -1,8 +1,10 @@
 """Every snippet of the README and of the guides runs as it stands, in the order of the page."""
 
+import json
 import os
 import shutil
 import subprocess
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,21 @@ def test_every_block_has_a_language(page):
 )
 def test_the_page_can_be_followed(page, reader):
     reader.follow(page)
+
+
+def test_the_notebook_runs_and_has_its_outputs(demo, tmp_path, monkeypatch, remembering):
+    pytest.importorskip("matplotlib").use("Agg")
+    spec = spec_from_file_location("notebook", ROOT / "docs" / "notebook.py")
+    runner = module_from_spec(spec)
+    spec.loader.exec_module(runner)
+    stored = json.loads((ROOT / "docs" / "tutorial.ipynb").read_text(encoding="utf-8"))
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(demo.folder, "acclimate-demo")
+
+    def kinds(notebook):
+        return [[each["output_type"] for each in cell.get("outputs", ())] for cell in notebook["cells"]]
+
+    assert kinds(runner.run(stored)) == kinds(stored)
 
 
 @pytest.mark.slow

@@ -44,6 +44,7 @@ _MODULES = {
     "methods.state": ("Sums", "Tensors"),
     "predict": ("Prediction",),
     "prompts": ("build_head",),
+    "reject": ("Rejector",),
     "stream": ("FeatureStream", "read_stream", "write_stream"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -43,6 +43,7 @@ from acclimate.methods import (
 )
 from acclimate.predict import Prediction
 from acclimate.prompts import build_head
+from acclimate.reject import Rejector
 from acclimate.stream import FeatureStream, read_stream, write_stream
 
 __version__: str
@@ -74,6 +75,7 @@ __all__ = [
     "OnZeta",
     "Prediction",
     "Prior",
+    "Rejector",
     "Step",
     "Sums",
     "Tensors",

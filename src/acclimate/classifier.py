@@ -26,26 +26,16 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.predict import (
-    Adapted,
-    Batch,
-    OnError,
-    Prediction,
-    Preparer,
-    adapt_batch,
-    answer_again,
-    default_workers,
-    encode_ahead,
-    predictions,
-)
-from acclimate.prompts import LearnedPrompts, build_head, clean_labels
+from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, predictions
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
+from acclimate.recent import Recent
+from acclimate.reject import THRESHOLD, Rejector
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
-
-RECENT = 1000  # images whose features are kept, so that they can be corrected by their ids
 
 
 class Classifier:
@@ -61,7 +51,7 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.predict.Preparer`); what the method's
+        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.reading.Preparer`); what the method's
             authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
@@ -71,11 +61,12 @@ class Classifier:
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
+        reject: recognise images that belong to no label: they are answered "none of these" and not learnt from.
         skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
             for cameras that stand still.
         unsure: answers with a lower score are marked as unsure.
-        progress: called while labels are encoded, with the stage ("encoding the labels"), the prompts encoded since its
-            last call, and their total.
+        progress: called while texts are encoded, with the stage ("encoding the labels", "encoding the negatives"), the
+            prompts encoded since its last call, and their total.
         **settings: of the method.
 
     Examples:
@@ -103,6 +94,7 @@ class Classifier:
         device: str = "auto",
         cache: Path | Literal[False] | None = None,
         fitted: str | os.PathLike[str] | None = None,
+        reject: bool = False,
         skip_duplicates: bool = False,
         unsure: float = 0.0,
         progress: Progress = lambda stage, done, total: None,
@@ -125,7 +117,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
-        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,) of an image, the latest last
+        self._recent = Recent()  # images that can be corrected by their ids
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -141,6 +133,9 @@ class Classifier:
             ready.relabel(self._head(labels, progress))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
+        if reject:
+            negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
+            self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
 
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
@@ -164,6 +159,11 @@ class Classifier:
     def learns(self) -> bool:
         """Whether it learns from the images it is shown."""
         return self.adapter.kind == "online" and not self.adapter.frozen
+
+    @property
+    def rejects(self) -> bool:
+        """Whether images that belong to no label are answered "none of these"."""
+        return any(isinstance(gate, Rejector) for gate in self.gates)
 
     @property
     def classes_(self) -> HostArray:
@@ -213,13 +213,13 @@ class Classifier:
             images: a path, Pillow image, array or tensor (h, w, c) or (c, h, w), or encoded bytes; or many: a folder, a
                 glob pattern or another source (see `acclimate.sources.open_source`), a list of any of these, or an
                 array of images.
-            top_k: how many labels to name; all when not given.
+            top_k: how many answers to name; all when not given.
             adapt: learn from these images (never while frozen).
 
         Returns:
             `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
-        batches = self.batches(images, top_k or len(self.labels), learn=adapt)
+        batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
         found = [
             [{"label": answer.label, "score": answer.score} for answer in each.top]
             for batch in batches
@@ -281,7 +281,7 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        by_words = {as_words(label).casefold(): label for label in self.labels}
+        by_words = {as_words(label).casefold(): label for label in (*self.labels, NONE)}
         for batch in self._encoded(images, on_error, start):
             truths = [
                 by_words.get(as_words(name or "").casefold()) for name in batch.truths
@@ -296,7 +296,7 @@ class Classifier:
                 readable = batch.readable
                 names = [batch.names[index - batch.start] for index in readable]
                 known = [truths[index - batch.start] for index in readable]
-                self._remember(adapted, names)
+                self._recent.add(adapted, names)
                 answered = predictions(self.head, adapted, top_k, readable, names, known, self.unsure)
                 if keep is not None:
                     evidence = adapted.evidence
@@ -305,11 +305,18 @@ class Classifier:
             yield sorted([*answered, *failed], key=lambda each: each.index)
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
-        """Labels (n,) of images. As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False."""
-        return np.asarray(self.classes_[self.predict_proba(images, adapt).argmax(axis=1)])
+        """Labels (n,) of images, "none of these" for those that belong to no label.
+
+        As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False.
+        """
+        probs = self.predict_proba(images, adapt)
+        labels = np.asarray(self.classes_[probs.argmax(axis=1)])
+        return np.where(probs.sum(axis=1) <= 1 - THRESHOLD, NONE, labels) if self.rejects else labels
 
     def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
         """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
+
+        Where images may belong to no label, the sum of a row is the probability that the image belongs to one.
 
         Examples:
             >>> import numpy as np
@@ -319,35 +326,25 @@ class Classifier:
             >>> classifier.adapter.samples_seen
             0
         """
-        batches = self._encoded(images, "raise")
-        adapted = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
-        parts = [softmax_and_entropy(to_host(each.step.logits))[0] for each in adapted if each]
-        return np.concatenate([np.empty((0, len(self.labels))), *parts])
+        parts = [np.empty((0, len(self.labels)))]
+        for batch in self._encoded(images, "raise"):
+            if adapted := adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates):
+                probs = softmax_and_entropy(to_host(adapted.step.logits))[0]
+                parts.append(probs if adapted.none is None else probs * (1 - adapted.none[:, None]))
+        return np.concatenate(parts)
 
     def correct(self, image_or_id: Any, label: str) -> int:
-        """Tell the label of an image, which is certain evidence from now on, even while frozen.
-
-        The image gets this label when it is shown again, images that are like it lean towards it, and the caches of
-        other labels lose it. Correcting an image again replaces the earlier correction.
+        """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
 
         Args:
-            image_or_id: an image as for a call, or the id of one of the last 1000 that were learnt from
-                (`Prediction.id`).
+            image_or_id: an image as for a call, or the `Prediction.id` of one of the last 1000 that were learnt from.
             label: the right one; the one that was answered confirms the answer.
 
-        Returns:
-            The id of the correction, for `undo`.
-
         Examples:
-            >>> import numpy as np
-            >>> classifier = Classifier(["night", "day"])
-            >>> image = np.full((32, 32, 3), 20, np.uint8)
-            >>> told = classifier.correct(image, "day")
-            >>> classifier(image)[0]["label"], classifier.corrections[0].label
-            ('day', 'day')
-            >>> classifier.undo(told)
-            >>> classifier.corrections
-            []
+            >>> image, classifier = np.full((32, 32, 3), 20, np.uint8), Classifier(["night", "day"])
+            >>> id = classifier.correct(image, "day")
+            >>> classifier(image)[0]["label"]
+            'day'
         """
         if label not in self.labels:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
@@ -355,9 +352,7 @@ class Classifier:
         if not isinstance(image_or_id, (int, np.integer)):
             [batch] = self._encoded([image_or_id], "raise")
             return self.adapter.correct(batch.features, place, names=batch.names)[0]
-        if image_or_id not in self._recent:
-            raise InputError(f"no image with the id {image_or_id} was learnt from recently; pass the image instead.")
-        name, feature = self._recent[int(image_or_id)]
+        name, feature = self._recent.find(int(image_or_id))
         return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
 
     def undo(self, id: int) -> None:
@@ -369,16 +364,6 @@ class Classifier:
         """The images whose label was told, sorted by id."""
         return self.adapter.corrections
 
-    def _remember(self, adapted: Adapted, names: Sequence[str]) -> None:
-        """Keep the features of the images that were learnt from, up to so many."""
-        ids = [] if adapted.ids is None else adapted.ids.tolist()
-        for id, name, feature in zip(ids, names, to_host(adapted.evidence.features) if ids else (), strict=False):
-            if id >= 0:
-                self._recent.pop(id, None)
-                self._recent[id] = name, feature.copy()
-        for id in list(self._recent)[:-RECENT]:
-            del self._recent[id]
-
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""
         if self.templates is None:
@@ -386,10 +371,12 @@ class Classifier:
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
+        self._relabel_gates()
 
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
         self.adapter.remove_classes(labels)
+        self._relabel_gates()
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -402,7 +389,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit, self._recent = {}, {}
+        self.about_fit, self._recent = {}, Recent()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -411,7 +398,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit, self._recent = notes.get(NOTE, {}), {}
+        self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
 
     def _head(self, labels: Sequence[str], progress: Progress) -> Head:
         shown = partial(progress, "encoding the labels")
@@ -421,6 +408,11 @@ class Classifier:
                 f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
             )
         return head
+
+    def _relabel_gates(self) -> None:
+        for gate in self.gates:
+            if isinstance(gate, Rejector):
+                gate.relabel(self.head)
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}

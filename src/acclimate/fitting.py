@@ -12,7 +12,7 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, nearest
 from acclimate.methods import Adapter, FewShot
-from acclimate.predict import OnError, Preparer, encode_ahead
+from acclimate.reading import OnError, Preparer, encode_ahead
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
 Labelled = tuple[Sequence[Any], Sequence[str]]  # images and their labels

@@ -13,7 +13,7 @@ from array_api_compat import is_array_api_obj
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.errors import ImageError, missing, reason
+from acclimate.errors import ImageError, reason
 
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
@@ -24,7 +24,10 @@ URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
 def limit_pixels(count: int) -> None:
-    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double."""
+    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double.
+
+    It holds for what is made of images, too, so it must be more than a model takes.
+    """
     Image.MAX_IMAGE_PIXELS = (count + 1) // 2
 
 
@@ -72,7 +75,7 @@ def open_image(
         if not source:
             raise ImageError("the file is empty")
         if HEIF.match(source) and formats is None and not can_read_heif():
-            raise ImageError(str(missing("a HEIC image, which needs pillow-heif", "heic")).rstrip("."))
+            raise ImageError("a HEIC image, which needs pillow-heif (the extra acclimate[heic])")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
             with Image.open(io.BytesIO(source), formats=formats) as image:

@@ -19,8 +19,8 @@ from acclimate.bench.store import Setup, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
 from acclimate.images import open_image
-from acclimate.predict import Preparer, encode_ahead
 from acclimate.prompts import build_head
+from acclimate.reading import Preparer, encode_ahead
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import draw
 from miniatures import draw_dataset, few

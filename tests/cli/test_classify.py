@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from acclimate import Halves, load_state, read_stream
-from acclimate.classify.report import count
+from acclimate.classify.wording import count
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"
@@ -55,6 +55,7 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
         "entropy",
         "index",
         "error",
+        "sorted_to",
     ]
     assert [int(row["index"]) for row in rows] == list(range(40))
     assert rows[0]["file"] == f"{photos}/blue/img2.png"
@@ -108,6 +109,33 @@ def test_results_state_and_report(invoke, model, photos, tmp_path):
     assert len(rows_of(frozen.stdout)) == 40
     assert "State" not in frozen.stderr
     assert (tmp_path / "site.safetensors").read_bytes() == before
+
+
+def test_it_says_what_is_right_and_what_is_unsure(invoke, tiny_onnx, photos, tmp_path):
+    labels = ["--model", f"onnx:{tiny_onnx}", "--labels", "red, green, blue"]
+    options = ["--out", "r.csv", "--unsure", 0.4, "--report", "report.html"]
+    said = invoke("classify", photos, *labels, *options).stderr.splitlines()
+    rows = rows_of((tmp_path / "r.csv").read_text())
+    assert {row["true_label"] for row in rows} == {"red", "green", "blue"}
+    unsure = sum(float(row["score"]) < 0.4 for row in rows)
+    assert said[1] == f"{unsure} of 40 answers {'is' if unsure == 1 else 'are'} unsure (score below 0.4)."
+    right = {who: sum(row[f"{who}label"] == row["true_label"] for row in rows) for who in ("zero_shot_", "")}
+    assert said[2].startswith(
+        f"Accuracy on 40 images: zero-shot {100 * right['zero_shot_'] / 40:.1f} % (95 % interval "
+    )
+    assert f", adapted {100 * right[''] / 40:.1f} % (" in said[2]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"{unsure} of 40 answers are unsure" in page
+    assert "What was taken for what" in page
+    assert "a photo of a red." in page
+
+    (tmp_path / "truth.csv").write_text("red/img0.png,green\nred/img3.png,none of these\nred/img6.png,\n")
+    said = invoke("classify", photos, *labels, "--truth", "truth.csv")
+    truths = {row["file"].split("/")[-1]: row["true_label"] for row in rows_of(said.stdout) if row["true_label"]}
+    assert truths == {"img0.png": "green", "img3.png": "none of these"}
+    assert "Accuracy on 2 images: " in said.stderr
+    assert " So few images say little.\n" in said.stderr
+    assert "unsure" not in said.stderr
 
 
 def test_lists_stdin_and_order(invoke, model, photos, tmp_path):
@@ -187,6 +215,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--order": "random"}, "random"),
         ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
         ({"--set": "alpa=1"}, "has no setting 'alpa'"),
+        ({"--truth": "none.csv"}, "cannot read the true labels in none.csv: No such file"),
     ],
     ids=str,
 )

@@ -224,7 +224,7 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
         invoke("fit", photos, "--out", "other.safetensors", *other, *settings, *model)
         assert message in invoke(*options, "--fitted", "other.safetensors", exit_code=2).stderr
     invoke(*options, "--fitted", fitted)
-    whole = invoke("classify", photos, *model, "--fitted", fitted, "--out", "whole.csv")
+    whole = invoke("classify", photos, *model, "--fitted", fitted, "--order", "path", "--out", "whole.csv")
     assert whole
     assert (tmp_path / "r.csv").read_bytes() == (tmp_path / "whole.csv").read_bytes()
 

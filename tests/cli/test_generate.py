@@ -42,7 +42,7 @@ def test_images_are_generated_once_and_used(invoke, tinted, photos, tiny_onnx, t
     assert [path.name for path in folder.files(name)] == ["0.png", "1.png", "2.png"]
     folder.files(name)[1].unlink()
     tinted.calls.clear()
-    assert "made: 1 images done, 39 were there already" in invoke(*command).stderr
+    assert "made: 1 image done, 39 were there already" in invoke(*command).stderr
     assert (tinted.calls, len(folder.files(name))) == ([name], 3)
     model = ("--labels", "red,green,blue", "--model", f"onnx:{tiny_onnx}")
     diffusion = ("--views", 7, "--views-kind", "diffusion", "--generated", "made")

@@ -18,8 +18,7 @@ def site(tmp_path, monkeypatch):
     """A folder of installed packages."""
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    yield tmp_path
-    sys.modules.pop("own_sharpen", None)
+    return tmp_path
 
 
 def test_the_method_of_an_installed_package_is_imported_when_it_is_needed(site, stream):

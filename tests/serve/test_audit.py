@@ -54,6 +54,14 @@ def test_every_administrative_call_is_there(client, pictures):
     assert stat.S_IMODE((client.folder / "audit.jsonl").stat().st_mode) == 0o600
 
 
+def test_a_stream_that_its_first_images_create_is_there(serve, pictures):
+    with serve(defaults={"labels": ("cat", "dog")}) as client:
+        Client(str(client.base_url)).classify("shop-1", pictures[0])
+        Client(str(client.base_url)).classify("shop-1", pictures[1])
+        (entry,) = lines(client.folder)
+        assert (entry["action"], entry["caller"], entry["stream"]) == ("create_stream", "127.0.0.1", "shop-1")
+
+
 def test_refusals_are_there_with_the_name_of_the_token_and_strangers_are_not(serve, tmp_path):
     file = tmp_path / "tokens"
     file.write_text(f"camera {CAMERA} one=classify\nkeeper {KEEPER} *=manage\n")

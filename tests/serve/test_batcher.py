@@ -8,8 +8,8 @@ from PIL import Image
 
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images import open_image
-from acclimate.predict import Preparer
 from acclimate.prompts import build_head
+from acclimate.reading import Preparer
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits

@@ -1,13 +1,18 @@
 """What operators meet: probes, messages, the log at the start, tokens that change while the service runs."""
 
+import io
 import json
 import signal
 import time
 from contextlib import suppress
 
 import pytest
+from PIL import Image
 
 from acclimate.client import Client, ServiceError
+from acclimate.encoders import load_encoder
+from acclimate.predict import NONE
+from drawn_images import draw
 from service_process import service
 
 ONE = "/v1/streams/one"
@@ -91,6 +96,45 @@ def test_a_request_of_which_some_images_are_learnt_is_replayed_to_the_bit(start,
     assert copy.classify(images[:9]).result(60) == stream.classify(images[:9]).result(60)  # it remembers as well
     learnt = [each.id for each in answers if each.id is not None]
     assert [stream.correct("dog", each).result(60) for each in learnt] == learnt
+
+
+def test_streams_from_before_there_was_a_choice_learn_from_everything(start, after_a_kill, images, tmp_path):
+    start().create("shop", ["cat", "dog"])
+    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
+    content = json.loads(path.read_text())
+    for name in ("skip_duplicates", "reject", "unsure"):
+        del content["setup"][name]
+    path.write_text(json.dumps(content))
+    stream = after_a_kill().get("shop")
+    described = stream.describe()
+    assert (described["skip_duplicates"], described["reject"], described["unsure"]) == (False, False, None)
+    assert [each.id for each in stream.classify([images[0]] * 3).result(60)] == [0, 1, 2]
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_images_that_belong_to_no_label_are_recognised(start):
+    """By the bundled model: a black square shows neither of these, and a green square is one."""
+    streams = start(model=load_encoder("bundled"))
+    stream = streams.create("strict", ["red circle", "green square", "blue stripes"], reject=True)
+    black, green = png(Image.new("RGB", (64, 64))), png(draw("green", 1))
+    foreign, known = stream.classify([black, green], top_k=4).result(60)
+    assert (foreign.label, foreign.id, foreign.refused) == (NONE, None, "belongs to no label")
+    assert foreign.none == foreign.score > 0.5 > known.none
+    assert sum(each.score for each in foreign.top) == pytest.approx(1)
+    assert (known.label, known.id) == ("green square", 0)
+    assert b"acclimate_foreign_images_total 1.0" in streams.metrics.text({}, 0)
+    assert b"acclimate_refusals_total 0.0" in streams.metrics.text({}, 0)
+    stream.change_labels(add=["black square"])
+    stream.correct("black square", image=black).result(60)
+    (told,) = stream.classify([black], adapt=False).result(60)
+    assert (told.label, told.none) == ("black square", 0.0)
+    stream.set_frozen(True)
+    assert stream.classify([png(draw("red", 2))]).result(60)[0].none is not None
 
 
 def logged(data, message, timeout=30):

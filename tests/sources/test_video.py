@@ -14,7 +14,7 @@ from PIL import Image
 from acclimate.errors import ImageError, InputError, MissingExtraError
 from acclimate.images import open_image
 from acclimate.sources import open_source
-from acclimate.sources.video import _Decoder, open_video
+from acclimate.sources.video import _Decoder, is_frame, open_video
 from small_images import draw, labels, names
 
 av = pytest.importorskip("av")
@@ -88,6 +88,15 @@ def test_going_forward_decodes_every_frame_once(clip, monkeypatch):
         decoder.read(index)
     assert moves == [1, 0]  # the first request was for 1, so 0 lay behind
     assert sum(pulled) <= COUNT + 12
+
+
+def test_frames_are_told_from_images(here, clip):
+    assert [is_frame(sample) for sample in open_source([draw(here / "a.png"), clip], fps=0.5)] == [
+        False,
+        True,
+        True,
+        True,
+    ]
 
 
 def test_beginning_in_the_middle(clip):
@@ -198,7 +207,7 @@ def test_pixels_are_limited(clip, monkeypatch):
 def test_without_pyav(here, clip, monkeypatch):
     monkeypatch.setattr("acclimate.sources.video.find_spec", lambda name: None)
     monkeypatch.setattr("acclimate.sources.folder.can_read_videos", lambda: False)
-    with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: pip install 'acclimate\[video\]'"):
+    with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: .*\[video\]"):
         open_video(clip)
     draw(here / "photos/a.png")
     (here / "photos/b.mp4").write_bytes(b"")

@@ -12,7 +12,7 @@ from acclimate.bench import Advance
 from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
-from acclimate.predict import default_workers, read_ahead
+from acclimate.reading import default_workers, read_ahead
 
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"

@@ -1,30 +1,43 @@
 """The report of a run: one HTML file that needs nothing else."""
 
 import os
-from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+import re
+from collections.abc import Mapping, Sequence
 from html import escape
 from importlib.resources import files
-from pathlib import PurePath
+from inspect import getdoc
+from math import log
 from string import Template
 
+from acclimate.classify.accuracy import wilson
+from acclimate.classify.html import (
+    ROWS,
+    Picture,
+    answer,
+    bar,
+    card,
+    cards,
+    chart,
+    folded,
+    long_table,
+    pictures,
+    safe,
+    table,
+)
+from acclimate.classify.judgement import accuracy_part, confusion_part, labels_part, wrong_part
 from acclimate.classify.run import Classification
-from acclimate.classify.summary import Summary
-from acclimate.errors import ImageError, InputError
+from acclimate.classify.summary import EXAMPLES, Summary, ranked
+from acclimate.classify.wording import count, percent, score_text
+from acclimate.errors import InputError
 from acclimate.files import write_atomically, writing
-from acclimate.images import open_image, thumbnail
 from acclimate.methods import Adapter
-from acclimate.sources.base import Sample
+from acclimate.predict import NONE
 
-LABELS = 40  # labels in a table
-CHANGES = 20  # kinds of changed answers in a table
+CHANGES = 10  # kinds of changed answers in a table
+CHANGED = 12  # changed images shown
+GALLERY = 240  # images shown below their labels in all; with the others the file stays under about 5 MB
 ENTRIES = 3  # images shown per label and part of the state
-PICTURES = 200  # such images shown in all; the file stays under about 3 MB
-PIXELS = 112  # longer side of a thumbnail
-LENGTH = 200  # characters shown of a name
-
-Picture = Callable[[int], str]  # from the index or id of an image to HTML
+LEARNT = 72  # such images shown in all
 
 
 def write_report(path: str | os.PathLike[str], run: Classification, title: str, settings: Mapping[str, object]) -> None:
@@ -32,31 +45,118 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
 
     The images that are shown are read again. The settings, such as options and versions, are listed at the end.
     """
-    summary, adapter = run.summary, run.classifier.adapter
-    picture, nothing = _pictures(run.samples), "<p>No image was classified.</p>"
-    order = sorted(adapter.head.class_names, key=lambda label: -summary.before[label] - summary.after[label])
-    answers = {"Zero-shot": summary.before, "Adapted": summary.after}
-    most = max([0, *summary.before.values(), *summary.after.values()])
+    summary, adapter, unsure = run.summary, run.classifier.adapter, run.classifier.unsure
+    picture = pictures(run.samples)
+    order = [*adapter.head.class_names, *([NONE] if summary.after[NONE] or summary.truths[NONE] else [])]
+    parts = {"Images per label": _labels(summary, order, picture)}
+    if summary.truths:
+        parts |= {
+            "Was it right?": accuracy_part(summary),
+            "Wrong answers": wrong_part(summary, picture),
+        }
+    parts["Least sure answers"] = _least_sure(summary, unsure, picture)
+    if summary.truths:
+        parts |= {
+            "What was taken for what": confusion_part(summary, order),
+            "Results by label": labels_part(summary, order),
+        }
+    parts["What adapting changed"] = _adapting(summary, adapter, order, picture, run.first_id)
+    if summary.unreadable:
+        parts["Unreadable images"] = _unreadable(summary)
+    parts["How it was made"] = _settings(adapter, settings)
+    sections = links = ""
+    for number, (name, content) in enumerate(parts.items()):
+        sections += f'<section aria-labelledby="part-{number}"><h2 id="part-{number}">{name}</h2>{content}</section>'
+        links += f'<li><a href="#part-{number}">{name}</a></li>'
     page = Template(files("acclimate.classify").joinpath("report.html").read_text("utf-8")).substitute(
-        title=_text(title),
-        images=count(summary.answered, "image"),
-        labels=count(len(order), "label"),
-        share=_percent(summary.changed / max(1, summary.answered)),
-        changed=count(summary.changed, "answer"),
-        passes=_passes(summary),
-        advice=f'<p class="advice">Note: {escape(advice)}</p>' if (advice := adapter.advice()) else "",
-        unreadable_count=count(summary.unreadable, "image"),
-        answers=_label_table(order, answers, "Answers by label", full=most),
-        transitions=_transitions(summary),
-        most_changed=_most_changed(summary, picture),
-        learnt=_learnt(adapter, order, lambda entry_id: picture(entry_id - run.first_id)),
-        confidence=_confidence(summary) if summary.answered else nothing,
-        stream=_stream(summary) if summary.answered else nothing,
-        unreadable=_unreadable(summary),
-        settings=_table(("Setting", "Value"), [(escape(name), escape(str(value))) for name, value in settings.items()]),
+        title=safe(title),
+        lead=f"{count(summary.answered, 'image')} sorted into {count(len(adapter.head), 'label')}.",
+        figures=_figures(summary, unsure),
+        links=links,
+        sections=sections,
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
+
+
+def _figures(summary: Summary, unsure: float) -> str:
+    """The figures of the first screen."""
+    accuracy, answered = summary.accuracy, max(1, summary.answered)
+    shown = [("images classified", f"{summary.answered:,}", "")]
+    if accuracy.known:
+        low, high = wilson(accuracy.right, accuracy.known)
+        of = f"of {count(accuracy.known, 'answer')}" if accuracy.known < summary.answered else "of the answers"
+        text = f"{of} are right (95\u202f% interval {100 * low:.1f} to {100 * high:.1f})"
+        shown.append((text, percent(accuracy.right / accuracy.known), "key"))
+    if unsure:
+        shown.append(
+            (f"unsure: a score below {unsure:g} ({percent(summary.unsure / answered)})", f"{summary.unsure:,}", "")
+        )
+    if none := summary.after[NONE]:
+        shown.append((f"none of these ({percent(none / answered)})", f"{none:,}", ""))
+    shown.append(("answers changed by adapting", f"{summary.changed:,}", ""))
+    if summary.unreadable:
+        shown.append(("could not be read", f"{summary.unreadable:,}", ""))
+    return "".join(f'<div class="{kind}"><dt>{text}</dt><dd>{number}</dd></div>' for text, number, kind in shown)
+
+
+def _labels(summary: Summary, order: Sequence[str], picture: Picture) -> str:
+    """Every label with its number of images and some of them."""
+    if not summary.answered:
+        return "<p>No image was classified.</p>"
+    found = sorted(filter(summary.after.__getitem__, order), key=lambda label: -summary.after[label])
+    each = max(1, min(EXAMPLES, GALLERY // len(found)))
+    shown = []
+    for rank, label in enumerate(found):
+        images, figures = summary.after[label], ""
+        for index, score, right in ranked(summary.examples[label])[:each] if rank < GALLERY else ():
+            mark = "" if right else '<span class="mark">wrong</span>'
+            figures += f'<figure title="{escape(score_text(score))}">{picture(index)}{mark}</figure>'
+        name = f'<h3><span class="name">{safe(label)}</span><span class="many">{images:,}</span></h3>'
+        line = bar("after", images / summary.after[found[0]])
+        shown.append(f'<li class="label">{name}{line}<div class="gallery">{figures}</div></li>')
+    text = f"{count(len(found), 'label')} of {len(order):,} with images, the most frequent first. "
+    text += f"The images are a random choice, up to {each} per label."
+    more = folded(f"{len(found) - ROWS:,} more labels", cards(shown[ROWS:])) if len(found) > ROWS else ""
+    empty = [safe(label) for label in order if not summary.after[label]]
+    names = f'<p class="names">{", ".join(empty)}</p>'
+    more += folded(f"{count(len(empty), 'label')} without an image", names) if empty else ""
+    return f"<p>{text}</p>{cards(shown[:ROWS])}{more}"
+
+
+def _least_sure(summary: Summary, unsure: float, picture: Picture) -> str:
+    if not summary.answered:
+        return "<p>No image was classified.</p>"
+    text = "The answers with the lowest scores, and the second best label of each: the ones to check first."
+    if unsure:
+        unsure_ones = f"{summary.unsure:,} of {count(summary.answered, 'answer')} are unsure"
+        text = f"{unsure_ones}: their score is below {unsure:g}. {text}"
+    text += " A score is the share of belief that the label gets among all labels. It tends to be too high, and it is "
+    text += "not the chance of being right."
+    shown = []
+    for record in ranked(summary.least_sure):
+        kinds = ("first unsure" if record["unsure"] else "first", "old")
+        answers = zip(kinds, record["predictions"], strict=False)
+        lines = [answer(kind, each["label"], score_text(each["score"])) for kind, each in answers]
+        shown.append(card(picture(record["index"]), record["file"], lines))
+    return f"<p>{text}</p>{cards(shown)}"
+
+
+def _adapting(summary: Summary, adapter: Adapter, order: Sequence[str], picture: Picture, first_id: int) -> str:
+    """What adapting changed, and what was learnt."""
+    changed = f"Adapting changed {count(summary.changed, 'answer')} of {summary.answered:,}."
+    text = f"{changed} {_passes(summary)} A changed answer is not always a better one: the method is not told which "
+    text += "answers are right."
+    advice = f'<p class="advice">Note: {escape(advice)}</p>' if (advice := adapter.advice()) else ""
+    content = f"<p>{text}</p>{advice}"
+    if summary.changed:
+        content += _transitions(summary) + _most_changed(summary, picture)
+    if summary.answered:
+        answers = {"Zero-shot": summary.before, "Adapted": summary.after}
+        content += folded("Answers by label, before and after", _label_table(order, answers))
+        content += folded("Scores before and after", _confidence(summary))
+        content += folded("Changed answers from the first image to the last", _stream(summary))
+    return content + folded("What it has learnt", _learnt(adapter, lambda entry_id: picture(entry_id - first_id)))
 
 
 def _passes(summary: Summary) -> str:
@@ -69,85 +169,67 @@ def _passes(summary: Summary) -> str:
     return f"{text} Where nothing else is said, answers are those of the second pass."
 
 
-def _pictures(samples: Sequence[Sample]) -> Picture:
-    """Thumbnails by index, each made once; a box with the name for a file that is gone or not of this run."""
-
-    @cache
-    def picture(index: int) -> str:
-        if not 0 <= index < len(samples):
-            return '<div class="thumb gone">from an earlier run</div>'
-        name = samples[index].name
-        try:
-            content = b64encode(thumbnail(open_image(samples[index].read()), PIXELS)).decode()
-        except (ImageError, OSError):
-            label = f'aria-label="{_text(name)}, no longer readable" title="{_text(name)}"'
-            return f'<div class="thumb gone" role="img" {label}>{_text(PurePath(name).name)}</div>'
-        return f'<img class="thumb" src="data:image/jpeg;base64,{content}" alt="{_text(name)}" title="{_text(name)}">'
-
-    return picture
-
-
 def _transitions(summary: Summary) -> str:
     most = summary.pairs.most_common(CHANGES)
-    rows = [(_text(old), _text(new), f"{number:,}") for (old, new), number in most]
-    if not rows:
-        return '<p class="soft">No answer changed.</p>'
-    dropped = summary.pairs.total() < summary.changed
-    note = "Rare changes were not all counted: these numbers are lower bounds." if dropped else ""
-    table = _table(("Zero-shot answer", "Adapted answer", "#Images"), rows, "Most frequent changes")
-    return f'{table}<p class="note">{note}</p>'
+    rows = [(safe(old), safe(new), f"{number:,}") for (old, new), number in most]
+    note = "Rare changes were not all counted: these numbers are lower bounds."
+    dropped = f'<p class="note">{note}</p>' if summary.pairs.total() < summary.changed else ""
+    head = ("Zero-shot answer", "Adapted answer", "#Images")
+    return f'<div class="narrow">{table(head, rows, "Most frequent changes")}{dropped}</div>'
 
 
 def _most_changed(summary: Summary, picture: Picture) -> str:
-    answer = '<div class="answer {}"><span class="name">{}</span><span>{:.2f}</span></div>'
-    cards = []
-    for _, _, record in sorted(summary.most_changed, reverse=True):
-        file = f'<div class="file name">{_text(record["file"])}</div>'
-        old = answer.format("old", _text(record["zero_shot_label"]), record["zero_shot_score"])
-        new = answer.format("new", _text(record["label"]), record["score"])
+    shown = []
+    for record in ranked(summary.most_changed)[:CHANGED]:
+        lines = [answer("old", record["zero_shot_label"], score_text(record["zero_shot_score"]))]
         if record["online_label"] != record["label"]:
-            old += answer.format("old", f"online: {_text(record['online_label'])}", record["online_score"])
-        cards.append(f'<li class="change">{picture(record["index"])}<div>{file}{old}{new}</div></li>')
-    if not cards:
-        return "<p>No answer changed.</p>"
-    many = "All" if len(cards) == summary.changed else f"{len(cards)} of the {summary.changed:,}"
+            lines.append(answer("old", f"online: {record['online_label']}", score_text(record["online_score"])))
+        lines.append(answer("new", record["label"], score_text(record["score"])))
+        lines += [answer("truth", f"true: {record['true_label']}")] if record["true_label"] else []
+        shown.append(card(picture(record["index"]), record["file"], lines))
+    many = "All" if len(shown) == summary.changed else f"{len(shown)} of the {summary.changed:,}"
     text = f"{many} changed answers; those with the most confident answers before and after come first. The "
-    text += "zero-shot answer is grey, the adapted one bold, each with its probability."
+    text += "zero-shot answer is grey, the adapted one bold, each with its score."
     if summary.passes == 2:
         text += " Where the second pass changed the online answer, that is shown between them."
-    return f'<p>{text}</p><ul class="cards">{"".join(cards)}</ul>'
+    return f"<p>{text}</p>{cards(shown)}"
 
 
-def _learnt(adapter: Adapter, order: Sequence[str], picture: Picture) -> str:
-    labels, parts = adapter.head.class_names, adapter.entries()
+def _learnt(adapter: Adapter, picture: Picture) -> str:
+    labels, kept = adapter.head.class_names, adapter.entries()
     columns = {name: dict(zip(labels, values.tolist(), strict=True)) for name, values in adapter.learnt().items()}
     if not columns:
-        return f"<p>Nothing: the method {_text(adapter.name)} answers every image by itself.</p>"
+        return f"<p>Nothing: the method {safe(adapter.name)} answers every image by itself.</p>"
     text = escape(f"{adapter.name}: {adapter.summary}. It has learnt from {count(adapter.samples_seen, 'image')}.")
-    sums = {name: values for name, values in columns.items() if name not in parts}
-    table = _label_table(order, sums) if sums else ""
-    if not parts:
-        return f"<p>{text}</p>{table}"
-    text += " Every new image is compared with the images below. The number is the entropy of the zero-shot answer in "
-    kept = {labels[entry.class_index] for entries in parts.values() for entry in entries}
-    shown = [label for label in order if label in kept][: PICTURES // (ENTRIES * len(parts))]
-    text += f"nats: 0 is certain. Shown are {len(shown)} of {len(labels):,} labels, up to {ENTRIES} images in a row."
-    cards = ""
+    sums = {name: values for name, values in columns.items() if name not in kept}
+    numbers = _label_table(labels, sums) if sums else ""
+    if not kept:
+        return f"<p>{text}</p>{numbers}"
+    filled = [label for label in labels if any(columns[name][label] for name in kept)]
+    shown = filled[: LEARNT // (ENTRIES * len(kept))]
+    text += (
+        " Every new image is compared with the images below. The number says how undecided the model alone was (the "
+    )
+    text += f"entropy of its answer): 0 is certain, {log(len(labels)):.2f} a mere guess. Shown are {len(shown)} of "
+    text += f"{count(len(labels), 'label')}, up to {ENTRIES} images in a row."
+    content = []
     for label in shown:
-        cards += f'<li class="learnt"><h3 class="name">{_text(label)}</h3><div class="kinds">'
-        for part, entries in parts.items():
+        groups = ""
+        for name, entries in kept.items():
             first = [entry for entry in entries if labels[entry.class_index] == label][:ENTRIES]
-            figures = (f"{picture(entry.id)}<figcaption>{entry.entropy:.3f}</figcaption>" for entry in first)
+            figures = (f"{picture(entry.id)}<figcaption>{entry.entropy:.2f}</figcaption>" for entry in first)
             row = "".join(f"<figure>{figure}</figure>" for figure in figures)
-            cards += f'<div><h4>{_text(part)}</h4><div class="row">{row}</div></div>' if row else ""
-        cards += "</div></li>"
-    return f'<p>{text}</p><ul class="cards wide">{cards}</ul>{table}'
+            groups += f'<div><h4>{safe(name)}</h4><div class="row">{row}</div></div>' if row else ""
+        content.append(f'<li class="learnt"><h3 class="name">{safe(label)}</h3><div class="kinds">{groups}</div></li>')
+    return f"<p>{text}</p>{cards(content, 'wide')}{numbers}"
 
 
 def _confidence(summary: Summary) -> str:
     bins = {"before": summary.before_bins, "after": summary.after_bins}
     shares = {kind: [count / summary.answered for count in counts] for kind, counts in bins.items()}
-    return _chart(shares, ("0", "0.25", "0.5", "0.75", "1"), "probability of the answer; height: share of images")
+    legend = '<p class="legend"><span>zero-shot</span><span class="new">adapted</span></p>'
+    caption = "score of the answer; height: share of images"
+    return legend + chart(shares, ("0", "0.25", "0.5", "0.75", "1"), caption)
 
 
 def _stream(summary: Summary) -> str:
@@ -159,73 +241,41 @@ def _stream(summary: Summary) -> str:
         legend = '<p class="legend"><span>online</span><span class="new">second pass</span></p>'
     shares = {kind: [number / size for number, size in zip(each, sizes, strict=False)] for kind, each in bins.items()}
     caption = f"images classified, {sizes[0]:,} per bar; height: share of changed answers"
-    return legend + _chart(shares, ("0", f"{sum(sizes):,}"), caption)
-
-
-def _chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: str) -> str:
-    """Shares as bars, in the colours "before" and "after"; the text is outside the drawing, which may be stretched."""
-    most = max(map(max, series.values()))
-    top = next((top for top in (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8) if most <= top), 1.0)
-    drawn = "".join(f'<line class="grid" x2="200" y1="{y}" y2="{y}"/>' for y in (0, 50, 100))
-    for i, (kind, shares) in enumerate(series.items()):
-        width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
-        for j, share in enumerate(shares):
-            x, height = 200 * j / len(shares) + i * width, 100 * share / top
-            box = f'x="{x:.2f}" y="{100 - height:.2f}" width="{width:.2f}" height="{height:.2f}"'
-            drawn += f'<rect class="{kind}" {box}><title>{_percent(share)}</title></rect>'
-    left = "".join(f"<span>{_percent(part * top)}</span>" for part in (1.0, 0.5, 0.0))
-    below = "".join(f"<span>{tick}</span>" for tick in ticks)
-    svg = f'<svg viewBox="0 0 200 100" preserveAspectRatio="none" role="img" aria-label="{caption}">{drawn}</svg>'
-    axes = f'<div class="y" aria-hidden="true">{left}</div>{svg}<div class="x" aria-hidden="true">{below}</div>'
-    return f'<figure class="chart">{axes}<figcaption>{caption}</figcaption></figure>'
+    return legend + chart(shares, ("0", f"{sum(sizes):,}"), caption)
 
 
 def _unreadable(summary: Summary) -> str:
-    if not summary.unreadable:
-        return "<p>None: every image could be read.</p>"
-    rows = [(_text(file), _text(reason)) for file, reason in summary.reasons]
+    rows = [(safe(file), safe(reason)) for file, reason in summary.reasons]
     first = f" The first {len(rows)} are listed." if len(rows) < summary.unreadable else ""
     text = f"{count(summary.unreadable, 'image')} could not be read and got no answer.{first}"
-    return f"<p>{text}</p>{_table(('File', 'Reason'), rows)}"
+    return f'<p>{text}</p><div class="facts">{table(("File", "Reason"), rows)}</div>'
 
 
-def _label_table(
-    order: Sequence[str], columns: Mapping[str, Mapping[str, float]], caption: str = "", full: float = 0.0
-) -> str:
-    """Numbers by label, each with a bar; the longest bar is `full`, or the largest number of the column."""
-    head, rows = ["Label"], [[_text(label)] for label in order[:LABELS]]
-    for name, values in columns.items():
-        head += ["", f"#{_text(name)}"]
-        kind, most = "before" if name == "Zero-shot" else "after", full or max(values.values(), default=0) or 1
-        for row, label in zip(rows, order, strict=False):
-            bar = f'<rect class="{kind}" width="{100 * values[label] / most:.2f}" height="6"/>'
-            row += [f'<svg viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{bar}</svg>']
-            row += [f"{round(values[label], 3):,}"]
-    more = f'<p class="note">{len(order) - LABELS:,} other labels are not shown.</p>' if len(order) > LABELS else ""
-    return _table(head, rows, caption) + more
+def _label_table(order: Sequence[str], columns: Mapping[str, Mapping[str, float]]) -> str:
+    """Numbers by label, each with a bar; the labels with the largest numbers come first."""
+    head = ["Label", *(cell for name in columns for cell in ("", f"#{safe(name)}"))]
+    most = {name: max(values.values(), default=0) or 1 for name, values in columns.items()}
+    rows = []
+    for label in sorted(order, key=lambda label: -sum(values[label] for values in columns.values())):
+        row = [safe(label)]
+        for name, values in columns.items():
+            row.append(bar("before" if name == "Zero-shot" else "after", values[label] / most[name]))
+            row.append(f"{round(values[label], 3):,}")
+        rows.append(row)
+    return long_table(head, rows, "labels")
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "") -> str:
-    """A table of HTML; columns whose head begins with # hold numbers, and those without a head bars."""
-    kinds = ["number" if name.startswith("#") else "name" if name else "bars" for name in head]
-    titles = (f'<th scope="col" class="{kind}">{name.lstrip("#")}</th>' for kind, name in zip(kinds, head, strict=True))
-    body = ""
-    for first, *others in rows:
-        cells = (f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds[1:], others, strict=True))
-        body += f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>'
-    above = f"<caption>{caption}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _text(value: str) -> str:
-    """A name from outside, made safe in HTML text and attributes, and cut if very long."""
-    return escape(value if len(value) <= LENGTH else value[: LENGTH - 1] + "\u2026")
-
-
-def count(number: int, thing: str) -> str:
-    """A number of things, in the singular or the plural."""
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g}\u202f%"
+def _settings(adapter: Adapter, settings: Mapping[str, object]) -> str:
+    """What the run was given, and the settings of the method in the words of its documentation."""
+    rows = [(escape(name), escape(str(value))) for name, value in settings.items()]
+    content = f'<div class="facts">{table(("", ""), rows)}</div>'.replace('class="bars"', "")
+    if not adapter.settings:
+        return content
+    arguments = re.split(r"\n(?:Note|Examples|Raises):", (getdoc(type(adapter)) or "").partition("\nArgs:\n")[2])[0]
+    meanings = dict(re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE))
+    told = [
+        (escape(name), escape(str(value)), escape(" ".join(meanings.get(name, "").split())))
+        for name, value in adapter.settings.items()
+    ]
+    head = ("Setting", "Value", "Meaning")
+    return content + f'<div class="facts">{table(head, told, f"Settings of the method {safe(adapter.name)}")}</div>'

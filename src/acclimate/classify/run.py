@@ -29,7 +29,8 @@ from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
-from acclimate.predict import OnError, Prediction, answer_again
+from acclimate.predict import Prediction, answer_again
+from acclimate.reading import OnError
 from acclimate.sources.base import Sample, file_sample
 
 BLOCK = 1024  # results of the second pass written at a time
@@ -76,6 +77,7 @@ class Classification:
             "number of passes": self.passes,
             "model": self.classifier.encoder.fingerprint,
             "threshold of --unsure": self.classifier.unsure,
+            "choice of --none-of-these": self.classifier.rejects,
             "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates),
         }
         if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last

@@ -2,18 +2,25 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
+from zlib import crc32
 
+from acclimate.classify.accuracy import Accuracy
 from acclimate.classify.outputs import to_record
 from acclimate.predict import Prediction
 
 BINS = 20  # of a confidence histogram
 POINTS = 128  # bins along the stream, at most; then two become one
-SHOWN = 24  # most changed predictions
-PAIRS = 10_000  # kinds of changes counted at a time; then the rare ones are dropped
+SHOWN = 24  # least sure, and most changed predictions
+WRONG = 48  # most confident wrong answers
+EXAMPLES = 6  # images per label
+PAIRS = 10_000  # kinds of changes or confusions counted at a time; then the rare ones are dropped
 REASONS = 20  # unreadable images listed
+
+Key = TypeVar("Key", bound=Hashable)
+Heap = list[list[Any]]  # [rank, minus position, record]: of equal ranks the earlier stays
 
 
 @dataclass
@@ -23,6 +30,7 @@ class Summary:
     images: int = 0
     passes: int = 1  # after which the answers are final
     reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
+    unsure: int = 0  # answers with a score below the threshold
     changed: int = 0  # final answers that differ from zero-shot
     changed_online: int = 0  # answers that differed from zero-shot when the image came
     changed_again: int = 0  # final answers that differ from those given when the image came
@@ -34,7 +42,22 @@ class Summary:
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
     stream_online: list[int] = field(default_factory=list)  # the same for the answers given when the image came
     pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see PAIRS
-    most_changed: list[list[Any]] = field(default_factory=list)  # heap of [rise of the score, minus position, record]
+    most_changed: Heap = field(default_factory=list)  # by the rise of the score
+    least_sure: Heap = field(default_factory=list)  # by the score
+    examples: dict[str, Heap] = field(
+        default_factory=dict
+    )  # by answer, images at random: [index, score, not known to be wrong]
+
+    # Images that could be read and whose true label is known:
+    truths: Counter[str] = field(default_factory=Counter)  # by true label
+    judged: Counter[str] = field(default_factory=Counter)  # by adapted answer
+    right: Counter[str] = field(default_factory=Counter)  # right adapted answers by label
+    right_before: Counter[str] = field(default_factory=Counter)  # right zero-shot answers by label
+    gained: int = 0  # right after adapting only
+    judged_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # adapted scores, as in `after_bins`
+    right_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # those of right answers
+    confusions: Counter[tuple[str, str]] = field(default_factory=Counter)  # by truth and wrong answer; see PAIRS
+    wrong: Heap = field(default_factory=list)  # by the score
 
     @property
     def answered(self) -> int:
@@ -45,6 +68,12 @@ class Summary:
     def unreadable(self) -> int:
         """Number of images that could not be read."""
         return self.images - self.answered
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """How many answers are right."""
+        known, right, before = self.truths.total(), self.right.total(), self.right_before.total()
+        return Accuracy(known, right, self.gained, lost=before - right + self.gained)
 
     def add(self, prediction: Prediction) -> None:
         """Count one more prediction."""
@@ -60,29 +89,53 @@ class Summary:
         before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
         for labels, bins, answer in (before, after):
             labels[answer.label] += 1
-            bins[min(int(answer.score * BINS), BINS - 1)] += 1
+            bins[_bin(answer.score)] += 1
+        self.unsure += prediction.unsure
+        record = to_record(prediction)
+        record["predictions"] = record["predictions"][:2]
+        self._keep(self.least_sure, -prediction.score, record)
+        example = [prediction.index, record["score"], prediction.truth in (None, prediction.label)]
+        drawn = crc32(b"%d" % prediction.index)  # as good as random, and always the same
+        self._keep(self.examples.setdefault(prediction.label, []), drawn, example, EXAMPLES)
         if prediction.changed:
             self.changed += 1
-            self.pairs[zero_shot.label, prediction.label] += 1
-            if len(self.pairs) > PAIRS:
-                self.pairs = Counter(dict(self.pairs.most_common(PAIRS // 2)))
+            self.pairs = _count(self.pairs, (zero_shot.label, prediction.label))
             # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
-            rise = prediction.score + zero_shot.score - 1.0
-            record = {column: value for column, value in to_record(prediction).items() if column != "predictions"}
-            heapq.heappush(self.most_changed, [rise, -self.images, record])  # of equal ones the earlier stays
-            if len(self.most_changed) > SHOWN:
-                heapq.heappop(self.most_changed)
+            self._keep(self.most_changed, prediction.score + zero_shot.score - 1.0, record)
+        if prediction.truth is not None:
+            self._judge(prediction, prediction.truth, record)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
-        return vars(self) | {"pairs": [[old, new, count] for (old, new), count in self.pairs.items()]}
+        pairs = {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
+        return vars(self) | pairs
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Summary":
         """The summary that `to_json` was called on."""
-        pairs = Counter({(old, new): count for old, new, count in content["pairs"]})
-        counts = {name: Counter(content[name]) for name in ("before", "after")}
-        return cls(**{**content, **counts, "pairs": pairs})
+        pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
+        return cls(**{**content, **{name: Counter(content[name]) for name in COUNTED}, **pairs})
+
+    def _judge(self, prediction: Prediction, truth: str, record: dict[str, Any]) -> None:
+        """Count a prediction whose truth is known."""
+        right, was_right = prediction.label == truth, prediction.zero_shot.label == truth
+        self.truths[truth] += 1
+        self.judged[prediction.label] += 1
+        self.judged_bins[_bin(prediction.score)] += 1
+        self.gained += right and not was_right
+        if was_right:
+            self.right_before[truth] += 1
+        if right:
+            self.right[truth] += 1
+            self.right_bins[_bin(prediction.score)] += 1
+        else:
+            self.confusions = _count(self.confusions, (truth, prediction.label))
+            self._keep(self.wrong, prediction.score, record, WRONG)
+
+    def _keep(self, heap: Heap, rank: float, record: Any, most: int = SHOWN) -> None:
+        heapq.heappush(heap, [rank, -self.images, record])
+        if len(heap) > most:
+            heapq.heappop(heap)
 
     def _extend_stream(self, changed: bool, changed_online: bool) -> None:
         if self.answered == len(self.stream) * self.bin_width:
@@ -93,6 +146,25 @@ class Summary:
             self.stream_online.append(0)
         self.stream[-1] += changed
         self.stream_online[-1] += changed_online
+
+
+PAIRED = ("pairs", "confusions")
+COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
+
+
+def ranked(heap: Heap) -> list[Any]:
+    """The records of a heap, that of the highest rank first."""
+    return [record for _, _, record in sorted(heap, key=lambda entry: entry[:2], reverse=True)]
+
+
+def _bin(score: float) -> int:
+    return min(int(score * BINS), BINS - 1)
+
+
+def _count(counter: Counter[Key], key: Key) -> Counter[Key]:
+    """The counter with one more of a key, without the rare half of its keys if there are too many."""
+    counter[key] += 1
+    return counter if len(counter) <= PAIRS else Counter(dict(counter.most_common(PAIRS // 2)))
 
 
 def _halved(bins: Sequence[int]) -> list[int]:

@@ -30,7 +30,8 @@ def methods(plugin: Plugins = None) -> None:
         typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
         meanings = _arguments(method)
         for setting in method.default_settings():
-            typer.echo(f"{'':13} {signature(method).parameters[setting]}\n{'':15} {meanings[setting]}")
+            meaning = f"\n{'':15} {meanings[setting]}" if setting in meanings else ""  # a plugin may say nothing
+            typer.echo(f"{'':13} {signature(method).parameters[setting]}{meaning}")
 
 
 def _arguments(method: type) -> dict[str, str]:

@@ -35,13 +35,18 @@ def classify(
     unsure: Annotated[
         float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
     ] = 0.0,
+    none_of_these: Annotated[
+        bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
+    ] = False,
     order: options.Order = "auto",
     fps: options.Fps = 1.0,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     skip_duplicates: Annotated[
-        bool,
-        typer.Option("--skip-duplicates", help="Do not learn from near-duplicates of the last images."),
-    ] = False,
+        bool | None,
+        typer.Option(
+            help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"
+        ),
+    ] = None,
     passes: Annotated[
         int,
         typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
@@ -51,6 +56,10 @@ def classify(
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
     ] = None,
     freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")
@@ -75,18 +84,24 @@ def classify(
     csv in a pipe, where rows follow when their answers are final.
     """
     import platform
+    import shlex
+    from datetime import datetime
 
     from acclimate import __version__
     from acclimate.classifier import Classifier
     from acclimate.classify.outputs import ResultFile, csv_columns
-    from acclimate.classify.report import count, write_report
+    from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
     from acclimate.classify.sorting import sort_images
+    from acclimate.classify.truth import with_truth
+    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
+    from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
     from acclimate.sources.follow import Follow
+    from acclimate.sources.video import is_frame
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
@@ -133,19 +148,23 @@ def classify(
     samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    reading |= {"unsure": unsure, "skip_duplicates": skip_duplicates or follow}
+    still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
+    reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
+    reading |= {"unsure": unsure, "reject": none_of_these}
     with stage_bars() as reading["progress"]:
         classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+    if truth is not None:
+        samples = with_truth(samples, truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
+    prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
     if sys.stderr.isatty():
-        prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
         images = "Images as they arrive" if follow else count(len(samples), "image")
-        typer.secho(f"{images}, {len(classifier.labels)} labels: {prompts}", dim=True, err=True)
+        typer.secho(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
     columns = csv_columns(top_k) if out is None else None
     with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
         run = Classification(
@@ -172,11 +191,15 @@ def classify(
         raise typer.Exit(130)
     sorted_images = None if sort_into is None or out is None else sort_images(out, sort_into, sort_how)
     if report is not None:
-        shown = {"source": " ".join(source), "order": order, "model": model, "views per image": views}
-        shown |= {"kind of views": classifier.views_kind} if views > 1 else {}
+        shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
+        shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
+        shown |= {"source": " ".join(source), "order": order, "model": model}
+        shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
+        shown |= {"true labels": truth} if truth else {}
+        shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})
         shown |= {"passes": run.passes, "method": classifier.adapter.name}
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
-        shown |= {**classifier.adapter.settings, "acclimate": __version__, "Python": platform.python_version()}
+        shown |= {"acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, " ".join(source), shown)
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
@@ -191,6 +214,13 @@ def classify(
         new = len(run.samples) - run.kept.images
         start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
         typer.echo(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
+    if unsure:
+        doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
+        typer.echo(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
+    if none := summary.after[NONE]:
+        typer.echo(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+    if accuracy := str(summary.accuracy):
+        typer.echo(accuracy, err=True)
     if advice := classifier.adapter.advice():
         typer.echo(f"note: {advice}", err=True)
     if not summary.answered:

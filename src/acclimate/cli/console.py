@@ -23,7 +23,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     second pass changes once more.
     """
     from acclimate.classify.outputs import csv_lines, to_record
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
 
     for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
     if columns is not None and not for_people:
@@ -49,14 +49,17 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
 
 
 def _line(prediction: "Prediction") -> str:
+    from acclimate.classify.wording import score_text
+
     if prediction.error is not None:
         return f"{prediction.name}  could not be read: {prediction.error}\n"
     other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
-    were = [
-        f"{who}: {was.label} {100 * was.score:.1f} %" for who, was in other.items() if was.label != prediction.label
+    notes = [
+        f"{who}: {was.label} {score_text(was.score)}" for who, was in other.items() if was.label != prediction.label
     ]
-    note = f"  ({', '.join(were)})" if were else ""
-    return f"{prediction.name:40}  {prediction.label:24} {100 * prediction.score:5.1f} %{note}\n"
+    notes = ["unsure", *notes] if prediction.unsure else notes
+    note = f"  ({', '.join(notes)})" if notes else ""
+    return f"{prediction.name:40}  {prediction.label:24} {score_text(prediction.score):>6}{note}\n"
 
 
 @contextmanager

@@ -48,7 +48,7 @@ def correct(
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.methods import load_with_notes, save_state
-    from acclimate.predict import Preparer, encode_ahead
+    from acclimate.reading import Preparer, encode_ahead
 
     if (results is None) != bool(listed or undo):
         raise InputError("give either results with fixes, or --list or --undo.")

@@ -36,13 +36,13 @@ def embed(
 
     import numpy as np
 
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.images import limit_pixels
-    from acclimate.predict import Preparer, encode_ahead
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
+    from acclimate.reading import Preparer, encode_ahead
     from acclimate.stream import FeatureStream, check_stream_path, write_stream
     from acclimate.views.generated import open_generator
 

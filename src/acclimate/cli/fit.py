@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def fit(
     source: Annotated[
         list[str],
-        typer.Argument(metavar="SOURCE...", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
+        typer.Argument(metavar="SOURCE", help="Labelled images: a folder per class, coop:FILE#train, or a list."),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
     method: Annotated[
@@ -54,7 +54,7 @@ def fit(
     import numpy as np
 
     from acclimate.classifier import Classifier
-    from acclimate.classify.report import count
+    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
     from acclimate.prompts import clean_labels
@@ -68,6 +68,7 @@ def fit(
         raise InputError("choose one of --validation and --no-validation.")
     samples = _labelled(source)
     names = clean_labels(sorted({label for _, label in samples})) if labels is None else options.read_labels(labels)
+    options.note_language(names, model)
     known = _of_classes(samples, names)
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
@@ -76,7 +77,8 @@ def fit(
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
-    classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
+    with stage_bars() as reading["progress"]:
+        classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     images, truth = _split([known[i] for i in drawn])
     try:
         with stage_bars() as show:

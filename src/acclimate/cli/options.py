@@ -30,7 +30,7 @@ TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .
 Source = Annotated[
     list[str],
     typer.Argument(
-        metavar="SOURCE...",
+        metavar="SOURCE",
         help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:.",
         show_default=False,
     ),
@@ -63,7 +63,7 @@ Order = Annotated[
     str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
 ]
 Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1, show_default="179 million")]
+MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1_000_000, show_default="179 million")]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]

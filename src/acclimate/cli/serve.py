@@ -50,6 +50,9 @@ def serve(
     skip_duplicates: Annotated[
         bool, typer.Option(help=f"{NEW}: do not learn from images that are nearly the same as one of the last learnt.")
     ] = True,
+    none_of_these: Annotated[
+        bool, typer.Option("--none-of-these", help=f"{NEW}: recognise images that belong to no label.")
+    ] = False,
     unsure: Annotated[
         float | None, typer.Option(help=f"{NEW}: mark answers with a lower score as unsure.", min=0, max=1)
     ] = None,
@@ -117,18 +120,29 @@ def serve(
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
     guarded = guard_share is not None or guard_burst is not None
     viewed = views != 1 or views_kind is not None
-    chosen = setting or template or thumbnails or guarded or viewed or method or not skip_duplicates or unsure
+    chosen = (
+        setting
+        or template
+        or thumbnails
+        or guarded
+        or viewed
+        or method
+        or not skip_duplicates
+        or none_of_these
+        or unsure
+    )
     if labels is None and fitted is None and chosen:
         raise InputError("options for new streams need --labels or --fitted.")
     if fitted is not None and (method or setting):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
     names = None if labels is None else options.read_labels(labels)
+    options.note_language(names or (), model)
     templates = options.read_templates(template)
     learned = templates if isinstance(templates, LearnedPrompts) else None
     method = method or options.DEFAULT_METHOD
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
     setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
-    setup |= {"skip_duplicates": skip_duplicates, "unsure": unsure}
+    setup |= {"skip_duplicates": skip_duplicates, "reject": none_of_these, "unsure": unsure}
     if guarded:
         setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
     adapter = encoder = None

@@ -20,14 +20,14 @@ from acclimate.methods.corrections import Correction, Corrections, id_of
 from acclimate.methods.settings import check_settings
 from acclimate.methods.state import Dump, Entry, MergeRule, State
 from acclimate.methods.step import Change as Change
+from acclimate.methods.step import Ids as Ids
 from acclimate.methods.step import Step as Step
-from acclimate.methods.step import joined
+from acclimate.methods.step import check_ids, joined
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
 CORRECTIONS = "corrections"  # the part of the state that every adapter has
-Ids = Sequence[int] | HostArray
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -194,7 +194,7 @@ class Adapter(ABC):
             (n, K) adapted logits in the caller's array library, device and dtype.
         """
         unit = self.head.unit_features(features)
-        ids = None if ids is None else _check_ids(ids, unit.shape[0])
+        ids = None if ids is None else check_ids(ids, unit.shape[0])
         size = self._block_size(unit)
         answers = []
         for start in range(0, unit.shape[0], size):
@@ -268,15 +268,14 @@ class Adapter(ABC):
             (array([1]), '1')
         """
         unit = unit_rows(self.head.observe(features).features, "features")
-        named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else _check_ids(ids, unit.shape[0])
+        named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else check_ids(ids, unit.shape[0])
         self.told.add(unit, np.asarray(classes), named, names)
         self._review()
         return [int(each) for each in named]
 
     def undo(self, ids: Ids) -> None:
         """Take back the corrections with these ids, as if they had never been made."""
-        ids = np.asarray(ids)
-        self.told.discard(_check_ids(ids, len(ids)))
+        self.told.discard(check_ids(ids, len(ids)))
         self._review()
 
     @property
@@ -399,10 +398,3 @@ def require(method: type[Adapter], views: bool = False, text: bool = False, labe
     for need in sorted(method.needs):
         if not there[need]:
             raise InputError(f"the method {method.name!r} needs {how[need]}.")
-
-
-def _check_ids(ids: Ids, samples: int) -> HostArray:
-    ids = np.asarray(ids)
-    if ids.dtype.kind not in "iu" or ids.shape != (samples,):
-        raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
-    return ids

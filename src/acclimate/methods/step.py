@@ -1,10 +1,15 @@
-"""What one call of an adapter did."""
+"""What one call of an adapter takes and did."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from acclimate.arrays import Array, namespace
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, namespace
+from acclimate.errors import InputError
+
+Ids = Sequence[int] | HostArray  # integers that name samples
 
 
 class Change(NamedTuple):
@@ -46,3 +51,11 @@ def joined(steps: Sequence[Step]) -> Step:
             changes[name].dropped.extend(change.dropped)
         start += step.logits.shape[0]
     return Step(logits, changes)
+
+
+def check_ids(ids: Ids, samples: int) -> HostArray:
+    """The ids of so many samples, checked."""
+    ids = np.asarray(ids)
+    if ids.dtype.kind not in "iu" or ids.shape != (samples,):
+        raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
+    return ids

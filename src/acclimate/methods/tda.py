@@ -39,9 +39,11 @@ class TDA(Adapter):
         negative_alpha: weight of the negative votes.
         negative_beta: sharpness of the negative affinity.
         negative_keep: keep the "lowest" or the "highest" entropies in range.
-        entropy_low: samples enter the negative cache only if entropy_low < H / log2(K) < entropy_high.
+        entropy_low: samples enter the negative cache only if entropy_low < H / log2(K) < entropy_high, with H the
+            entropy of the zero-shot answer (how undecided it is) and K the number of classes.
         entropy_high: see entropy_low.
-        mask_low: an entry votes against the classes with mask_low < p < mask_high.
+        mask_low: an entry votes against the classes to which zero-shot gave a probability p with
+            mask_low < p < mask_high.
         mask_high: see mask_low.
         self_match: update first, then read, so that an admitted sample meets itself; else read first, then update.
         bypass: number of samples at the start of the stream that are answered zero-shot while the caches fill.

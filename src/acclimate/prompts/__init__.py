@@ -3,6 +3,7 @@
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
 from acclimate.prompts.language import foreign_labels
 from acclimate.prompts.learned import LearnedPrompts
+from acclimate.prompts.negatives import negative_vectors, nouns
 from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "default_cache_folder",
     "example_prompts",
     "foreign_labels",
+    "negative_vectors",
+    "nouns",
     "prompts_for",
     "template_sets",
 ]

@@ -76,8 +76,7 @@ def build_head(
     if not encoder.fingerprint or not folder:
         vectors = _encode(encoder, labels, prompts, progress)
     else:
-        key = hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
-        path = Path(folder) / f"class-vectors-{key}.safetensors"
+        path = Path(folder) / f"class-vectors-{vectors_key(encoder, prompts)}.safetensors"
         try:
             vectors = read_snapshot(path)[0]["class_vectors"]
         except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
@@ -86,6 +85,11 @@ def build_head(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
     return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
+
+
+def vectors_key(encoder: TextEncoder, prompts: Sequence[Sequence[str]]) -> str:
+    """Identifies the vectors that an encoder makes of each class's prompts."""
+    return hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
 
 
 def _encode(

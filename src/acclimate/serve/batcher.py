@@ -19,9 +19,9 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.evidence import Head
 from acclimate.images import open_image, thumbnail
-from acclimate.predict import Preparer
-from acclimate.prompts import LearnedPrompts, build_head
+from acclimate.prompts import LearnedPrompts, build_head, negative_vectors
 from acclimate.prompts.learned import PREFIX
+from acclimate.reading import Preparer
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
@@ -77,6 +77,7 @@ class Batcher:
         self.waiting = 0  # images in the queue, counting views
         self._closed = False
         self._texts = Lock()  # tokenizers are not thread-safe
+        self._negatives: HostArray | None = None
         self._recent_head = lru_cache(RECENT)(partial(build_head, encoder, cache=False))
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
@@ -122,6 +123,13 @@ class Batcher:
             templates = self.prompts
         with self._texts:
             return build_head(self.encoder, labels, templates, self._cache)
+
+    def negatives(self) -> HostArray:
+        """Vectors (M, d) of nouns that stand for everything else, for streams that recognise foreign images."""
+        with self._texts:
+            if self._negatives is None:
+                self._negatives = negative_vectors(self.encoder, self._cache)
+            return self._negatives
 
     def head_for_request(self, labels: tuple[str, ...], template: str) -> Head:
         """The head of the labels of a single request; only the most recent are kept, in memory."""

@@ -1,5 +1,6 @@
 """Prometheus metrics. Streams, labels and clients never become labels of a metric: their number has no bound."""
 
+from collections import Counter as Counts
 from collections.abc import Mapping, Sequence
 from math import log
 from threading import Lock
@@ -8,7 +9,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
 
 from acclimate import __version__
 from acclimate.gates import NearDuplicates
-from acclimate.predict import Prediction
+from acclimate.predict import NONE, Prediction
+from acclimate.reject import Rejector
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -23,6 +25,7 @@ class Metrics:
         self._images = self._counter("images_total", "Images received.", "outcome")
         self._changed = self._counter("changed_predictions_total", "Predictions changed by adaptation.")
         self._unsure = self._counter("unsure_predictions_total", "Predictions with a score below the threshold.")
+        self._foreign = self._counter("foreign_images_total", "Images that belong to no label.")
         about = "Images not learnt because they are nearly the same as one before."
         self._duplicates = self._counter("near_duplicates_total", about)
         self._refused = self._counter("refusals_total", "Images not learnt because of a guard or the disk.")
@@ -66,10 +69,13 @@ class Metrics:
     def adapted(self, predictions: Sequence[Prediction], replaced: int, seconds: float) -> None:
         """Count what a request did to its stream: changed or unsure answers, images not learnt, entries replaced."""
         self._changed.inc(sum(prediction.changed for prediction in predictions))
+        self._foreign.inc(sum(prediction.label == NONE for prediction in predictions))
         self._unsure.inc(sum(prediction.unsure for prediction in predictions))
         reasons = [prediction.refused for prediction in predictions if prediction.refused is not None]
-        self._duplicates.inc(reasons.count(NearDuplicates.reason))
-        self._refused.inc(len(reasons) - reasons.count(NearDuplicates.reason))
+        expected = Counts(reasons)
+        self._duplicates.inc(expected.pop(NearDuplicates.reason, 0))
+        expected.pop(Rejector.reason, None)
+        self._refused.inc(expected.total())
         self._replaced.inc(replaced)
         self._adapting.observe(seconds)
 

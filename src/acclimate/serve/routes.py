@@ -81,7 +81,7 @@ async def classify_images(
     try:
         stream = streams.get(name)
     except NotFoundError:
-        stream = await asyncio.to_thread(streams.get_or_create, name)
+        stream = await asyncio.to_thread(streams.get_or_create, name, caller.name)
     with anyio.fail_after(streams.limits.timeout_s):
         answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})

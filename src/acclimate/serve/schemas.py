@@ -58,6 +58,9 @@ class Setup(Request):
     skip_duplicates: bool = Field(
         True, description="Do not learn from images that are nearly the same as one of the last hundred learnt."
     )
+    reject: bool = Field(
+        False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
+    )
     unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
     guard: GuardRules | None = None
 

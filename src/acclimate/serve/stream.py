@@ -14,7 +14,8 @@ from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
-from acclimate.predict import Adapted, Prediction, choose_samples, predictions
+from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions
+from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
 from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
@@ -69,7 +70,8 @@ class Stream:
         self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
         self._closed = False
-        self._duplicates: NearDuplicates | None = None
+        self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
+        self._rejector: Rejector | None = None
         self.queue = WorkQueue(pool)
 
     @property
@@ -89,12 +91,11 @@ class Stream:
     ) -> "Future[list[Prediction]]":
         """Classify image files in order, after everything that was requested from this stream before.
 
-        The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, or they are nearly
-        the same as images before. Answers with a score below `unsure`, or else that of the setup, are marked. The
-        future has a
-        prediction per image once what was learnt is written to the journal. If an image cannot be read, it raises
-        ImageError with its name, if `names` has one, and nothing of the request is learnt. If `cancel` returns True,
-        nothing of the request was or will be learnt.
+        The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
+        label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
+        setup, are marked. The future has a prediction per image once what was learnt is written to the journal. If an
+        image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
+        learnt. If `cancel` returns True, nothing of the request was or will be learnt.
         """
         views = self.setup.views
         most = min(self.limits.images, self.limits.queue // views)
@@ -278,7 +279,7 @@ class Stream:
         """Continue with another adapter."""
         self.history.replace(adapter, notes, reason, **about)
         self._received = self.history.next_id
-        self._duplicates = None
+        self._duplicates = self._rejector = None
 
     def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
         self.check_open()
@@ -316,7 +317,8 @@ class Stream:
             if learn:
                 adapted = self._learn(seen, features[part], client, encoded.thumbnails[part])
             else:
-                adapted = Adapted(seen, adapter.adapt(seen, learn=False))
+                none = none_scores(adapter, seen, self._gates())
+                adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none)
             replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
             found += predictions(adapter.head, adapted, top_k, range(part.start, part.stop), unsure=unsure)
         self._answered += len(found)
@@ -329,12 +331,13 @@ class Stream:
 
     def _learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
         """Answer samples and learn from those that may be learnt from."""
-        guard, taught = self._guard, self.history.taught
+        guard, taught, gates = self._guard, self.history.taught, self._gates()
+        none = none_scores(self.history.adapter, evidence, gates)
         refusal = None
         if guard is not None:
             refusal = guard.refusal(client, taught[client], taught.total(), len(self.labels))
         if refusal is None:
-            learnt, refused = choose_samples(self.history.adapter, evidence, True, self._gates())
+            learnt, refused = choose_samples(self.history.adapter, evidence, True, gates)
             try:
                 adapted = self.history.learn(evidence, features, learnt, client, thumbnails)
             except StorageError as error:
@@ -342,17 +345,22 @@ class Stream:
                 self._duplicates = None  # it remembers samples that were not learnt
         if refusal is not None:
             step = self.history.adapter.adapt(evidence, learn=False)
-            return Adapted(evidence, step, refused=[refusal] * len(features))
+            return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
         self._problems.pop("journal", None)
         changes = adapted.step.changes.values()
         if guard is not None and learnt.any() and (not changes or any(change.admitted for change in changes)):
             guard.learnt(client)
-        return adapted._replace(refused=refused)
+        return adapted._replace(refused=refused, none=none)
 
     def _gates(self) -> list[Gate]:
         """The gates that samples have to pass to be learnt from."""
+        gates: list[Gate] = []
+        if self.setup.reject:
+            if self._rejector is None:
+                self._rejector = Rejector(self.history.adapter.head, self._batcher.negatives())
+            gates.append(self._rejector)
         if not self.setup.skip_duplicates:
-            return []
+            return gates
         if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
             self._duplicates = NearDuplicates()
             batches: list[HostArray] = []
@@ -362,7 +370,7 @@ class Stream:
                     break
             for batch in reversed(batches):
                 self._duplicates(self.history.adapter.head.observe(batch), np.full(len(batch), True))
-        return [self._duplicates]
+        return [*gates, self._duplicates]
 
     def _try_snapshot(self, reason: str) -> None:
         """Take a snapshot; a failure is reported in `describe`, and does not stop the stream."""

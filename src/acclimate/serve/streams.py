@@ -100,6 +100,8 @@ class Streams:
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
+        if setup.reject:
+            self.batcher.negatives()  # encoded once per model, which takes longer than a request may
         if fitted is None:
             adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         else:
@@ -126,11 +128,13 @@ class Streams:
             raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
-    def get_or_create(self, name: str) -> Stream:
-        """The stream with this name, created with the `defaults` if there is none."""
+    def get_or_create(self, name: str, client: str) -> Stream:
+        """The stream with this name, created with the `defaults` if there is none, which the audit log says."""
         if self.defaults is not None and name not in self.names():
             with suppress(ExistsError):  # another request was first
-                return self.create(name, **self.defaults)
+                stream = self.create(name, **self.defaults)
+                self.audit.write("create_stream", client, "done", stream=name, by="its first images")
+                return stream
         return self.get(name)
 
     def names(self) -> list[str]:

@@ -31,6 +31,11 @@ def is_video(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
+def is_frame(sample: Sample) -> bool:
+    """Whether a sample is a frame of a video."""
+    return getattr(sample.read, "func", None) is read_frame
+
+
 def can_read_videos() -> bool:
     """Whether PyAV is installed."""
     return find_spec("av") is not None

@@ -10,7 +10,7 @@ from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
 from acclimate.images import open_image
-from acclimate.predict import Preparer, encode_ahead
+from acclimate.reading import Preparer, encode_ahead
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import draw
 from tiny_models import MEANS, STDS

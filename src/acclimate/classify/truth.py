@@ -1,0 +1,122 @@
+"""True labels from a file, so that a run can say how many answers are right."""
+
+import csv
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path, PurePath
+
+from acclimate.errors import InputError, nearest, reason
+from acclimate.predict import NONE
+from acclimate.prompts.templates import as_words
+from acclimate.sources.base import Sample
+from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, READERS
+
+TRUTH_KEYS = ("true_label", "truth", *LABEL_KEYS)
+HOW = "write one image per line as file,label, or name the columns file and label"
+
+Row = tuple[int, str, str]  # line number, file, label
+
+
+def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> list[Sample]:
+    r"""The samples with the true labels that a file names; those that it does not name have none.
+
+    A file is found by its path as written, else by the end of its path, else by its name alone. Labels match those of
+    the run without regard to case and underscores; "none of these" is the truth of an image that no label fits.
+
+    Args:
+        samples: the images of the run.
+        path: .csv or .txt with lines `file,label` or with a header, or .jsonl with the same names as keys.
+        labels: of the run.
+
+    Raises:
+        InputError: a line names an image that is not there or could be several, or a label that is not of the run.
+
+    Examples:
+        >>> import tempfile
+        >>> from acclimate.sources.base import file_sample
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder, "truth.csv")
+        ...     _ = path.write_text("file,label\na.jpg,Cat\n")
+        ...     [each.label for each in with_truth([file_sample("photos/a.jpg"), file_sample("b.jpg")], path, ["cat"])]
+        ['cat', None]
+    """
+    known = {as_words(label).casefold(): label for label in (*labels, NONE)}
+    names: dict[str, set[str]] = {}  # of the images, by the last part of their paths
+    for sample in samples:
+        names.setdefault(PurePath(sample.name).name, set()).add(sample.name)
+    truths: dict[str, str] = {}
+    for line, file, label in _rows(path):
+        where = f"{path}, line {line}"
+        name = _find(where, file, names.get(PurePath(file).name, set()))
+        truth = known.get(as_words(label).casefold())
+        if truth is None:
+            how = f"add it to the labels, write {NONE!r}, or leave the line out"
+            raise InputError(f"{where}: {label!r} is not a label of this run ({nearest(label, labels)}); {how}.")
+        if truths.setdefault(name, truth) != truth:
+            raise InputError(f"{where}: {name} already has the label {truths[name]!r}; leave one of them.")
+    return [replace(sample, label=truths.get(sample.name)) for sample in samples]
+
+
+def _find(where: str, file: str, candidates: set[str]) -> str:
+    """The one of the candidates, which have the same last part, that a file is."""
+    path = PurePath(file).as_posix()
+    if path in candidates:
+        return path
+    found = sorted(name for name in candidates if name.endswith(f"/{path}")) or sorted(candidates)
+    if not found:
+        raise InputError(f"{where}: {file} is not among the images of this run; correct it, or leave the line out.")
+    if len(found) > 1:
+        raise InputError(f"{where}: {file} could be {found[0]} or {found[1]}; write more of its path.")
+    return found[0]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    """The lines of a file that name a label."""
+    suffix = path.suffix.lower()
+    if suffix not in (".csv", ".txt", ".jsonl"):
+        raise InputError(f"cannot tell the format of {path}; true labels are in a .csv, .txt or .jsonl file.")
+    empty = True
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            for line, name, label in _read_jsonl(path, file) if suffix == ".jsonl" else _read_csv(path, file):
+                empty = False
+                if label:
+                    yield line, name, label
+    except OSError as error:
+        raise InputError(f"cannot read the true labels in {path}: {reason(error)}.") from error
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(f"{path} cannot be read as a table in UTF-8 ({error}).") from error
+    if empty:
+        raise InputError(f"{path} has no true labels; {HOW}.")
+
+
+def _read_jsonl(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    for line, fields in READERS[".jsonl"](str(path), lines):
+        label = fields[_key(path, line, TRUTH_KEYS, fields)]
+        yield line, str(fields[_key(path, line, FILE_KEYS, fields)]), "" if label is None else str(label).strip()
+
+
+def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
+    rows = csv.reader(lines)
+    columns: list[int] = []  # of the file and of the label
+    for row in rows:
+        cells = [cell.strip() for cell in row]
+        if not any(cells) or cells[0].startswith("#"):
+            continue
+        if not columns:
+            names = [cell.lower() for cell in cells]
+            if set(names) & {*FILE_KEYS}:
+                columns = [names.index(_key(path, rows.line_num, keys, names)) for keys in (FILE_KEYS, TRUTH_KEYS)]
+                continue
+            columns = [0, 1]
+        if len(cells) <= max(columns):
+            raise InputError(f"{path}, line {rows.line_num}: no label in {','.join(row)!r}; {HOW}.")
+        yield rows.line_num, cells[columns[0]], cells[columns[1]]
+
+
+def _key(path: Path, line: int, keys: Sequence[str], names: Collection[str]) -> str:
+    """The first of the keys that is among the names."""
+    found = next((key for key in keys if key in names), None)
+    if found is None:
+        raise InputError(f"{path}, line {line}: none of {', '.join(keys)} is among {', '.join(names)}; {HOW}.")
+    return found

@@ -1,0 +1,64 @@
+"""The negatives of "none of these": a list of everyday nouns, and their vectors, shipped for the bundled model."""
+
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from acclimate.arrays import HostArray, to_host
+from acclimate.files import read_snapshot
+from acclimate.prompts.head import TextEncoder, build_head, vectors_key
+from acclimate.prompts.templates import DEFAULT_SET, prompts_for
+
+DATA = files("acclimate.prompts") / "data"
+SHIPPED = "nouns.safetensors"
+
+
+@cache
+def nouns() -> tuple[str, ...]:
+    """Some thousands of things that photographs show, in alphabetical order.
+
+    Examples:
+        >>> nouns()[:3], len(nouns()) > 3000
+        (('aardvark', 'abacus', 'abbey'), True)
+    """
+    return tuple((DATA / "nouns.txt").read_text(encoding="utf-8").splitlines())
+
+
+def negative_vectors(
+    encoder: TextEncoder,
+    cache: Path | Literal[False] | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> HostArray:
+    """Unit vectors (M, d) of the nouns, in the prompt "a photo of a {}.".
+
+    Those of the bundled model are shipped with 8 bits per number. For other models the nouns are encoded once and
+    cached as class vectors are; `cache` and `progress` are those of `build_head`.
+
+    Examples:
+        >>> from acclimate import load_encoder
+        >>> negative_vectors(load_encoder("bundled")).shape == (len(nouns()), 768)
+        True
+    """
+    with as_file(DATA / SHIPPED) as path:
+        shipped, about = read_snapshot(path)
+    if about["key"] == vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
+        return unpack(shipped, about["dim"])
+    return to_host(build_head(encoder, nouns(), DEFAULT_SET, cache, progress).class_vectors)
+
+
+def pack(vectors: HostArray) -> dict[str, HostArray]:
+    """Vectors (M, d) as 8-bit numbers, without the zeros at the end of all of them, and the scale (M,) of each."""
+    used = int(np.flatnonzero(vectors.any(axis=0))[-1]) + 1
+    scale = np.abs(vectors).max(axis=1) / 127
+    return {"vectors": np.rint(vectors[:, :used] / scale[:, None]).astype(np.int8), "scale": scale.astype(np.float32)}
+
+
+def unpack(packed: dict[str, HostArray], dim: int) -> HostArray:
+    """The unit vectors (M, dim), float32, that `pack` was given, up to rounding."""
+    vectors = packed["vectors"].astype(np.float32) * packed["scale"][:, None]
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.pad(vectors, ((0, 0), (0, dim - vectors.shape[1])))

@@ -1,0 +1,94 @@
+"""None of these: recognise images that belong to no label, by everyday nouns as negatives.
+
+An image that shows one of the labels is closer to this label than to thousands of other nouns. An image of something
+else is closer to some of the nouns. The idea of negative labels is NegLabel's (Jiang et al., ICLR 2024).
+"""
+
+import math
+
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, as_floats, index, move, namespace, to_host, unit_rows
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence, Head
+
+NEAREST = 0.05  # share of the negatives, the nearest to a label, that are left out: its synonyms and kinds
+THRESHOLD = 0.5  # the score from which an image belongs to no label
+# The logistic function of the score, fitted by benchmarks/none_of_these.py over seven sets of labels of many sizes
+GAP, LABELS, OFFSET = 2.2, 1.05, 6.65
+
+
+class Rejector:
+    """Says how likely images belong to none of the labels; as a gate, keeps an adapter from learning from these.
+
+    With the logits z of K labels and n of the negatives, the gap of an image is
+    `(logsumexp(z) - logsumexp(n)) / std(n)`, and its score is `sigmoid(1.05 ln K - 6.65 - 2.2 gap)`. In units of the
+    spread of an image's own logits, gaps of different models and images can be compared. The gap of an image that
+    belongs to no label grows with the number of labels, one of which is the nearest by chance. The score depends on
+    the model's own answer alone, never on what was learnt.
+
+    Args:
+        head: the labels.
+        negatives: (M, d) text vectors of the negatives, at least two, from the same model; see
+            `acclimate.prompts.negative_vectors`.
+
+    Examples:
+        >>> from acclimate import build_head, load_encoder
+        >>> from acclimate.prompts import negative_vectors
+        >>> encoder = load_encoder("bundled")
+        >>> head = build_head(encoder, ["cat", "dog", "bird"])
+        >>> rejector = Rejector(head, negative_vectors(encoder))
+        >>> black = encoder.encode_images([np.full((3, 128, 128), -1.7, np.float32)])
+        >>> bool(rejector.none_scores(head.observe(black))[0] > 0.5)
+        True
+    """
+
+    reason = "belongs to no label"
+
+    def __init__(self, head: Head, negatives: Array) -> None:
+        self._all = unit_rows(as_floats(negatives, "negatives"), "negatives")
+        if self._all.ndim != 2 or self._all.shape[0] < 2 or self._all.shape[1] != head.dim:
+            raise InputError(
+                f"negatives must be (2 or more, {head.dim}), got {tuple(self._all.shape)}; encode them by the same "
+                "model as the labels."
+            )
+        self.relabel(head)
+
+    def relabel(self, head: Head) -> None:
+        """Follow a change of the labels."""
+        negatives = move(self._all, head.class_vectors)
+        nearness = to_host(negatives @ head.class_vectors.T).max(axis=1)
+        farthest = np.sort(np.argsort(nearness, kind="stable")[: math.ceil((1 - NEAREST) * len(nearness))])
+        self.head, self.negatives = head, negatives[index(farthest, negatives)]
+
+    def none_scores(self, evidence: Evidence, logits: Array | None = None) -> Array:
+        """The score (B,) that each of B images belongs to no label, from 0 to 1; at least 0.5 if it belongs to none.
+
+        `logits` (B, K) are of the labels; the zero-shot ones when not given.
+        """
+        xp = namespace(evidence.features)
+        labels = evidence.logits if logits is None else logits
+        others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
+        gap = (_log_sum_exp(labels) - _log_sum_exp(others)) / xp.std(others, axis=-1)
+        # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to six digits.
+        exponent = xp.clip(GAP * gap - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
+        return 1.0 / (1.0 + xp.exp(exponent))
+
+    def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
+        """Which of B samples may be learnt from (B,), among those that are offered (B,)."""
+        allowed: HostArray = offered & (to_host(self.none_scores(evidence)) < THRESHOLD)
+        return allowed
+
+    def dump(self) -> str:
+        """What it remembers of the stream: nothing."""
+        return ""
+
+    def restore(self, remembered: str) -> None:
+        """Take over what `dump` gave."""
+
+
+def _log_sum_exp(logits: Array) -> Array:
+    """The logarithm (B,) of the sum of exponentials over the last axis."""
+    xp = namespace(logits)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    return top[..., 0] + xp.log(xp.sum(xp.exp(logits - top), axis=-1))

@@ -1,0 +1,79 @@
+import pytest
+
+from acclimate.classify.truth import with_truth
+from acclimate.errors import InputError
+from acclimate.sources.base import file_sample
+
+NAMES = ["photos/cats/1.jpg", "photos/dogs/1.jpg", "photos/dogs/2.jpg", "photos/red, fox.jpg"]
+LABELS = ["cat", "dog", "red fox"]
+
+
+@pytest.fixture
+def truths(tmp_path):
+    """The true labels of the images that a file gives."""
+
+    def read(text, suffix=".csv"):
+        path = tmp_path / f"truth{suffix}"
+        path.write_text(text, encoding="utf-8")
+        return [sample.label for sample in with_truth([file_sample(name, "folder") for name in NAMES], path, LABELS)]
+
+    return read
+
+
+def test_formats(truths):
+    expected = ["cat", None, "dog", "red fox"]
+    rows = [("photos/cats/1.jpg", "cat"), ("photos/dogs/2.jpg", "Dog"), ('"photos/red, fox.jpg"', "red_fox")]
+    plain = "".join(f"{file},{label}\n" for file, label in rows)
+    assert truths(plain) == truths(plain, ".txt") == truths(f"\ufeff# by hand\n\n{plain}", ".txt") == expected
+    assert truths("Label, File\n" + "".join(f"{label},{file}\n" for file, label in rows)) == expected
+    results = "file,label,true_label\n" + "".join(f"{file},cat,{label}\n" for file, label in rows)
+    assert truths(results) == expected  # the results of a run have both: the answer is not the truth
+    objects = "".join(
+        f'{{"path": {file if file[0] == chr(34) else chr(34) + file + chr(34)}, "class": "{label}"}}\n'
+        for file, label in rows
+    )
+    assert truths(objects, ".jsonl") == expected
+
+
+def test_a_file_is_found_by_its_path_its_end_or_its_name(truths):
+    assert truths("./photos/cats/1.jpg,cat") == ["cat", None, None, None]
+    assert truths("dogs/1.jpg,dog") == [None, "dog", None, None]
+    assert truths("2.jpg,dog") == truths("elsewhere/2.jpg,dog") == [None, None, "dog", None]
+
+
+def test_what_is_not_known_is_left_out(truths):
+    assert truths("2.jpg,\ncats/1.jpg,none of these") == ["none of these", None, None, None]
+    assert truths('{"file": "2.jpg", "label": null}', ".jsonl") == [None] * 4
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "2.jpg,dog\n3.jpg,dog",
+            "line 2: 3.jpg is not among the images of this run; correct it, or leave the line out",
+        ),
+        ("1.jpg,cat", "line 1: 1.jpg could be photos/cats/1.jpg or photos/dogs/1.jpg; write more of its path"),
+        ("2.jpg,dgo", "line 1: 'dgo' is not a label of this run .did you mean 'dog'..; add it to the labels"),
+        ("2.jpg,dog\ndogs/2.jpg,cat", "line 2: photos/dogs/2.jpg already has the label 'dog'; leave one of them"),
+        ("2.jpg", "line 1: no label in '2.jpg'; write one image per line as file,label"),
+        ("file,species\n2.jpg,dog", "line 1: none of true_label, truth, label, class is among file, species"),
+        ("", "has no true labels; write one image per line"),
+        ("file,label\n", "has no true labels"),
+    ],
+)
+def test_the_first_row_that_cannot_be_used_is_named(truths, text, message):
+    with pytest.raises(InputError, match=message):
+        truths(text)
+
+
+def test_files_that_cannot_be_read(truths, tmp_path):
+    with pytest.raises(InputError, match="line 1: not JSON"):
+        truths("2.jpg,dog", ".jsonl")
+    with pytest.raises(InputError, match=r"true labels are in a \.csv, \.txt or \.jsonl file"):
+        truths("", ".xlsx")
+    with pytest.raises(InputError, match=r"cannot read the true labels in .*: No such file"):
+        with_truth([], tmp_path / "none.csv", LABELS)
+    (tmp_path / "latin.csv").write_bytes("2.jpg,caf\xe9".encode("latin-1"))
+    with pytest.raises(InputError, match="cannot be read as a table in UTF-8"):
+        with_truth([], tmp_path / "latin.csv", LABELS)
