@@ -42,7 +42,9 @@ class Service:
         self.process.wait()
 
 
-def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1, skip_duplicates=False, unsure=""):
+def create(
+    page, name, labels=LABELS, thumbnails=False, method="tda", views=1, skip_duplicates=False, reject=False, unsure=""
+):
     page.click("#new")
     page.fill("#name", name)
     page.fill("#new-labels", ", ".join(labels))
@@ -50,6 +52,7 @@ def create(page, name, labels=LABELS, thumbnails=False, method="tda", views=1, s
     page.fill("#views", str(views))
     page.fill("#unsure", unsure)
     page.set_checked("#thumbnails", thumbnails)
+    page.set_checked("#reject", reject)
     page.set_checked("#skip_duplicates", skip_duplicates)  # drawn images look much alike to the tiny model
     page.click("#new-dialog .main")
     page.locator("#title", has_text=re.compile(f"^{re.escape(name)}$")).wait_for()

@@ -9,6 +9,7 @@ from urllib.request import urlopen
 import pytest
 
 from acclimate.classify.outputs import csv_columns, csv_records, from_record
+from acclimate.predict import NONE
 from page_driver import LABELS, cards, correct, create, says, send, show_only
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
@@ -78,6 +79,20 @@ def test_without_folders_nothing_is_called_wrong(run_service, open_page, photos)
     assert page.is_hidden("#filters [value=corrected]")
     assert page.is_visible("#filters label:has([value=unsure])")
     assert {row["true_label"] for row in rows(page)} == {""}
+
+
+def test_foreign_images_are_unsure_and_not_learnt(run_service, open_page, photos):
+    page = open_page(run_service())
+    create(page, "shop-1", reject=True)
+    page.click("#setup summary")
+    assert page.locator("#setup dt", has_text="None of these").locator("+ dd").inner_text() == "recognised"
+    send(page, photos, "#folder")
+    foreign = [each for each in rows(page, "#save-jsonl") if each["label"] == NONE]
+    assert foreign  # whatever the tiny model takes for it
+    assert all(each["none_score"] >= 0.5 for each in foreign)
+    page.locator("#threshold").evaluate("(each) => (each.value = each.min)")
+    assert {each["file"] for each in foreign} <= set(show_only(page, "unsure")[1])
+    assert page.locator("#feed .why", has_text="not learnt").count() >= len(foreign)
 
 
 def test_a_correction_teaches_is_listed_and_can_be_undone(run_service, open_page, photos):

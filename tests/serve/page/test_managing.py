@@ -217,6 +217,7 @@ def test_the_keyboard_is_enough(run_service, open_page, photos):
 
     tab_to("#new")
     page.keyboard.press("Enter")
+    page.wait_for_selector("#new-dialog[open]")
     page.keyboard.type("shop-1")
     tab_to("#new-labels")
     page.keyboard.type("red, green")

@@ -29,6 +29,7 @@ let stream = null; // as the service describes it
 let ready = null; // settled when the requested stream is open
 let names = []; // of all streams
 let defaults = []; // labels that the service was started with
+let options = null; // settled when the form of new streams offers what the service does
 let retry = null; // what the button of the notice does
 
 // Streams
@@ -43,7 +44,7 @@ async function listStreams() {
 }
 
 async function start() {
-  listOptions($).catch(() => {}); // without the list, streams are created as the form stands
+  options = listOptions($).catch(() => {}); // without the list, streams are created as the form stands
   await listStreams();
   const asked = location.hash.slice(1);
   if (names.length) await open(names.includes(asked) ? asked : names[0]);
@@ -73,6 +74,7 @@ async function load(name) {
 }
 
 async function create(images = []) {
+  await options;
   const name = await newStream($, images, names, defaults);
   if (name === null) return false;
   await listStreams();
