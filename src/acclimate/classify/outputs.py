@@ -43,7 +43,7 @@ def readable_name(name: str) -> str:
 def to_record(prediction: Prediction) -> dict[str, Any]:
     """A prediction by column, and all its answers as `predictions`; None where an unreadable image has no value.
 
-    Numbers have six decimals, and what is not valid Unicode in a name is escaped.
+    Numbers have six decimals (four in csv), and what is not valid Unicode in a name is escaped.
     """
     name = readable_name(prediction.name)
     answers = [{"label": answer.label, "score": round(answer.score, 6)} for answer in prediction.top]
@@ -262,5 +262,5 @@ def _csv_cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = f"{value:.6f}" if isinstance(value, float) else str(value)
+    text = f"{value:.4f}" if isinstance(value, float) else str(value)
     return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text

@@ -118,6 +118,8 @@ def classify(
         raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
     if follow and len(source) > 1:
         raise InputError("--follow takes one folder.")
+    if follow and truth:
+        raise InputError("--truth names images that are there, and --follow waits for others; use folders per class.")
     if sort_into and any(
         Path(each).resolve() in [sort_into.resolve(), *sort_into.resolve().parents] for each in source
     ):
@@ -188,8 +190,8 @@ def classify(
         where = "in the second pass" if summary.images == len(run.samples) else where
         where = f"after {count(summary.images, 'image')}" if follow else where
         typer.echo(f"stopped {where}{how}.", err=True)
-        raise typer.Exit(130)
-    sorted_images = None if sort_into is None or out is None else sort_images(out, sort_into, sort_how)
+        if not follow or not summary.images:
+            raise typer.Exit(130)
     if report is not None:
         shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
         shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
@@ -208,8 +210,6 @@ def classify(
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
     typer.echo(f"{counts}.{where}", err=True)
-    if sorted_images is not None:
-        typer.echo(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
     if run.kept.images:
         new = len(run.samples) - run.kept.images
         start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
@@ -226,3 +226,8 @@ def classify(
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")
+    if sort_into is not None and out is not None:  # after the report, which reads the images
+        sorted_images = sort_images(out, sort_into, sort_how)
+        typer.echo(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
+    if not finished:
+        raise typer.Exit(130)

@@ -20,6 +20,7 @@ def sort(
     Where each image went is in the column sorted_to of the results. Unsure answers go to the folder "unsure".
     """
     from acclimate.classify.sorting import sort_images, unsort_images
+    from acclimate.classify.wording import count
 
     if (folder is None) != undo:
         raise InputError("name the folder to sort into, or pass --undo.")
@@ -27,12 +28,16 @@ def sort(
         typer.echo(sorted_line(sort_images(results, folder, how), folder), err=True)
         return
     done, left = unsort_images(results)
-    typer.echo(f"{done} images taken back.", err=True)
+    typer.echo(f"{count(done, 'image')} taken back.", err=True)
     if left:
         typer.echo(f"left because they were changed since: {', '.join(left[:10])}", err=True)
 
 
 def sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
     """What was sorted where, in one line."""
+    from acclimate.classify.wording import count
+
+    if not counts:
+        return "No image was sorted: none is a file that is still there."
     groups = ", ".join(f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])[:10])
-    return f"{sum(counts.values())} images sorted into {folder}: {groups}."
+    return f"{count(sum(counts.values()), 'image')} sorted into {folder}: {groups}."
