@@ -7,7 +7,7 @@ import pytest
 from page_driver import Service
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
     playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
