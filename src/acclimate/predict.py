@@ -187,12 +187,17 @@ def predictions(
     return found
 
 
+def true_labels(head: Head, names: Iterable[str | None]) -> list[str | None]:
+    """The labels that a source means by names, such as those of folders; None where a name is not that of a label."""
+    by_words = {as_words(label).casefold(): label for label in (*head.class_names, NONE)}
+    return [by_words.get(as_words(name or "").casefold()) for name in names]
+
+
 def batch_predictions(
     head: Head, batch: Batch, adapted: Adapted | None, top_k: int, unsure: float = 0.0
 ) -> list[Prediction]:
     """`predictions` for all images of a batch, also for those that could not be read."""
-    by_words = {as_words(label).casefold(): label for label in (*head.class_names, NONE)}
-    truths = [by_words.get(as_words(name or "").casefold()) for name in batch.truths]  # folders need not be labels
+    truths = true_labels(head, batch.truths)
     found = [
         Prediction(batch.start + place, name=name, error=error, truth=truths[place])
         for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))

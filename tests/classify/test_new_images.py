@@ -3,6 +3,8 @@
 import shutil
 import threading
 import time
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -109,20 +111,21 @@ def test_an_interrupted_run_takes_on_what_was_added_and_keeps_what_was_removed(m
     assert len(files) == len(set(files)) == 14
 
 
-def test_results_of_another_source_or_with_other_columns_are_not_continued(make, tmp_path):
+def test_results_of_another_source_or_with_other_columns_are_not_continued(make, folder, tmp_path):
     make().run()
     (tmp_path / "elsewhere").mkdir()
     draw("red", 0).save(tmp_path / "elsewhere" / "x.png")
     with pytest.raises(InputError, match="none of its 12 images is among those of the source"):
         make(samples=open_source(str(tmp_path / "elsewhere"))).run(resume=True)
+    add_images(folder, 1)
     with pytest.raises(InputError, match="its columns are different: another --top-k"):
         make(top_k=3, output=ResultFile(tmp_path / "r.csv", top_k=3)).run(resume=True)
 
 
 def test_results_that_are_not_results_are_refused(tmp_path):
     for name, content, why in (
-        ("a.csv", "file,label\nx.png,cat\n", "row 1 lacks columns|cannot be read as results"),
-        ("a.jsonl", "[1]\n", "row 1 lacks columns"),
+        ("a.csv", "file,label\nx.png,cat\n", "row 1 has no score"),
+        ("a.jsonl", "[1]\n", "row 1 has no file"),
         ("b.jsonl", "nonsense\n", "cannot be read as results"),
     ):
         (tmp_path / name).write_text(content)
@@ -154,15 +157,92 @@ def test_a_followed_folder_is_classified_as_images_arrive(make, folder, tmp_path
 
 
 def test_only_stable_images_are_taken(tmp_path):
-    follow = Follow(str(tmp_path), interval=0.0)
+    follow = Follow(str(tmp_path))
     (tmp_path / "empty.png").touch()
     path = tmp_path / "photo.png"
-    path.write_bytes(b"part")
-    assert follow._look(()) == []
-    path.write_bytes(b"part and more")  # still being written
+    draw("red", 0).save(path)
+    whole = path.read_bytes()
+    for part in (10, 100, 100, 100, 200):  # the copy pauses
+        path.write_bytes(whole[:part])
+        assert follow._look(()) == []
+    path.write_bytes(whole)
     assert follow._look(()) == []
     assert [sample.name for sample in follow._look(())] == [path.as_posix()]
-    assert follow._look({path.as_posix()}) == []
+    assert follow._look(()) == follow._look({path.as_posix()}) == []
+
+
+def test_an_image_that_stays_broken_is_reported_at_last(tmp_path):
+    follow = Follow(str(tmp_path), patience=0.0)
+    (tmp_path / "broken.png").write_bytes(b"broken")
+    assert follow._look(()) == []
+    assert [Path(sample.name).name for sample in follow._look(())] == ["broken.png"]
+
+
+def test_a_folder_that_vanishes_during_a_look_ends_nothing(tmp_path, monkeypatch):
+    draw("red", 0).save(tmp_path / "a.png")
+    follow = Follow(str(tmp_path))
+    assert follow._look(()) == []
+    with monkeypatch.context() as patch:
+        patch.setattr("acclimate.sources.follow.list_files", Follow)  # raises an InputError for what is not a folder
+        follow.folder = str(tmp_path / "gone")
+        assert follow._look(()) == []
+    follow.folder = str(tmp_path)
+    assert [follow._look(()) for _ in range(2)][1]
+
+
+def test_an_image_that_was_repaired_is_read_again(make, folder, tmp_path):
+    image = folder / "red" / "img0.png"
+    whole = image.read_bytes()
+    image.write_bytes(b"broken")
+    make().run()
+    assert [row["file"] for row in read_results(tmp_path / "r.csv") if row["error"]] == [image.as_posix()]
+    image.write_bytes(whole)
+    make().run(resume=True)
+    rows = read_results(tmp_path / "r.csv")
+    assert [int(row["index"]) for row in rows] == list(range(12))
+    assert rows[-1]["file"] == image.as_posix()
+    assert not any(row["error"] for row in rows)
+
+
+def test_true_labels_that_come_later_are_written(make, tmp_path):
+    make().run()
+    before = read_results(tmp_path / "r.csv")
+    run = make(samples=[replace(sample, label="blue") for sample in open_source(str(tmp_path / "photos"))])
+    assert run.run(resume=True)
+    after = read_results(tmp_path / "r.csv")
+    assert after == [row | {"true_label": "blue"} for row in before]
+    assert run.summary.images == 12
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"labels": ["cat", "dog"]}, "it has the label"),
+        ({"unsure": 1.0}, "it was made with another --unsure"),
+        ({"reject": True}, "it was made without --none-of-these"),
+    ],
+)
+def test_results_of_other_options_are_not_continued(make, encoder, tmp_path, options, message):
+    make().run()
+    content = (tmp_path / "r.csv").read_bytes()
+    chosen = {"labels": ["red", "green", "blue"], "cache": tmp_path / "cache"} | options
+    if options.get("reject"):
+        chosen["encoder"] = "bundled"
+    classifier = Classifier(**{"encoder": encoder, **chosen})
+    with pytest.raises(InputError, match=message):
+        make(classifier=classifier, state=None).run(resume=True)
+    assert (tmp_path / "r.csv").read_bytes() == content
+
+
+def test_results_that_a_spreadsheet_has_saved_are_read(make, folder, tmp_path):
+    make().run()
+    rows = read_results(tmp_path / "r.csv")
+    text = (tmp_path / "r.csv").read_text()
+    (tmp_path / "r.csv").write_bytes(b"\xef\xbb\xbf" + text.replace(",", ";").replace("false", "FALSE").encode())
+    assert [row["label"] for row in read_results(tmp_path / "r.csv")] == [row["label"] for row in rows]
+    add_images(folder, 1)
+    assert make().run(resume=True)
+    assert len(read_results(tmp_path / "r.csv")) == 13
 
 
 def test_images_that_cannot_be_read_stop_a_followed_folder_only_if_asked(make, folder):

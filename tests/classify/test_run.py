@@ -209,7 +209,7 @@ def test_the_second_pass_answers_from_everything_seen(make, encoder, photos, tmp
         each.label for each in before if not each.error
     ]
     for row, each in zip(answered, (each for each in before if not each.error), strict=True):
-        assert float(row["online_score"]) == pytest.approx(each.score, abs=1e-6)
+        assert float(row["online_score"]) == pytest.approx(each.score, abs=1e-4)
         assert row["changed"] in ((True, "true") if row["label"] != row["zero_shot_label"] else (False, "false"))
     assert run.summary.changed_online == sum(row["online_label"] != row["zero_shot_label"] for row in answered)
     assert run.summary.changed_again == sum(row["online_label"] != row["label"] for row in answered)
@@ -401,7 +401,7 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
     output.open()
     output.write(predictions)
     rounded = [
-        replace(each, top=tuple(Answer(answer.label, round(answer.score, 6)) for answer in each.top))
+        replace(each, top=tuple(Answer(answer.label, round(answer.score, 4)) for answer in each.top))
         for each in predictions
     ]
     assert list(output.read()) == rounded
@@ -414,7 +414,7 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
             assert not any(row[name] for name in ("label", "score", "zero_shot_label", "changed", "entropy"))
             continue
         assert not row["error"]
-        assert (row["label"], float(row["score"])) == (prediction.label, round(prediction.score, 6))
+        assert (row["label"], float(row["score"])) == (prediction.label, round(prediction.score, 4))
         second = row["predictions"][1] if "predictions" in row else {"label": row["label_2"], "score": row["score_2"]}
         assert (second["label"], float(second["score"])) == ("b", 0.25)
         assert (row["zero_shot_label"], float(row["zero_shot_score"]), float(row["entropy"])) == ("b", 0.5, 1.25)

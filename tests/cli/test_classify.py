@@ -210,7 +210,7 @@ def test_nothing_readable_is_a_failed_run(invoke, model, tmp_path):
         ({"--out": "no/such/folder/r.csv"}, "cannot write"),
         ({"--out": "r.xlsx"}, "results end in .csv"),
         ({"--out": "there.csv"}, "there.csv exists; pass --overwrite to replace it"),
-        ({"--resume": None}, "--resume continues a file"),
+        ({"--resume": None}, "--resume and --sort-into work from results"),
         ({"--order": "random"}, "random"),
         ({"--state": "broken.safetensors"}, "truncated, damaged or foreign"),
         ({"--set": "alpa=1"}, "has no setting 'alpa'"),

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -40,13 +41,18 @@ def readable_name(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+def is_true(value: Any) -> bool:
+    """Whether a cell of results says true; spreadsheets write it in capitals."""
+    return str(value).casefold() == "true"
+
+
 def to_record(prediction: Prediction) -> dict[str, Any]:
     """A prediction by column, and all its answers as `predictions`; None where an unreadable image has no value.
 
-    Numbers have six decimals (four in csv), and what is not valid Unicode in a name is escaped.
+    Numbers have four decimals, and what is not valid Unicode in a name is escaped.
     """
     name = readable_name(prediction.name)
-    answers = [{"label": answer.label, "score": round(answer.score, 6)} for answer in prediction.top]
+    answers = [{"label": answer.label, "score": round(answer.score, 4)} for answer in prediction.top]
     record = dict.fromkeys(COLUMNS) | {"file": name, "index": prediction.index, "error": prediction.error}
     record["true_label"] = prediction.truth
     if prediction.error is None:
@@ -55,11 +61,11 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
             "unsure": prediction.unsure,
             "none_score": None if prediction.none is None else round(prediction.none, 6),
             "online_label": prediction.online.label,
-            "online_score": round(prediction.online.score, 6),
+            "online_score": round(prediction.online.score, 4),
             "zero_shot_label": prediction.zero_shot.label,
-            "zero_shot_score": round(prediction.zero_shot.score, 6),
+            "zero_shot_score": round(prediction.zero_shot.score, 4),
             "changed": prediction.changed,
-            "entropy": round(prediction.entropy, 6),
+            "entropy": round(prediction.entropy, 4),
         }
     return record | {"predictions": answers}
 
@@ -82,7 +88,7 @@ def from_record(record: Mapping[str, Any]) -> Prediction:
         online=online,
         truth=truth,
         none=None if none in (None, "") else float(none),
-        unsure=record["unsure"] in (True, "true"),
+        unsure=is_true(record["unsure"]),
     )
 
 
@@ -93,10 +99,13 @@ def csv_columns(top_k: int) -> list[str]:
 
 
 def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The records of csv results, numbers as text."""
-    for row in csv.DictReader(lines):
+    """The records of csv results, numbers as text; spreadsheets may separate the cells with semicolons or tabs."""
+    lines = iter(lines)
+    header = next(lines, "")
+    separator = max(",;\t", key=header.count)
+    for row in csv.DictReader(chain([header], lines), delimiter=separator):
         ranks = [name.removeprefix("label") for name in row if name == "label" or name.startswith("label_")]
-        answers = [{"label": row[f"label{rank}"], "score": row[f"score{rank}"]} for rank in ranks]
+        answers = [{"label": row[f"label{rank}"], "score": row.get(f"score{rank}")} for rank in ranks]
         yield row | {"predictions": [answer for answer in answers if answer["label"]]}
 
 
@@ -127,28 +136,27 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
             records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         else:
-            with open(path, encoding="utf-8", newline="") as file:
+            with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark at the beginning
                 records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
     except FileNotFoundError:
         raise InputError(f"no results at {path}.") from None
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as results of `acclimate classify`: {error}.") from error
     for number, record in enumerate(records, 1):
-        if not isinstance(record, dict) or not {*COLUMNS, "predictions"} <= set(record):
-            raise InputError(f"{path} cannot be read as results of `acclimate classify`: row {number} lacks columns.")
+        if lost := [name for name in (*COLUMNS, "predictions") if not isinstance(record, dict) or name not in record]:
+            why = f"row {number} has no {lost[0]}"
+            raise InputError(f"{path} cannot be read as results of `acclimate classify`: {why}.")
     return records
 
 
 def write_results(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replace results by others with the same columns, atomically."""
-    suffix = path.suffix.lower()
-    if suffix == ".csv":
-        with open(path, encoding="utf-8", newline="") as file:
-            columns = next(csv.reader(file))
-        content = (",".join(columns) + "\n" + csv_lines(records, columns)).encode()
+    if path.suffix.lower() == ".csv":
+        content = _csv_content(records, _columns_of(records)).encode()
+    elif path.suffix.lower() == ".parquet":
+        content = _to_parquet(io.StringIO(json_lines(records)))
     else:
         content = json_lines(records).encode()
-        content = _to_parquet(io.StringIO(content.decode())) if suffix == ".parquet" else content
     with writing(path, hint="What was there before is untouched."):
         write_atomically(path, content)
 
@@ -179,18 +187,15 @@ class ResultFile:
         other.lines = self.path.with_name(f"{self.path.name}.second")
         return other
 
-    def reopen(self) -> int:
-        """Open complete results again, to add lines; returns their size in bytes."""
-        if self.lines != self.path:
-            content = json_lines(read_results(self.path)).encode()
-            with writing(self.lines, hint=HINT):
-                self.lines.write_bytes(content)
-        if self._columns:
-            with open(self.lines, encoding="utf-8", newline="") as file:
-                if next(csv.reader(file), []) != self._columns:
-                    why = "its columns are different: another --top-k, or another version of acclimate"
-                    raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
-        return self.lines.stat().st_size
+    def reopen(self, records: Sequence[Mapping[str, Any]]) -> int:
+        """Open complete results again, with these records, to add lines; returns their size in bytes."""
+        if self._columns and records and _columns_of(records) != self._columns:
+            why = "its columns are different: another --top-k, another version of acclimate, or columns of your own"
+            raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
+        content = _csv_content(records, self._columns) if self._columns else json_lines(records)
+        with writing(self.lines, hint=HINT):
+            write_atomically(self.lines, content.encode())
+        return len(content.encode())
 
     def open(self, offset: int = 0) -> None:
         """Begin a new file, without what another run may have left, or cut the file back to `offset` bytes."""
@@ -262,5 +267,14 @@ def _csv_cell(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = f"{value:.4f}" if isinstance(value, float) else str(value)
+    text = f"{value:.6f}".rstrip("0").ljust(6, "0") if isinstance(value, float) else str(value)  # 0.5000
     return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
+
+
+def _csv_content(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
+    return ",".join(columns) + "\n" + csv_lines(records, columns)
+
+
+def _columns_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The columns that records have in a csv file."""
+    return [name for record in records[:1] for name in record if name and name != "predictions"] or csv_columns(1)

@@ -20,18 +20,18 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from acclimate.classifier import Classifier
 from acclimate.classify.features import FeatureFile
-from acclimate.classify.outputs import ResultFile, readable_name
+from acclimate.classify.outputs import ResultFile, from_record, read_results, readable_name, write_results
 from acclimate.classify.summary import Summary
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
-from acclimate.predict import Prediction, answer_again
+from acclimate.predict import NONE, Prediction, answer_again, true_labels
 from acclimate.reading import OnError
-from acclimate.sources.base import Sample, file_sample
+from acclimate.sources.base import Sample, can_be_read, file_sample
 
 BLOCK = 1024  # results of the second pass written at a time
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
@@ -207,22 +207,55 @@ class Classification:
         return True
 
     def _keep(self, rows: ResultFile) -> int:
-        """Keep the rows of complete results, to add those of new images; returns their size in bytes."""
-        size, names = rows.reopen(), []
-        for prediction in rows.read():
+        """Keep the rows of complete results, to add those of new images; returns their size in bytes.
+
+        Images that can be read now and could not be read before count as new, and true labels are those of this run.
+        """
+        records, listed = read_results(rows.path), {readable_name(sample.name): sample for sample in self.samples}
+        known = [listed.get(record["file"]) for record in records]
+        truths = true_labels(self.classifier.head, [None if sample is None else sample.label for sample in known])
+        kept: list[dict[str, Any]] = []
+        for record, sample, truth in zip(records, known, truths, strict=True):
+            if not record["error"] or sample is None or not can_be_read(sample):
+                kept.append(record | {"index": len(kept), "true_label": truth or record["true_label"]})
+        predictions = list(map(from_record, kept))
+        self._check_kept(predictions, rows.path)
+        self._line_up([each.name for each in predictions], rows, moved=any(record["sorted_to"] for record in records))
+        size = 0
+        if len(self.samples) > len(kept) or self.more is not None:
+            size = rows.reopen(kept)
+        elif any(
+            (old["true_label"] or "") != (new["true_label"] or "") for old, new in zip(records, kept, strict=True)
+        ):
+            write_results(rows.path, kept)
+        for prediction in predictions:
             self.summary.add(prediction)
-            names.append(prediction.name)
-        self._line_up(names, rows)
         self.kept = Kept(self.summary.images, self.summary.answered, size)
         self.first_id -= self.kept.images  # ids are counted from there, and the new images come after the old ones
         return size
 
-    def _line_up(self, done: Sequence[str], rows: ResultFile) -> None:
+    def _check_kept(self, predictions: Sequence[Prediction], path: Path) -> None:
+        """Refuse complete results that this classifier cannot have given."""
+        labels, unsure = {*self.classifier.labels, NONE}, self.classifier.unsure
+        for each in predictions:
+            if each.error is not None:
+                continue
+            why = ""
+            if each.label not in labels or each.zero_shot.label not in labels:
+                why = f"it has the label {(each.label if each.label not in labels else each.zero_shot.label)!r}"
+            elif (each.none is not None) != self.classifier.rejects:
+                why = f"it was made {'without' if self.classifier.rejects else 'with'} --none-of-these"
+            elif each.unsure != (each.score < unsure) and abs(each.score - unsure) > 1e-3:
+                why = "it was made with another --unsure"
+            if why:
+                raise InputError(f"cannot continue {path}: {why}. Use the options it was made with, or another --out.")
+
+    def _line_up(self, done: Sequence[str], rows: ResultFile, moved: bool = False) -> None:
         """Put the images that have rows first, in the order of these, and then all others."""
         listed: dict[str, list[Sample]] = {}
         for sample in reversed(self.samples):
             listed.setdefault(readable_name(sample.name), []).append(sample)
-        if done and self.samples and listed.keys().isdisjoint(done):
+        if done and self.samples and not moved and listed.keys().isdisjoint(done):
             raise InputError(
                 f"cannot continue {rows.path}: none of its {len(done)} images is among those of the source. "
                 "Choose another --out, or --overwrite it."

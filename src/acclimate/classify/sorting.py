@@ -15,11 +15,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from acclimate.classify.outputs import read_results, write_results
-from acclimate.errors import RunError, reason
+from acclimate.classify.outputs import is_true, read_results, write_results
+from acclimate.errors import InputError, RunError, reason
 
 How = Literal["copy", "link", "move"]
 UNSURE = "unsure"  # the folder of answers that are not sure
+RESERVED = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps for itself
 
 
 def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
@@ -29,16 +30,17 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
     a video, members of an archive), stay where they are. No file is ever replaced.
     """
     records = read_results(results)
-    taken = {record["sorted_to"] for record in records if record["sorted_to"]}
+    taken = {record["sorted_to"].casefold() for record in records if record["sorted_to"]}
+    unsure = UNSURE if UNSURE not in {record["label"] for record in records} else f"{UNSURE}_"
     planned: list[tuple[dict[str, Any], Path]] = []
     for record in records:
         source = Path(record["file"])
         if record["error"] or not (record["sorted_to"] or source.is_file()):
             continue
         if not record["sorted_to"]:
-            group = UNSURE if record["unsure"] in (True, "true") else record["label"]
-            record["sorted_to"] = _free(folder / folder_name(group) / source.name, taken)
-            taken.add(record["sorted_to"])
+            group = unsure if is_true(record["unsure"]) else folder_name(record["label"])
+            record["sorted_to"] = _free(folder / group / source.name, taken)
+            taken.add(record["sorted_to"].casefold())  # some disks take upper and lower case as the same
         planned.append((record, Path(record["sorted_to"])))
     write_results(results, records)
     counts: Counter[str] = Counter()
@@ -46,6 +48,15 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
         _place(Path(record["file"]), target, how)
         counts[target.parent.name] += 1
     return counts
+
+
+def moved_images(results: Path) -> int:
+    """How many images were moved, so that only the results say where they are; 0 for what is not results."""
+    try:
+        records = read_results(results)
+    except InputError:
+        return 0
+    return sum(bool(record["sorted_to"]) and not Path(record["file"]).exists() for record in records)
 
 
 def unsort_images(results: Path) -> tuple[int, list[str]]:
@@ -58,14 +69,12 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
         source, target = Path(record["file"]), Path(record["sorted_to"])
         folders.add(target.parent)
         try:
-            if target.is_symlink() or (
-                target.is_file() and source.is_file() and filecmp.cmp(source, target, shallow=False)
-            ):
+            if _is_made_of(target, source):
                 target.unlink()
-            elif target.is_file() and not source.exists():
+            elif target.is_file() and not target.is_symlink() and not source.exists():
                 source.parent.mkdir(parents=True, exist_ok=True)
                 _move(target, source)
-            elif target.exists():
+            elif target.exists() or target.is_symlink():
                 left.append(str(target))
         except OSError as error:
             raise RunError(f"cannot take back {target}: {reason(error)}. Undo again to continue.") from error
@@ -85,14 +94,23 @@ def folder_name(label: str) -> str:
         >>> folder_name("AC/DC: live"), folder_name("..")
         ('AC_DC_ live', '_')
     """
-    name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", label).rstrip(". ").lstrip()
-    return name or "_"
+    name = re.sub(r'[\x00-\x1f<>:"/\\|?*]', "_", label).rstrip(". ").lstrip()[:100]
+    return f"{name}_" if not name or re.fullmatch(RESERVED, name, re.IGNORECASE) else name
+
+
+def _is_made_of(target: Path, source: Path) -> bool:
+    """Whether a file is a link to another one, or a copy of it that was not changed."""
+    if target.is_symlink():
+        return target.resolve() == source.resolve()
+    if not target.is_file() or not source.is_file() or target.samefile(source):
+        return False
+    return filecmp.cmp(source, target, shallow=False)
 
 
 def _free(target: Path, taken: set[str]) -> str:
     """The target, or the same with a number, such that no file and no other image has it."""
     number, path = 1, target
-    while str(path) in taken or path.exists() or path.is_symlink():
+    while str(path).casefold() in taken or path.exists() or path.is_symlink():
         number += 1
         path = target.with_name(f"{target.stem} ({number}){target.suffix}")
     return str(path)
@@ -113,6 +131,7 @@ def _place(source: Path, target: Path, how: How) -> None:
             _copy(source, target)
     except OSError as error:
         why = f"cannot {how} {source} to {target}: {reason(error)}"
+        why += "; copies are always possible" if how == "link" else ""
         raise RunError(f"{why}. Sort again to continue, or take everything back with --undo.") from error
 
 

@@ -92,7 +92,7 @@ def classify(
     from acclimate.classify.outputs import ResultFile, csv_columns
     from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
-    from acclimate.classify.sorting import sort_images
+    from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
     from acclimate.files import check_writable
@@ -100,6 +100,7 @@ def classify(
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
+    from acclimate.sources.base import choose_order
     from acclimate.sources.follow import Follow
     from acclimate.sources.video import is_frame
 
@@ -131,6 +132,9 @@ def classify(
             typer.echo(
                 "note: what the earlier run learnt is not in a --state; new images start from the model.", err=True
             )
+        if overwrite and exists and not incomplete and (moved := moved_images(output.path)):
+            what = f"{out} says where {count(moved, 'image')} went"
+            raise InputError(f"{what}; take them back with `acclimate sort {out} --undo`, or choose another --out.")
         if not (resume or overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
@@ -193,9 +197,10 @@ def classify(
         if not follow or not summary.images:
             raise typer.Exit(130)
     if report is not None:
+        chosen_order = choose_order(samples, names) if order == "auto" else order
         shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
         shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
-        shown |= {"source": " ".join(source), "order": order, "model": model}
+        shown |= {"source": " ".join(source), "order": chosen_order, "model": model}
         shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
         shown |= {"true labels": truth} if truth else {}
         shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})

@@ -13,8 +13,8 @@ from typing import TextIO
 
 import numpy as np
 
-from acclimate.errors import InputError
-from acclimate.images import URL
+from acclimate.errors import ImageError, InputError
+from acclimate.images import URL, open_image
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
@@ -122,6 +122,15 @@ def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str
         )
     permutation = np.random.default_rng(seed).permutation(len(samples))
     return [samples[position] for position in permutation.tolist()]
+
+
+def can_be_read(sample: Sample) -> bool:
+    """Whether the image of a sample can be decoded now."""
+    try:
+        open_image(sample.read())
+    except (ImageError, OSError):
+        return False
+    return True
 
 
 def file_sample(path: str | PurePath, label: str | None = None) -> Sample:

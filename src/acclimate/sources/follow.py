@@ -3,25 +3,36 @@
 from collections.abc import Callable, Collection
 from pathlib import Path
 from time import monotonic, sleep
+from typing import NamedTuple
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample
+from acclimate.sources.base import Sample, can_be_read
 from acclimate.sources.folder import list_files, open_listed
+from acclimate.sources.video import is_video
 
 TICK = 0.1  # seconds between two looks at whether to stop
+
+
+class Seen(NamedTuple):
+    """A file as it was seen."""
+
+    size: int
+    changed: int  # the time of its last change, in nanoseconds
+    since: float  # the time since when it was seen like this, in seconds
 
 
 class Follow:
     """Waits for images that arrive in a folder or its subfolders.
 
-    An image is taken once it is stable: when its size and its time of change are those of the last look. So one that
-    is still being copied is left alone until it is complete.
+    An image is taken once it is stable: when its size and its time of change are those of the last look. One that
+    cannot be read then may still be on its way, and is waited for until it has not changed for `patience` seconds.
 
     Args:
         folder: to look into; images are labelled with their subfolder, as in `open_source`.
         stop: called while waiting; True ends it.
         fps: frames per second that are taken from videos.
         interval: seconds between two looks.
+        patience: see above.
 
     Examples:
         >>> import tempfile
@@ -33,17 +44,23 @@ class Follow:
     """
 
     def __init__(
-        self, folder: str, stop: Callable[[], bool] = lambda: False, fps: float = 1.0, interval: float = 1.0
+        self,
+        folder: str,
+        stop: Callable[[], bool] = lambda: False,
+        fps: float = 1.0,
+        interval: float = 1.0,
+        patience: float = 60.0,
     ) -> None:
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder; only a folder can be followed.")
-        self.folder, self.stop, self.fps, self.interval = folder, stop, fps, interval
+        self.folder, self.stop, self.fps, self.interval, self.patience = folder, stop, fps, interval, patience
         self._given: set[str] = set()  # files that are done
-        self._waiting: dict[str, tuple[int, int]] = {}  # size and time of change of files that were not stable yet
+        self._waiting: dict[str, Seen] = {}  # files that are not
 
     def __call__(self, known: Collection[str]) -> list[Sample]:
         """The images, besides those of known names, that are there and stable; waits for one. None: it was stopped."""
-        known = {*known, *(name.rpartition("#")[0] for name in known)}  # frames are named "clip.mp4#1.0s"
+        videos = (name.rpartition("#")[0] for name in known)  # frames are named "clip.mp4#1.0s"
+        known = {*known, *filter(is_video, videos)}
         while not self.stop():
             if ready := self._look(known):
                 return ready
@@ -53,8 +70,9 @@ class Follow:
         return []
 
     def _look(self, known: Collection[str]) -> list[Sample]:
-        waiting, ready = {}, []
-        for file in list_files(self.folder):
+        waiting: dict[str, Seen] = {}
+        ready: list[tuple[int, str, list[Sample]]] = []
+        for file in self._files():
             path = Path(self.folder, file)
             if file in self._given or path.as_posix() in known:
                 continue
@@ -62,11 +80,21 @@ class Follow:
                 about = path.stat()
             except OSError:  # it went away, or is a broken link
                 continue
-            now = about.st_size, about.st_mtime_ns
-            if about.st_size and self._waiting.get(file) == now:
-                ready.append((about.st_mtime_ns, file))
-            else:
+            now, before = Seen(about.st_size, about.st_mtime_ns, monotonic()), self._waiting.get(file)
+            if not about.st_size or before is None or before[:2] != now[:2]:
                 waiting[file] = now
+                continue
+            samples = list(open_listed(self.folder, [file], self.fps))
+            if samples and not can_be_read(samples[0]) and now.since - before.since < self.patience:
+                waiting[file] = before
+            else:
+                ready.append((about.st_mtime_ns, file, samples))
         self._waiting = waiting
-        self._given |= {file for _, file in ready}
-        return [sample for _, file in sorted(ready) for sample in open_listed(self.folder, [file], self.fps)]
+        self._given |= {file for _, file, _ in ready}
+        return [sample for _, _, samples in sorted(ready, key=lambda each: each[:2]) for sample in samples]
+
+    def _files(self) -> list[str]:
+        try:
+            return list(list_files(self.folder))
+        except InputError:  # a folder went away during the look; the next one will do without it
+            return []
