@@ -21,6 +21,7 @@ COLUMNS: dict[str, type] = {
     "score": float,
     "unsure": bool,
     "true_label": str,
+    "correct_label": str,  # what `acclimate correct` was told; None in a prediction
     "none_score": float,
     "online_label": str,
     "online_score": float,
@@ -127,7 +128,7 @@ def read_results(path: Path) -> list[dict[str, Any]]:
 
             records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
         else:
-            with open(path, encoding="utf-8", newline="") as file:
+            with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets write a byte order mark
                 records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
     except FileNotFoundError:
         raise InputError(f"no results at {path}.") from None
@@ -143,7 +144,7 @@ def write_results(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replace results by others with the same columns, atomically."""
     suffix = path.suffix.lower()
     if suffix == ".csv":
-        with open(path, encoding="utf-8", newline="") as file:
+        with open(path, encoding="utf-8-sig", newline="") as file:
             columns = next(csv.reader(file))
         content = (",".join(columns) + "\n" + csv_lines(records, columns)).encode()
     else:

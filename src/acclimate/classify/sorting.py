@@ -25,8 +25,9 @@ UNSURE = "unsure"  # the folder of answers that are not sure
 def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
     """Copy, link or move the images of results into `folder`, one subfolder per answer; returns the images of each.
 
-    Unsure answers go to the subfolder "unsure". Images that could not be read, or are not files of their own (frames of
-    a video, members of an archive), stay where they are. No file is ever replaced.
+    Corrected images go to the subfolder of their correct label, other unsure answers to "unsure". Images that could not
+    be read, or are not files of their own (frames of a video, members of an archive), stay where they are. No file is
+    ever replaced.
     """
     records = read_results(results)
     taken = {record["sorted_to"] for record in records if record["sorted_to"]}
@@ -36,7 +37,7 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
         if record["error"] or not (record["sorted_to"] or source.is_file()):
             continue
         if not record["sorted_to"]:
-            group = UNSURE if record["unsure"] in (True, "true") else record["label"]
+            group = record["correct_label"] or (UNSURE if record["unsure"] in (True, "true") else record["label"])
             record["sorted_to"] = _free(folder / folder_name(group) / source.name, taken)
             taken.add(record["sorted_to"])
         planned.append((record, Path(record["sorted_to"])))
