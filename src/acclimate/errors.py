@@ -91,4 +91,5 @@ def nearest(word: str, known: Iterable[str]) -> str:
     near = get_close_matches(word, known, n=3)
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
-    return f"there are: {', '.join(known[:20]) or 'none'}."
+    more = f", ... (20 of {len(known)})" if len(known) > 20 else ""
+    return f"there are: {', '.join(known[:20]) or 'none'}{more}."

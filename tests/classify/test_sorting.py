@@ -5,7 +5,7 @@ import os
 import pytest
 
 from acclimate.classify import sorting
-from acclimate.classify.outputs import ResultFile, read_results
+from acclimate.classify.outputs import ResultFile, read_results, write_results
 from acclimate.classify.sorting import folder_name, sort_images, unsort_images
 from acclimate.errors import InputError, RunError
 from acclimate.predict import Answer, Prediction
@@ -53,6 +53,14 @@ def test_images_go_to_a_folder_per_answer_and_come_back(results, tmp_path, how):
     assert files_below(tmp_path / "photos") == before
     assert not (tmp_path / "sorted").exists()
     assert read_results(results) == rows
+
+
+def test_corrected_images_go_to_their_correct_label(results, tmp_path):
+    records = read_results(results)
+    for place in (0, 3):  # a cat, and the unsure one
+        records[place]["correct_label"] = "dog"
+    write_results(results, records)
+    assert sort_images(results, tmp_path / "sorted") == {"dog": 2, "cat": 1, "AC_DC": 1}
 
 
 def test_an_interrupted_sort_is_completed_or_undone(results, tmp_path, monkeypatch):

@@ -46,6 +46,7 @@ def test_piped_it_is_csv_and_nothing_else(invoke, model, photos):
         "score_3",
         "unsure",
         "true_label",
+        "correct_label",
         "none_score",
         "online_label",
         "online_score",

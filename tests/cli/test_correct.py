@@ -1,11 +1,13 @@
 """`acclimate correct`: fixes teach a state, and the results follow."""
 
 import csv
+import shutil
 
 import pytest
 
 from acclimate import load_state
 from acclimate.classify.outputs import read_results, write_results
+from own_methods import SHARPEN
 
 LABELS = ("red circle", "green square", "blue stripes")
 STATE = "site.safetensors"
@@ -20,7 +22,7 @@ def model(tiny_onnx):
 def classified(invoke, here, model, photos):
     """Classify the photos; where the results are."""
 
-    def run(suffix=".csv"):
+    def run(suffix=".csv", photos=photos):
         path = here / f"results{suffix}"
         invoke("classify", photos, *model, "--labels", ",".join(LABELS), "--out", path, "--state", STATE)
         return path
@@ -46,11 +48,9 @@ def test_fixes_teach_the_state_and_mark_the_results(invoke, classified, model, p
     said = invoke("correct", path, "fixes.csv", "--state", STATE, *model).stderr
     assert f"1 corrected, 1 confirmed; {STATE} has 2 corrections" in said
     after = read_results(path)
-    assert after[3]["label"] == after[3]["true_label"] == after[3]["predictions"][0]["label"] == other(wrong["label"])
-    assert float(after[3]["score"]) == 1
-    assert len(after[3]["predictions"]) == 3
-    assert after[3]["online_label"] == wrong["online_label"]
-    assert [after[i] for i in range(40) if i not in (3, 7)] == [before[i] for i in range(40) if i not in (3, 7)]
+    assert not any(row["correct_label"] for row in before)
+    marks = {3: {"correct_label": other(wrong["label"])}, 7: {"correct_label": right["label"]}}
+    assert after == [row | marks.get(place, {}) for place, row in enumerate(before)]  # the model's answers stay
     told = {each.name: each.label for each in load_state(STATE).corrections}
     assert told == {wrong["file"]: other(wrong["label"]), right["file"]: right["label"]}
 
@@ -58,6 +58,50 @@ def test_fixes_teach_the_state_and_mark_the_results(invoke, classified, model, p
     arguments = ("--labels", ",".join(LABELS), "--out", again, "--state", STATE, "--freeze")
     invoke("classify", photos, *model, *arguments)
     assert read_results(again)[3]["label"] == other(wrong["label"])
+
+    content = path.read_bytes()
+    said = invoke("correct", path, "--undo", "nowhere.png", "--state", STATE, exit_code=2).stderr
+    assert "no correction of 'nowhere.png' in the state" in said
+    invoke("correct", again, "--undo", wrong["file"], "--state", STATE)
+    assert path.read_bytes() == content  # other results have nothing to do with it
+    invoke("correct", path, "fixes.csv", "--state", STATE, *model)
+    said = invoke("correct", path, "--undo", wrong["file"], "--state", STATE).stderr
+    assert f"1 taken back, 1 left in {STATE}" in said
+    assert read_results(path) == [row | (marks[7] if place == 7 else {}) for place, row in enumerate(before)]
+    (left,) = load_state(STATE).corrections
+    invoke("correct", path, "--undo", left.id, "--state", STATE)
+    assert read_results(path) == before
+    assert not load_state(STATE).corrections
+
+
+def test_undo_refuses_results_that_do_not_have_the_image(invoke, classified, model, here):
+    path = classified()
+    records = read_results(path)
+    write_fixes([(records[0]["file"], LABELS[0])])
+    invoke("correct", path, "fixes.csv", "--state", STATE, *model)
+    records[0]["file"] = "elsewhere.png"
+    write_results(path, records)
+    before = path.read_bytes(), (here / STATE).read_bytes()
+    said = invoke("correct", path, "--undo", load_state(STATE).corrections[0].id, "--state", STATE, exit_code=2).stderr
+    assert f"is not in {path}; leave {path} out" in said
+    assert before == (path.read_bytes(), (here / STATE).read_bytes())
+
+
+def test_accuracy_counts_what_the_model_answered(invoke, model, photos, here):
+    """A report of corrected results judges the same answers as before."""
+    path = here / "results.csv"
+    command = ["classify", photos, *model, "--labels", "red, green, blue", "--out", path, "--state", STATE]
+    invoke(*command)
+    wrong = [row for row in read_results(path) if row["label"] != row["true_label"]]
+    assert wrong
+    before = invoke(*command, "--resume", "--report", "before.html").stderr
+    assert "Accuracy on 40 images" in before
+    write_fixes([(row["file"], row["true_label"]) for row in wrong])
+    invoke("correct", path, "fixes.csv", "--state", STATE, *model)
+    corrected = path.read_bytes()
+    after = invoke(*command, "--resume", "--report", "after.html").stderr
+    assert after.replace("after.html", "before.html") == before
+    assert path.read_bytes() == corrected
 
 
 def test_corrections_are_listed_taken_back_inspected_and_merged(invoke, classified, model):
@@ -80,15 +124,16 @@ def test_corrections_are_listed_taken_back_inspected_and_merged(invoke, classifi
         assert (values == untaught[name]).all(), name
 
 
-def test_edited_results_are_fixes_and_short_names_will_do(invoke, classified, model):
-    path = classified()
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_edited_results_are_fixes_and_short_names_will_do(invoke, classified, model, suffix):
+    path = classified(suffix)
     records = read_results(path)
-    text = path.read_text(encoding="utf-8").splitlines()
-    rows = [f"{line},{'correct_label' if number == 0 else ''}" for number, line in enumerate(text)]
-    rows[5] += other(records[4]["label"])
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    records[4]["correct_label"] = other(records[4]["label"])
+    write_results(path, records)
+    if suffix == ".csv":  # as spreadsheets write it
+        path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
     assert "1 corrected, 0 confirmed" in invoke("correct", path, "--state", STATE, *model).stderr
-    assert read_results(path)[4]["label"] == other(records[4]["label"])
+    assert read_results(path) == records
     write_fixes([(records[9]["file"].rpartition("/")[2], other(records[9]["label"]))])
     assert "1 corrected" in invoke("correct", path, "fixes.csv", "--state", STATE, *model).stderr
     assert {each.name for each in load_state(STATE).corrections} == {records[4]["file"], records[9]["file"]}
@@ -108,14 +153,40 @@ def test_images_of_other_sources_are_found_by_name(invoke, classified, model, ph
     assert len(load_state(STATE).corrections) == 1
 
 
+def test_images_that_were_sorted_are_read_from_where_they_are(invoke, classified, model, photos, here):
+    moved = here / "photos"
+    shutil.copytree(photos, moved)
+    path = classified(photos=moved)
+    before = read_results(path)
+    invoke("sort", path, "sorted", "--how", "move")
+    write_fixes([(before[0]["file"], other(before[0]["label"]))])
+    invoke("correct", path, "fixes.csv", "--state", STATE, *model)
+    (told,) = load_state(STATE).corrections
+    assert (told.name, told.label) == (before[0]["file"], other(before[0]["label"]))
+    invoke("sort", path, "--undo")
+    invoke("sort", path, "sorted")
+    assert read_results(path)[0]["sorted_to"].startswith(f"sorted/{told.label}/")
+
+
+@pytest.mark.usefixtures("own_registry")
+def test_a_state_of_an_own_method_is_taught(invoke, model, photos, here):
+    (here / "sharpen.py").write_text(SHARPEN)
+    own, path = [*model, "--state", STATE, "--plugin", "sharpen.py"], here / "results.csv"
+    invoke("classify", photos, "--labels", ",".join(LABELS), "--method", "sharpen", "--out", path, *own)
+    write_fixes([(read_results(path)[0]["file"], LABELS[0])])
+    assert f"{STATE} has 1 correction." in invoke("correct", path, "fixes.csv", *own).stderr
+
+
 BAD_FIXES = {
     "file,label\nphotos/img999.png,red circle\n": "no file 'photos/img999.png' in the results; ",
+    "file,label\n?,red circle\n": ", ... (20 of 40).",
     "file,label\nFIRST,red cirle\n": "which is not a label; did you mean 'red circle'?",
     "file,label\nFIRST,\n": "gives no label for",
     "file,label\nFIRST,red circle\nFIRST,green square\n": "two labels: 'red circle' and 'green square'",
     "name,answer\nFIRST,red circle\n": "must name the columns file and label",
     "file,label\n": "has no fixes",
     "": "must name the columns",
+    "file,label,online_label\nFIRST,red circle,red circle\n": "or correct_label",
 }
 
 
@@ -132,10 +203,11 @@ def test_bad_fixes_are_refused_and_nothing_is_written(invoke, classified, model,
 def test_what_else_can_go_wrong(invoke, classified, model):
     path = classified()
     for arguments, message in [
-        ([path, "--state", STATE, *model], "add a column correct_label to the results"),
+        ([path, "--state", STATE, *model], "write the right label of each wrong answer into correct_label"),
         ([path, "nowhere.csv", "--state", STATE, *model], "no fixes at nowhere.csv"),
-        (["--state", STATE], "give either results with fixes, or --list or --undo"),
-        ([path, "--list", "--state", STATE], "give either results with fixes, or --list or --undo"),
+        (["--state", STATE], "give results with fixes, or --list, or --undo"),
+        ([path, "--list", "--state", STATE], "give results with fixes, or --list, or --undo"),
+        ([path, path, "--undo", "1", "--state", STATE], "give results with fixes, or --list, or --undo"),
         (["--list", "--state", "nowhere.safetensors"], "no state file at nowhere.safetensors"),
         ([path, path, "--state", STATE], "use the --model that it was made with"),
     ]:

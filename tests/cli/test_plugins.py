@@ -12,7 +12,7 @@ from own_methods import SHARPEN, install
 pytestmark = pytest.mark.usefixtures("own_registry")
 DOCS = Path(__file__).parents[2] / "docs"
 WITH_PLUGINS = (
-    *("classify", "fit", "run", "bench", "reproduce", "leaderboard", "few-shot", "methods", "serve"),
+    *("classify", "fit", "run", "bench", "reproduce", "leaderboard", "few-shot", "methods", "serve", "correct"),
     *("state inspect", "state merge", "state diff"),
 )
 

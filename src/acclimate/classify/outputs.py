@@ -22,6 +22,7 @@ COLUMNS: dict[str, type] = {
     "score": float,
     "unsure": bool,
     "true_label": str,
+    "correct_label": str,  # what `acclimate correct` was told; None in a prediction
     "none_score": float,
     "online_label": str,
     "online_score": float,

@@ -26,8 +26,9 @@ RESERVED = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps f
 def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
     """Copy, link or move the images of results into `folder`, one subfolder per answer; returns the images of each.
 
-    Unsure answers go to the subfolder "unsure". Images that could not be read, or are not files of their own (frames of
-    a video, members of an archive), stay where they are. No file is ever replaced.
+    Corrected images go to the subfolder of their correct label, other unsure answers to "unsure". Images that could not
+    be read, or are not files of their own (frames of a video, members of an archive), stay where they are. No file is
+    ever replaced.
     """
     records = read_results(results)
     taken = {record["sorted_to"].casefold() for record in records if record["sorted_to"]}
@@ -39,6 +40,7 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
             continue
         if not record["sorted_to"]:
             group = unsure if is_true(record["unsure"]) else folder_name(record["label"])
+            group = folder_name(record["correct_label"]) if record["correct_label"] else group
             record["sorted_to"] = _free(folder / group / source.name, taken)
             taken.add(record["sorted_to"].casefold())  # some disks take upper and lower case as the same
         planned.append((record, Path(record["sorted_to"])))

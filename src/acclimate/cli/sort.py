@@ -17,7 +17,8 @@ def sort(
 ) -> None:
     """Sort classified images into a folder per answer, or undo it.
 
-    Where each image went is in the column sorted_to of the results. Unsure answers go to the folder "unsure".
+    Where each image went is in the column sorted_to of the results. Corrected images go to the folder of their
+    correct label, other unsure answers to the folder "unsure".
     """
     from acclimate.classify.sorting import sort_images, unsort_images
     from acclimate.classify.wording import count

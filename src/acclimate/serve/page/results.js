@@ -1,7 +1,7 @@
-/** The answers as a file, with the columns of `acclimate classify`, and `correct_label`, which `acclimate correct` reads. */
+/** The answers as a file, with the columns of `acclimate classify`; `acclimate correct` reads `correct_label`. */
 
-const COLUMNS = ["unsure", "true_label", "none_score", "online_label", "online_score", "zero_shot_label", "zero_shot_score"];
-const LAST = ["changed", "entropy", "index", "error", "sorted_to", "correct_label"];
+const COLUMNS = ["unsure", "true_label", "correct_label", "none_score", "online_label", "online_score"];
+const LAST = ["zero_shot_label", "zero_shot_score", "changed", "entropy", "index", "error", "sorted_to"];
 const rounded = (number) => Number(number.toFixed(6));
 
 /** The result of one image by column; null where there is no value. */
