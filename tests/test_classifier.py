@@ -257,7 +257,8 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
     ("labels", "options", "message"),
     [
         ([], {}, "label"),
-        (["cat"], {}, r"one label \('cat'\) leaves nothing to choose"),
+        (["cat"], {}, r"one label \('cat'\) leaves nothing to choose; .* --none-of-these"),
+        ("cat, dog", {}, r"write \['cat', 'dog'\]"),
         (["cat", "cat"], {}, "cat"),
         (["cat", "dog"], {"batch_size": 0}, "batch_size and views must be at least 1"),
         (["cat", "dog"], {"templates": "a photo"}, "a photo"),
@@ -270,6 +271,34 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
 def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         Classifier(labels, encoder, cache=tmp_path, **options)
+
+
+def test_the_bundled_model_warns_of_labels_that_are_not_english(encoder, tmp_path):
+    with pytest.warns(UserWarning, match="'chat' and 'chien' look French; the bundled model reads English") as caught:
+        Classifier(["chat", "chien"])
+    assert caught[0].filename == __file__
+    Classifier(["chat", "chien"], encoder, cache=tmp_path)  # warnings are errors here
+
+
+def test_repr_names_what_is_set(encoder, tmp_path):
+    shown = repr(Classifier(["cat"], encoder, cache=tmp_path, reject=True, unsure=0.6))
+    assert shown.startswith("Classifier(1 label: 'cat'; ")
+    assert shown.endswith("learns, reject=True, unsure=0.6)")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [name for name, each in list_methods().items() if not {"text", "views"} & each.needs and each.kind != "few-shot"],
+)
+@pytest.mark.filterwarnings("error")
+def test_one_label_asks_which_images_show_it(encoder, paths, tmp_path, method):
+    classifier = Classifier(["cat"], encoder, method=method, cache=tmp_path, reject=True)
+    for prediction in classifier.classify(paths):
+        assert prediction.label == ("none of these" if prediction.none >= 0.5 else "cat")
+        assert sum(answer.score for answer in prediction.top) == pytest.approx(1)
+    assert classifier.predict_proba(paths).shape == (len(paths), 1)
+    classifier.add_labels(["dog"])
+    assert len(classifier(paths[0])) == 3
 
 
 def test_what_is_not_an_encoder():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import acclimate
+from acclimate import reject
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = Path(acclimate.__file__).parent
@@ -60,3 +61,12 @@ def test_the_table_for_choosing_a_method_is_that_of_the_leaderboard():
     table = re.search(r"^\|.*?(?=\n\n|\Z)", shapes, re.MULTILINE | re.DOTALL)[0].strip()
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
     assert f"<!-- shapes -->\n{table}\n<!-- /shapes -->" in text, f"docs/choosing.md must contain:\n{table}"
+
+
+def test_the_constants_of_none_of_these_are_those_of_the_code():
+    constants = f"{reject.LABELS}, {reject.OFFSET} and {reject.GAP}"
+    formula = f"sigmoid(ln K - {reject.OFFSET} - {reject.GAP} gap)"
+    assert f"the library has {constants}." in (DOCS / "results/none_of_these.md").read_text("utf-8")
+    assert reject.LABELS == 1.0  # which the formula leaves out
+    assert f"`none = {formula}`" in (DOCS / "unknown.md").read_text("utf-8")
+    assert f"`{formula}`" in str(reject.Rejector.__doc__)

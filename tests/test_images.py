@@ -11,7 +11,7 @@ from PIL import Image
 from acclimate.cli.options import DEFAULT_MAX_PIXELS
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import MAX_PIXELS, can_read_heif, limit_pixels, open_image, pixel_limit, thumbnail
+from acclimate.images import MAX_PIXELS, lacking_for_heif, limit_pixels, open_image, pixel_limit, thumbnail
 from drawn_images import draw
 
 
@@ -168,14 +168,14 @@ def test_heic(picture, monkeypatch):
         open_image(content[: len(content) // 2])
     with pytest.raises(ImageError, match=r"can be read \(JPEG, PNG\)"):
         open_image(content, formats=("JPEG", "PNG"))
-    monkeypatch.setattr("acclimate.images.can_read_heif", lambda: False)
-    with pytest.raises(ImageError, match=r"a HEIC image, which needs pillow-heif"):
+    monkeypatch.setattr("acclimate.images.lacking_for_heif", lambda: "needs pillow-heif: pip install it")
+    with pytest.raises(ImageError, match=r"a HEIC image, which needs pillow-heif: pip install it"):
         open_image(content)
 
 
 def test_heic_without_its_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
-    assert not can_read_heif.__wrapped__()
+    assert lacking_for_heif.__wrapped__().startswith("needs pillow-heif: ")
 
 
 def check_against_reference(kind, images):

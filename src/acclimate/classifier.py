@@ -1,6 +1,7 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
 import os
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.arrays import HostArray, softmax_and_entropy, to_host
+from acclimate.arrays import HostArray
 from acclimate.encoders import BUNDLED, Encoder, as_encoder
 from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
@@ -27,7 +28,7 @@ from acclimate.methods import (
     save_state,
 )
 from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions
-from acclimate.prompts import LearnedPrompts, build_head, clean_labels, negative_vectors
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
 from acclimate.recent import Recent
@@ -44,7 +45,7 @@ class Classifier:
     Few-shot methods do not learn as they go: `fit` them to labelled images first.
 
     Args:
-        labels: names of the classes, at least two to choose from; those of the file when `fitted` is given.
+        labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given.
         encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
             `Encoder`, or open_clip's (model, preprocess, tokenizer).
         method: name of the method, see `list_methods`; "halves" when not given.
@@ -128,9 +129,9 @@ class Classifier:
         self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-            self.adapter = create(method, self._head(labels or (), progress), text=text, **settings)
+            self.adapter = create(method, self._head(labels or (), progress, reject), text=text, **settings)
         elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            ready.relabel(self._head(labels, progress))
+            ready.relabel(self._head(labels, progress, reject))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
         if reject:
@@ -141,7 +142,8 @@ class Classifier:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
         does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
         about = f"model={self.model!r}, method={self.adapter.name!r}, {self.adapter.samples_seen} images seen, {does}"
-        return f"Classifier({len(self.labels)} labels: {named}; {about})"
+        about += (", reject=True" if self.rejects else "") + (f", unsure={self.unsure:g}" if self.unsure else "")
+        return f"Classifier({len(self.labels)} {'label' if len(self.labels) == 1 else 'labels'}: {named}; {about})"
 
     @property
     def head(self) -> Head:
@@ -309,12 +311,9 @@ class Classifier:
             >>> classifier.adapter.samples_seen
             0
         """
-        parts = [np.empty((0, len(self.labels)))]
-        for batch in self._encoded(images, "raise"):
-            if adapted := adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates):
-                probs = softmax_and_entropy(to_host(adapted.step.logits))[0]
-                parts.append(probs if adapted.none is None else probs * (1 - adapted.none[:, None]))
-        return np.concatenate(parts)
+        batches = self._encoded(images, "raise")
+        found = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
+        return np.concatenate([np.empty((0, len(self.labels))), *(each.probs for each in found if each)])
 
     def correct(self, image_or_id: Any, label: str) -> int:
         """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
@@ -354,12 +353,14 @@ class Classifier:
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
-        self._relabel_gates()
+        for gate in self.gates:
+            gate.relabel(self.head)
 
     def remove_labels(self, labels: Sequence[str]) -> None:
         """Remove classes and what was learnt of them."""
         self.adapter.remove_classes(labels)
-        self._relabel_gates()
+        for gate in self.gates:
+            gate.relabel(self.head)
 
     def freeze(self) -> None:
         """Answer from what was learnt so far, and learn nothing more."""
@@ -383,19 +384,15 @@ class Classifier:
         self.adapter, notes = load_with_notes(path, like=self.adapter)
         self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
 
-    def _head(self, labels: Sequence[str], progress: Progress) -> Head:
+    def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         shown = partial(progress, "encoding the labels")
         head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache, shown)
-        if len(head) < 2:
-            raise InputError(
-                f"one label ({head.class_names[0]!r}) leaves nothing to choose; give at least two, such as 'other'."
-            )
+        if len(head) < 2 and not reject:
+            how = "give at least two, or pass --none-of-these (in Python reject=True) to ask which images show it"
+            raise InputError(f"one label ({head.class_names[0]!r}) leaves nothing to choose; {how}.")
+        if self.model == BUNDLED and (note := language_note(head.class_names)):
+            warnings.warn(note, stacklevel=3)
         return head
-
-    def _relabel_gates(self) -> None:
-        for gate in self.gates:
-            if isinstance(gate, Rejector):
-                gate.relabel(self.head)
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}

@@ -57,8 +57,10 @@ def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
     return MissingExtraError(f"{what}: {install_command(extra)}{otherwise and f'; {otherwise}'}.")
 
 
-def install_command(extra: str) -> str:
+def install_command(extra: str, alone: str = "") -> str:
     """The command that adds an extra to the running environment, from the checkout or index it was installed from.
+
+    Without an extra, the command that adds the package `alone`.
 
     It works from any folder, in the shells of Unix and Windows, and in environments of uv, which have no pip.
     """
@@ -82,7 +84,27 @@ def install_command(extra: str) -> str:
     python = "python" if shutil.which("python") == sys.executable else sys.executable
     python = f'"{python}"' if " " in python else python
     pip = f"{python} -m pip install" if find_spec("pip") else f"uv pip install --python {python}"
-    return f'{pip} {option}"{package}[{extra}]"'
+    return f'{pip} {option}"{package}[{extra}]"' if extra else f"{pip} {alone}"
+
+
+def lacking(module: str, package: str, extra: str) -> str:
+    """Why an optional package cannot be used, and what to do; "" if it can be used.
+
+    Examples:
+        >>> print(lacking("no_such_module", "PyAV", "video"))
+        needs PyAV: ... install ...[video]"
+        >>> lacking("json", "json", "json")
+        ''
+    """
+    from importlib import import_module
+
+    try:
+        import_module(module)
+    except Exception as error:  # a library that was built for another system fails in many ways
+        if isinstance(error, ModuleNotFoundError) and error.name == module:
+            return f"needs {package}: {install_command(extra)}"
+        return f"needs {package}, which is installed but cannot be imported ({error}); reinstall it"
+    return ""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import InputError
-from acclimate.evidence import Evidence
+from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
 
 
@@ -18,6 +18,10 @@ class Gate(Protocol):
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Which of B samples may be learnt from (B,), among those that are offered (B,)."""
+        ...
+
+    def relabel(self, head: Head) -> None:
+        """Follow a change of the labels."""
         ...
 
     def dump(self) -> str:
@@ -67,6 +71,9 @@ class NearDuplicates:
             kept += [len(recent) + row] if allowed[row] else []
         self.recent = known[kept[-self.remembered :]]
         return allowed
+
+    def relabel(self, head: Head) -> None:
+        """Follow a change of the labels: what it remembers does not depend on them."""
 
     def dump(self) -> str:
         """What it remembers of the stream, as text; "" for nothing."""

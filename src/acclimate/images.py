@@ -13,7 +13,7 @@ from array_api_compat import is_array_api_obj
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.errors import ImageError, reason
+from acclimate.errors import ImageError, lacking, reason
 
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
@@ -37,13 +37,11 @@ def pixel_limit() -> int | None:
 
 
 @cache
-def can_read_heif() -> bool:
-    """Whether Pillow can open HEIC images; it is taught to if pillow-heif is installed."""
-    try:
+def lacking_for_heif() -> str:
+    """Why Pillow cannot open HEIC images; "" if it can: it is taught to if pillow-heif is installed."""
+    if not (why := lacking("pillow_heif", "pillow-heif", "heic")):
         import_module("pillow_heif").register_heif_opener()
-    except ImportError:
-        return False
-    return True
+    return why
 
 
 def open_image(
@@ -74,8 +72,8 @@ def open_image(
                 source = file.read()
         if not source:
             raise ImageError("the file is empty")
-        if HEIF.match(source) and formats is None and not can_read_heif():
-            raise ImageError("a HEIC image, which needs pillow-heif (the extra acclimate[heic])")
+        if HEIF.match(source) and formats is None and (why := lacking_for_heif()):
+            raise ImageError(f"a HEIC image, which {why}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
             with Image.open(io.BytesIO(source), formats=formats) as image:

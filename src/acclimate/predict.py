@@ -95,6 +95,12 @@ class Adapted(NamedTuple):
     none: HostArray | None = None  # (B,) the scores of "none of these"; None if every sample must have a label
 
     @property
+    def probs(self) -> HostArray:
+        """The adapted probabilities (B, K); where images may belong to no label, the probability of that is missing."""
+        probs: HostArray = softmax_and_entropy(to_host(self.step.logits))[0]
+        return probs if self.none is None else probs * (1 - self.none[:, None])
+
+    @property
     def half(self) -> HostArray:
         """Unit features (B, d) or (B, V, d) in half precision, to answer the samples again."""
         unit = self.evidence.features if self.evidence.views is None else self.evidence.views

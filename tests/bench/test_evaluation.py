@@ -98,6 +98,7 @@ def test_as_text_and_in_a_notebook(stream):
     found = evaluation.difference("a<b", "tda", "zero-shot")
     line = f"| {100 * found.difference:+.2f} | {100 * found.low:+.2f} to {100 * found.high:+.2f} |"
     assert line in str(evaluation).splitlines()[-1]
+    assert repr(evaluation) == str(evaluation)
     assert "<td>a&lt;b</td><td>tda</td>" in evaluation._repr_html_()
 
 

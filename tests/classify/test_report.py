@@ -180,6 +180,28 @@ def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     assert [int(cell) for cell in cells["miss"]] == [number for number in pairs if number]
 
 
+def test_changed_answers_that_are_wrong_have_a_cross(stream, tmp_path):
+    found, adapter = make_run(stream, known=True)
+    judged = [replace(each, truth=each.zero_shot.label) if each.index % 2 else each for each in found]
+    path, summary = tmp_path / "report.html", summarise(judged)
+    report(path, title="x", summary=summary, adapter=adapter, samples=[], settings={})
+    part = path.read_text("utf-8").split("What adapting changed</h2>")[1]
+    shown = ranked(summary.most_changed)[:12]
+    wrong = [record for record in shown if record["label"] != record["true_label"]]
+    assert 0 < len(wrong) < len(shown)
+    for kind, records in (("wrong", wrong), ("new", [record for record in shown if record not in wrong])):
+        assert re.findall(rf'class="answer {kind}"><span class="name">([^<]+)<', part) == [
+            record["label"] for record in records
+        ]
+    assert re.findall(r"true: ([^<]+)<", part) == [record["true_label"] for record in shown]
+
+
+def test_all_labels_are_listed_where_it_says_how_it_was_made(run, tmp_path):
+    report(tmp_path / "report.html", title="x", settings=SETTINGS, **run)
+    made = (tmp_path / "report.html").read_text("utf-8").split("How it was made</h2>")[1]
+    assert f'<summary>8 labels</summary><p class="names">{", ".join(run["adapter"].head.class_names)}</p>' in made
+
+
 def test_many_labels_have_pairs_instead_of_a_matrix_and_all_are_listed(tmp_path):
     stream = shifted_stream(samples=600, classes=60, dim=32, seed=2)
     found, adapter = make_run(stream, "zero-shot", known=True)
@@ -315,6 +337,28 @@ def browse(profile, page, *options):
     quiet += ("--disable-component-update", "--disable-sync", "--hide-scrollbars", f"--user-data-dir={profile}")
     command = [CHROMIUM, "--headless", "--no-sandbox", *quiet, *options, page.as_uri()]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
+def test_no_word_of_a_table_is_broken_on_a_phone(stream, tmp_path):
+    """Every label fits in one line, and only the wrappers of wide tables scroll."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    names = ["abyssinian", "rhododendron", *(f"staffordshire {i}" for i in range(6))]
+    found, adapter = make_run(stream, labels=names, known=True)
+    page = tmp_path / "report.html"
+    report(page, title="x", summary=summarise(found), adapter=adapter, samples=[], settings={})
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        phone = browser.new_page(viewport={"width": 390, "height": 844})
+        phone.goto(page.as_uri())
+        lines = """() => [...document.querySelectorAll("section:not(:has(.facts)) table:not(.matrix) tbody th")]
+            .filter(cell => cell.checkVisibility() && ["abyssinian", "rhododendron"].includes(cell.textContent))
+            .map(cell => { const text = document.createRange(); text.selectNodeContents(cell); return text; })
+            .map(text => text.getClientRects().length)"""
+        counts = phone.evaluate(lines)
+        assert set(counts) == {1}
+        assert phone.evaluate("document.documentElement.scrollWidth") <= 390
+        browser.close()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")

@@ -336,6 +336,7 @@ def test_what_there_is(invoke):
     output = invoke("doctor").stdout
     assert f"numpy            {np.__version__}" in output
     assert "text cache" in output
+    assert all(re.search(rf"^  {name} +\S+ +\w", output, re.MULTILINE) for name in ("av", "pillow-heif", "pandas"))
 
 
 def command(tiny_onnx, photos, out):

@@ -8,11 +8,15 @@ from PIL import Image
 from acclimate.predict import NONE
 
 
-def test_the_command_writes_labels_and_scores(invoke, tmp_path):
+def draw_colours_and_noise(folder):
     for colour in ("red", "green"):
-        Image.new("RGB", (64, 64), colour).save(tmp_path / f"{colour}.png")
+        Image.new("RGB", (64, 64), colour).save(folder / f"{colour}.png")
     noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(tmp_path / "noise.png")
+    Image.fromarray(noise).save(folder / "noise.png")
+
+
+def test_the_command_writes_labels_and_scores(invoke, tmp_path):
+    draw_colours_and_noise(tmp_path)
     out = tmp_path / "results.csv"
     invoke("classify", tmp_path, "--labels", "red color, green color", "--none-of-these", "--out", out)
     with out.open(encoding="utf-8") as file:
@@ -23,3 +27,13 @@ def test_the_command_writes_labels_and_scores(invoke, tmp_path):
         "noise.png": NONE,
     }
     assert all((float(row["none_score"]) >= 0.5) == (row["label"] == NONE) for row in rows.values())
+
+
+def test_one_label_is_enough(invoke, tmp_path):
+    draw_colours_and_noise(tmp_path)
+    out, report = tmp_path / "results.csv", tmp_path / "report.html"
+    invoke("classify", tmp_path, "--labels", "red color", "--none-of-these", "--out", out, "--report", report)
+    with out.open(encoding="utf-8") as file:
+        labels = {row["file"].rsplit("/", 1)[-1]: row["label"] for row in csv.DictReader(file)}
+    assert (labels["red.png"], labels["noise.png"]) == ("red color", NONE)
+    assert "3 images sorted into 1 label." in report.read_text("utf-8")

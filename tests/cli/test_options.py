@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import acclimate
+from acclimate import Classifier
 from acclimate.cli.options import (
     check_report,
     list_images,
@@ -146,6 +147,7 @@ def test_the_language_of_labels_is_noted_for_the_bundled_model(capsys):
     assert capsys.readouterr().err == ""
     note_language(["chat", "chien"], "bundled")
     assert "'chat' and 'chien' look French; the bundled model reads English only" in capsys.readouterr().err
+    Classifier(["chat", "chien"])  # does not say it again: a warning would be an error here
 
 
 def test_the_name_of_a_report():

@@ -156,6 +156,7 @@ def test_examples_show_many_classes():
         "a bad photo of a cat.",
         "a bad photo of a dog.",
         "a bad photo of a cow.",
+        "..., 317 more",
     ]
     assert example_prompts(["cat"], ["a {}.", "a {c}.", "the {}."]) == ["a cat.", "the cat."]
     assert example_prompts(["cat", "dog"], {"cat": ["A", "B"], "dog": "C"}, count=9) == ["A", "C", "B"]

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, install_command
+from acclimate.images import lacking_for_heif
 from acclimate.sources import Sample, open_source, order_samples
 from acclimate.sources.base import choose_order
 from acclimate.sources.folder import IMAGE_SUFFIXES, natural_key
@@ -188,13 +189,14 @@ def test_kinds_that_are_skipped_are_counted(here):
 
 def test_heic_is_an_image_where_it_can_be_read(here, monkeypatch):
     (here / "IMG.HEIC").write_bytes(b"x")
-    monkeypatch.setattr("acclimate.sources.folder.can_read_heif", lambda: True)
+    monkeypatch.setattr("acclimate.sources.folder.lacking_for_heif", lambda: "")
     assert names(open_source("IMG.HEIC")) == names(open_source("*")) == ["IMG.HEIC"]
-    monkeypatch.setattr("acclimate.sources.folder.can_read_heif", lambda: False)
-    with pytest.raises(InputError, match=r"no images in IMG\.HEIC: found only 1 \.heic \(needs acclimate\[heic\]\)"):
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr("acclimate.sources.folder.lacking_for_heif", lacking_for_heif.__wrapped__)
+    with pytest.raises(InputError, match=r"no images in IMG\.HEIC: found only 1 \.heic \(needs .* install .*\[heic\]"):
         open_source("IMG.HEIC")
     draw(here / "a.png")
-    assert open_source(".").left_out == "1 .heic (needs acclimate[heic])"
+    assert open_source(".").left_out == f"1 .heic (needs pillow-heif: {install_command('heic')})"
 
 
 # Lists

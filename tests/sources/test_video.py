@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from acclimate.errors import ImageError, InputError, MissingExtraError
+from acclimate.errors import ImageError, InputError, MissingExtraError, install_command
 from acclimate.images import open_image
 from acclimate.sources import open_source
-from acclimate.sources.video import _Decoder, is_frame, open_video
+from acclimate.sources.video import _Decoder, is_frame, lacking_for_videos, open_video
 from small_images import draw, labels, names
 
 av = pytest.importorskip("av")
@@ -204,11 +205,30 @@ def test_pixels_are_limited(clip, monkeypatch):
         open_image(open_source(clip)[0].read(), max_pixels=100)
 
 
+def forget_pyav(monkeypatch):
+    """Look for PyAV again."""
+    for module in ("video", "folder"):
+        monkeypatch.setattr(f"acclimate.sources.{module}.lacking_for_videos", lacking_for_videos.__wrapped__)
+
+
 def test_without_pyav(here, clip, monkeypatch):
-    monkeypatch.setattr("acclimate.sources.video.find_spec", lambda name: None)
-    monkeypatch.setattr("acclimate.sources.folder.can_read_videos", lambda: False)
+    monkeypatch.setitem(sys.modules, "av", None)
+    forget_pyav(monkeypatch)
     with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: .*\[video\]"):
         open_video(clip)
     draw(here / "photos/a.png")
     (here / "photos/b.mp4").write_bytes(b"")
-    assert open_source("photos").left_out == "1 .mp4 (needs acclimate[video])"
+    assert open_source("photos").left_out == f"1 .mp4 (needs PyAV: {install_command('video')})"
+
+
+def test_a_broken_pyav_is_named(here, clip, monkeypatch):
+    (here / "broken").mkdir()
+    (here / "broken/av.py").write_text("raise OSError('libavcodec.so: cannot open')")
+    monkeypatch.syspath_prepend(here / "broken")
+    monkeypatch.delitem(sys.modules, "av", raising=False)
+    forget_pyav(monkeypatch)
+    message = r"needs PyAV, which is installed but cannot be imported \(libavcodec\.so: cannot open\); reinstall it"
+    with pytest.raises(MissingExtraError, match=message):
+        open_video(clip)
+    with pytest.raises(InputError, match=message):
+        open_source(str(clip))

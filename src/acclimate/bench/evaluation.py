@@ -68,7 +68,7 @@ class Difference(NamedTuple):
     high: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Evaluation:
     """What `evaluate` measured. Printed, it is a Markdown table with a line per stream and method.
 
@@ -132,7 +132,7 @@ class Evaluation:
             lines.append((stream, method, str(samples), f"{accuracies.mean():.2f}", sd, *gain))
         return lines
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         headings, *lines = self.lines()
         return markdown_table(headings, lines)
 

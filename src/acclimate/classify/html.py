@@ -55,7 +55,8 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "")
         cells = (f'<td class="{kind}">{cell}</td>' for kind, cell in zip(kinds[1:], others, strict=True))
         body += f'<tr><th scope="row" class="name">{first}</th>{"".join(cells)}</tr>'
     above = f"<caption>{caption}</caption>" if caption else ""
-    return f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
+    drawn = f"<table>{above}<thead><tr>{''.join(titles)}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="scroll">{drawn}</div>'
 
 
 def long_table(head: Sequence[str], rows: Sequence[Sequence[str]], thing: str) -> str:

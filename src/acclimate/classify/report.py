@@ -184,12 +184,15 @@ def _most_changed(summary: Summary, picture: Picture) -> str:
         lines = [answer("old", record["zero_shot_label"], score_text(record["zero_shot_score"]))]
         if record["online_label"] != record["label"]:
             lines.append(answer("old", f"online: {record['online_label']}", score_text(record["online_score"])))
-        lines.append(answer("new", record["label"], score_text(record["score"])))
-        lines += [answer("truth", f"true: {record['true_label']}")] if record["true_label"] else []
+        truth = record["true_label"]
+        kind = "wrong" if truth and truth != record["label"] else "new"
+        lines.append(answer(kind, record["label"], score_text(record["score"])))
+        lines += [answer("truth", f"true: {truth}")] if truth else []
         shown.append(card(picture(record["index"]), record["file"], lines))
     many = "All" if len(shown) == summary.changed else f"{len(shown)} of the {summary.changed:,}"
     text = f"{many} changed answers; those with the most confident answers before and after come first. The "
     text += "zero-shot answer is grey, the adapted one bold, each with its score."
+    text += " A cross marks adapted answers that are wrong." if summary.truths else ""
     if summary.passes == 2:
         text += " Where the second pass changed the online answer, that is shown between them."
     return f"<p>{text}</p>{cards(shown)}"
@@ -269,6 +272,8 @@ def _settings(adapter: Adapter, settings: Mapping[str, object]) -> str:
     """What the run was given, and the settings of the method in the words of its documentation."""
     rows = [(escape(name), escape(str(value))) for name, value in settings.items()]
     content = f'<div class="facts">{table(("", ""), rows)}</div>'.replace('class="bars"', "")
+    labels = f'<p class="names">{", ".join(map(safe, adapter.head.class_names))}</p>'
+    content += folded(count(len(adapter.head), "label"), labels)
     if not adapter.settings:
         return content
     arguments = re.split(r"\n(?:Note|Examples|Raises):", (getdoc(type(adapter)) or "").partition("\nArgs:\n")[2])[0]

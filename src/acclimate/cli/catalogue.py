@@ -74,12 +74,15 @@ def doctor() -> None:
         "datasets": ("hfds: sources", "datasets"),
         "fastapi": ("acclimate serve", "serve"),
         "matplotlib": ("plots", "plot"),
+        "av": ("videos", "video"),
+        "pillow-heif": ("HEIC images", "heic"),
+        "pandas": ("Evaluation.to_pandas", ""),
     }
     for package, (purpose, extra) in packages.items():
         try:
             typer.echo(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
-            typer.echo(f"  {package:16} {'missing':12} {purpose}; {install_command(extra)}")
+            typer.echo(f"  {package:16} {'missing':12} {purpose}; {install_command(extra, package)}")
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
     with suppress(ImportError):
         import torch

@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import warnings
 from ast import literal_eval
 from collections.abc import Sequence
 from pathlib import Path
@@ -164,14 +165,11 @@ def list_images(
 
 def note_language(labels: Sequence[str], model: str) -> None:
     """Say on stderr that the bundled model reads English, if the labels do not look like it."""
-    from acclimate.prompts import foreign_labels
+    from acclimate.prompts import language_note
 
-    if model == DEFAULT_MODEL and (why := foreign_labels(labels)):
-        typer.echo(
-            f"note: {why}; the bundled model reads English only, and guesses at other words. Write the labels in "
-            "English, or name a model for your language with --model.",
-            err=True,
-        )
+    if model == DEFAULT_MODEL and (note := language_note(labels)):
+        typer.echo(f"note: {note.removesuffix('.')} with --model.", err=True)
+        warnings.filterwarnings("ignore", re.escape(note))  # the classifier would say it again
 
 
 def check_report(path: Path) -> None:

@@ -1,7 +1,7 @@
 """From class names to class vectors: labels, prompt templates, and the text side of a classifier."""
 
 from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
-from acclimate.prompts.language import foreign_labels
+from acclimate.prompts.language import foreign_labels, language_note
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.negatives import negative_vectors, nouns
 from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
@@ -16,6 +16,7 @@ __all__ = [
     "default_cache_folder",
     "example_prompts",
     "foreign_labels",
+    "language_note",
     "negative_vectors",
     "nouns",
     "prompts_for",

@@ -36,6 +36,16 @@ def foreign_labels(labels: Sequence[str]) -> str:
     return ""
 
 
+def language_note(labels: Sequence[str]) -> str:
+    """What to tell somebody whose labels do not look English and whose model reads English only; "" if they do."""
+    if not (why := foreign_labels(labels)):
+        return ""
+    return (
+        f"{why}; the bundled model reads English only, and guesses at other words. Write the labels in English, or "
+        "choose a model for your language."
+    )
+
+
 @cache
 def _words() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
     """By language: frequent words that are not English, and those that English has as well."""

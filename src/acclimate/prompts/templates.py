@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from itertools import chain, islice, zip_longest
+from itertools import chain, zip_longest
 from typing import Any
 
 from acclimate.errors import InputError
@@ -37,7 +37,8 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
             case and spaces.
     """
     if isinstance(labels, str):
-        raise InputError(f"labels must be a list of class names, got the string {labels!r}; write [{labels!r}, ...].")
+        named = [label.strip() for label in labels.split(",") if label.strip()]
+        raise InputError(f"labels must be a list of class names, got the string {labels!r}; write {named}.")
     seen: dict[str, str] = {}
     for position, label in enumerate(labels, start=1):
         if not isinstance(label, str):
@@ -95,13 +96,18 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
 
 
 def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts, count: int = 3) -> list[str]:
-    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads."""
+    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads.
+
+    If there are more, one more text says how many.
+    """
     if isinstance(templates, LearnedPrompts):
         return [templates.example(label) for label in labels[:1]]
     if isinstance(templates, str) and templates.startswith(PREFIX):  # only their name is known
         return ["learned prompts"]
     by_template = chain.from_iterable(zip_longest(*prompts_for(labels, templates)))
-    return list(islice(dict.fromkeys(prompt for prompt in by_template if prompt is not None), count))
+    prompts = list(dict.fromkeys(prompt for prompt in by_template if prompt is not None))
+    more = len(prompts) - count
+    return prompts[:count] + ([f"..., {more:,} more"] if more > 0 else [])
 
 
 def resolve(template: Any) -> Sequence[Template]:

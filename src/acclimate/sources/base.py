@@ -40,7 +40,7 @@ class Samples(list[Sample]):
     """The images of a source, and what was found beside them.
 
     Attributes:
-        skipped: how many files were left out of each kind, such as ".cr2" or ".mp4 (needs acclimate[video])".
+        skipped: how many files were left out of each kind, such as ".cr2" or ".mp4 (needs PyAV: pip ...)".
     """
 
     def __init__(self, samples: Iterable[Sample] = (), skipped: Iterable[str] = ()) -> None:
@@ -49,7 +49,7 @@ class Samples(list[Sample]):
 
     @property
     def left_out(self) -> str:
-        """What was skipped, in words: "3 .cr2 and 1 .mp4 (needs acclimate[video])"; "" if nothing was."""
+        """What was skipped, in words: "3 .cr2 and 1 .mp4 (needs PyAV: pip ...)"; "" if nothing was."""
         *kinds, last = [f"{count} {kind}" for kind, count in self.skipped.most_common()] or [""]
         return f"{', '.join(kinds)} and {last}" if kinds else last
 

@@ -8,9 +8,9 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from acclimate.errors import InputError, reason
-from acclimate.images import can_read_heif
+from acclimate.images import lacking_for_heif
 from acclimate.sources.base import Sample, Samples, file_sample
-from acclimate.sources.video import can_read_videos, is_video, open_video
+from acclimate.sources.video import is_video, lacking_for_videos, open_video
 
 # The formats among those Pillow opens that people store photographs in.
 IMAGE_SUFFIXES = tuple(
@@ -105,9 +105,9 @@ def _open_file(path: PurePath, label: str | None, fps: float) -> list[Sample] | 
     if is_image(path.name):
         return [file_sample(path, label)]
     if suffix in HEIF_SUFFIXES:
-        return [file_sample(path, label)] if can_read_heif() else f"{suffix} (needs acclimate[heic])"
+        return f"{suffix} ({why})" if (why := lacking_for_heif()) else [file_sample(path, label)]
     if is_video(path.name):
-        return open_video(path, label, fps) if can_read_videos() else f"{suffix} (needs acclimate[video])"
+        return f"{suffix} ({why})" if (why := lacking_for_videos()) else open_video(path, label, fps)
     return suffix or "without a suffix"
 
 

@@ -8,14 +8,13 @@ import io
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import lru_cache, partial
-from importlib.util import find_spec
+from functools import cache, lru_cache, partial
 from math import ceil
 from pathlib import PurePath
 from threading import Lock
 from typing import Any
 
-from acclimate.errors import missing
+from acclimate.errors import MissingExtraError, lacking
 from acclimate.images import pixel_limit, too_large
 from acclimate.sources.base import Sample
 
@@ -36,9 +35,10 @@ def is_frame(sample: Sample) -> bool:
     return getattr(sample.read, "func", None) is read_frame
 
 
-def can_read_videos() -> bool:
-    """Whether PyAV is installed."""
-    return find_spec("av") is not None
+@cache
+def lacking_for_videos() -> str:
+    """Why videos cannot be read; "" if they can."""
+    return lacking("av", "PyAV", "video")
 
 
 def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0) -> list[Sample]:
@@ -47,8 +47,8 @@ def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0)
     Of a video that cannot be opened there is one sample, which fails when it is read.
     """
     name = PurePath(path).as_posix()
-    if not can_read_videos():
-        raise missing(f"{name} is a video, which needs PyAV", "video")
+    if why := lacking_for_videos():
+        raise MissingExtraError(f"{name} is a video, which {why}.")
     try:
         with _opened(name) as (container, stream):
             fps = min(fps, float(stream.average_rate or fps))
