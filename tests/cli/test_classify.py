@@ -274,7 +274,7 @@ def test_views(invoke, model, photos, tmp_path):
     stream = read_stream(tmp_path / "f.safetensors")
     assert (stream.views, stream.features.shape[:2]) == (8, (6, 8))
     zero_shot = stream.head.observe(stream.features).probs.max(axis=1)
-    assert np.allclose(zero_shot, [float(row["zero_shot_score"]) for row in many], atol=1e-5)
+    assert np.allclose(zero_shot, [float(row["zero_shot_score"]) for row in many], atol=1e-4)
     assert stream.views_kind == "augmix"
     assert "zero " in invoke("run", "f.safetensors", "--method", "zero").stdout
 
