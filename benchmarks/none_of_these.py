@@ -83,11 +83,11 @@ page.
 
 *none of these* is the score that the library uses, for adapted answers, too: it comes from the zero-shot logits,
 whatever the method has learnt. *With {method}* is the alternative, which the library does not use: the logits of the
-labels are those of `{method}`, which learns from own and foreign images in random order through the gate. *Lost* are own images
-that are answered "none of these" at the threshold of 0.5, *accepted* are foreign images that are not, in percent. For
-these two columns, the three constants of the score are fitted to the other six sets. *Most often lost* is the label
-that loses the largest share of its images, with the constants of the library. In the last row, images that show one of
-the labels count as foreign, too.
+labels are those of `{method}`, which learns from own and foreign images in random order through the gate. *Lost* are
+own images that are answered "none of these" at the threshold of 0.5, *accepted* are foreign images that are not, in
+percent. For these two columns, the three constants of the score are fitted to the other six sets. *Most often lost*
+is the label that loses the largest share of its images, with the constants of the library. In the last row, images
+that show one of the labels count as foreign, too.
 
 The sets were also used to choose the form of the score (its prompts, the share of nouns left out, its temperature, the
 division by the standard deviation, and that losing an own image counts twice), and the nouns were written by somebody
