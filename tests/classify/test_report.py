@@ -199,7 +199,7 @@ def test_changed_answers_that_are_wrong_have_a_cross(stream, tmp_path):
 def test_all_labels_are_listed_where_it_says_how_it_was_made(run, tmp_path):
     report(tmp_path / "report.html", title="x", settings=SETTINGS, **run)
     made = (tmp_path / "report.html").read_text("utf-8").split("How it was made</h2>")[1]
-    assert f'<summary>8 labels</summary><p class="names">{", ".join(run["adapter"].head.class_names)}</p>' in made
+    assert f"<p>8 labels: {', '.join(run['adapter'].head.class_names)}</p>" in made
 
 
 def test_many_labels_have_pairs_instead_of_a_matrix_and_all_are_listed(tmp_path):
@@ -213,6 +213,7 @@ def test_many_labels_have_pairs_instead_of_a_matrix_and_all_are_listed(tmp_path)
     assert "60 labels are too many for a table of all pairs" in page.text
     gallery = text.split("Was it right?")[1]
     assert all(re.search(rf"\b{name}\b", gallery) for name in adapter.head.class_names)
+    assert f'<summary>60 labels</summary><p class="names">{", ".join(adapter.head.class_names)}</p>' in text
 
 
 def test_images_that_no_label_fits_are_counted_apart(run, tmp_path):

@@ -272,8 +272,9 @@ def _settings(adapter: Adapter, settings: Mapping[str, object]) -> str:
     """What the run was given, and the settings of the method in the words of its documentation."""
     rows = [(escape(name), escape(str(value))) for name, value in settings.items()]
     content = f'<div class="facts">{table(("", ""), rows)}</div>'.replace('class="bars"', "")
-    labels = f'<p class="names">{", ".join(map(safe, adapter.head.class_names))}</p>'
-    content += folded(count(len(adapter.head), "label"), labels)
+    many, names = count(len(adapter.head), "label"), ", ".join(map(safe, adapter.head.class_names))
+    folds = len(adapter.head) > ROWS
+    content += folded(many, f'<p class="names">{names}</p>') if folds else f"<p>{many}: {names}</p>"
     if not adapter.settings:
         return content
     arguments = re.split(r"\n(?:Note|Examples|Raises):", (getdoc(type(adapter)) or "").partition("\nArgs:\n")[2])[0]
