@@ -120,7 +120,8 @@ def _from_array(array: HostArray) -> Image.Image:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or 0 in array.shape:
         raise ImageError(f"an image array must be (h, w), (h, w, 3 or 4) or (3 or 4, h, w), got {array.shape}")
     if array.dtype.kind == "f":
-        array = np.nan_to_num(array)
+        if not np.isfinite(array).all():
+            raise ImageError("the floats of an image must be numbers, got NaN or infinity")
         low, high = float(array.min()), float(array.max())
         if low < -TOLERANCE or high > 1 + TOLERANCE:
             raise ImageError(

@@ -1,6 +1,7 @@
 """A folder per answer, and back."""
 
 import os
+from pathlib import Path
 
 import pytest
 
@@ -73,12 +74,67 @@ def test_an_interrupted_sort_is_completed_or_undone(results, tmp_path, monkeypat
         os.replace(source, target)
 
     monkeypatch.setattr(sorting, "_move", move)
-    with pytest.raises(RunError, match=r"cannot move .*: No space left on device. Sort again to continue"):
+    with pytest.raises(RunError, match=r"2 of 4 images could not be sorted. The first is .*: No space left on device"):
         sort_images(results, tmp_path / "sorted", "move")
     monkeypatch.undo()
     assert sum(sort_images(results, tmp_path / "sorted", "move").values()) == 4
     unsort_images(results)
     assert files_below(tmp_path / "photos") == before
+
+
+def test_undo_elsewhere_changes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jpg").write_bytes(b"image")
+    write("r.csv", ["a.jpg"])
+    sort_images(Path("r.csv"), Path("sorted"), "move")
+    content = Path("r.csv").read_bytes()
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(tmp_path / "other")
+    with pytest.raises(InputError, match="undo from the folder in which they were sorted"):
+        unsort_images(Path("../r.csv"))
+    monkeypatch.chdir(tmp_path)
+    assert Path("r.csv").read_bytes() == content
+    assert unsort_images(Path("r.csv")) == (1, [])
+    assert (tmp_path / "a.jpg").read_bytes() == b"image"
+
+
+def test_undo_touches_only_what_was_sorted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.jpg", "private.txt", "same.jpg"):
+        Path(name).write_bytes(name.encode())
+    write("r.csv", ["a.jpg", "gone.jpg", "same.jpg"])
+    records = read_results(Path("r.csv"))
+    for record, target in zip(records, ("cat/a.jpg", "private.txt", "same.jpg"), strict=True):
+        record["sorted_to"] = target
+    write_results(Path("r.csv"), records)
+    assert unsort_images(Path("r.csv")) == (1, ["private.txt", "same.jpg"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.jpg", "private.txt", "r.csv", "same.jpg"]
+    assert [record["sorted_to"] for record in read_results(Path("r.csv"))] == ["", "private.txt", "same.jpg"]
+
+
+def test_links_and_long_names_are_sorted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("real").mkdir()
+    Path("photos").mkdir()
+    Path("real/r.jpg").write_bytes(b"image")
+    Path("photos/linked.jpg").symlink_to("../real/r.jpg")
+    long = "x" * 250 + ".jpg"
+    Path(long).write_bytes(b"long")
+    write("r.csv", ["photos/linked.jpg", long])
+    sort_images(Path("r.csv"), Path("sorted"), "copy")
+    assert Path("sorted/cat", long).read_bytes() == b"long"
+    unsort_images(Path("r.csv"))
+    sort_images(Path("r.csv"), Path("sorted"), "move")
+    assert Path("sorted/cat/linked.jpg").read_bytes() == b"image"
+    assert unsort_images(Path("r.csv")) == (2, [])
+    assert Path("photos/linked.jpg").read_bytes() == b"image"
+
+
+def write(path, names):
+    output, answer = ResultFile(Path(path), 1), Answer("cat", 0.9)
+    output.open()
+    output.write([Prediction(i, (answer,), answer, name=name, online=answer) for i, name in enumerate(names)])
+    output.finish()
 
 
 def test_what_is_there_is_never_replaced(results, tmp_path):
@@ -88,7 +144,7 @@ def test_what_is_there_is_never_replaced(results, tmp_path):
     assert (tmp_path / "sorted" / "cat" / "1.jpg").read_bytes() == b"mine"
     (tmp_path / "sorted" / "cat" / "1 (2).jpg").write_bytes(b"edited")
     done, left = unsort_images(results)
-    assert (done, left) == (4, [str(tmp_path / "sorted" / "cat" / "1 (2).jpg")])
+    assert (done, left) == (3, [str(tmp_path / "sorted" / "cat" / "1 (2).jpg")])
     assert (tmp_path / "sorted" / "cat" / "1.jpg").read_bytes() == b"mine"
 
 
@@ -101,6 +157,12 @@ def test_a_failed_copy_leaves_no_part(results, tmp_path, monkeypatch):
 
 def test_names_of_folders():
     assert [folder_name(label) for label in ("a/b", "..", "x. ", "café", 'q"?')] == ["a_b", "_", "x", "café", "q__"]
+    assert [folder_name(label) for label in ("con", "NUL.txt", "lpt1", "contour")] == [
+        "con_",
+        "NUL.txt_",
+        "lpt1_",
+        "contour",
+    ]
 
 
 def test_incomplete_results_are_not_sorted(tmp_path):

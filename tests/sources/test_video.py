@@ -4,6 +4,7 @@ import io
 import pickle
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -232,3 +233,28 @@ def test_a_broken_pyav_is_named(here, clip, monkeypatch):
         open_video(clip)
     with pytest.raises(InputError, match=message):
         open_source(str(clip))
+
+
+def write_sparse_video(target, times):
+    """A frame at each of some times, in seconds."""
+    with av.open(target, "w") as container:
+        stream = container.add_stream("mpeg4", rate=RATE)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number, time in enumerate(times):
+            frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), STEP * 10 * number, np.uint8))
+            frame.pts, frame.time_base = round(time * RATE), Fraction(1, RATE)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return target
+
+
+def test_a_frame_that_is_shown_for_long_is_read_by_several_threads(here):
+    samples = open_source(str(write_sparse_video("recording.mkv", [0, 1, 30])))
+    for _ in range(3):
+        with ThreadPoolExecutor(8) as pool:
+            shown = [number // 10 for number in pool.map(frame_of, samples[:31])]
+        assert shown == [0, *[1] * 29, 2]
+
+
+def test_times_that_lie_do_not_fill_the_memory(here):
+    assert len(open_source(str(write_sparse_video("lies.mkv", [0, 1, 10**8])))) <= 100_000

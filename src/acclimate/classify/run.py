@@ -218,7 +218,10 @@ class Classification:
         for record, sample, truth in zip(records, known, truths, strict=True):
             if not record["error"] or sample is None or not can_be_read(sample):
                 kept.append(record | {"index": len(kept), "true_label": truth or record["true_label"]})
-        predictions = list(map(from_record, kept))
+        try:
+            predictions = list(map(from_record, kept))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"cannot continue {rows.path}: it was edited ({error}). Choose another --out.") from error
         self._check_kept(predictions, rows.path)
         self._line_up([each.name for each in predictions], rows, moved=any(record["sorted_to"] for record in records))
         size = 0

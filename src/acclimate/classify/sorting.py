@@ -46,9 +46,18 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
         planned.append((record, Path(record["sorted_to"])))
     write_results(results, records)
     counts: Counter[str] = Counter()
+    failed = []
     for record, target in planned:
-        _place(Path(record["file"]), target, how)
+        try:
+            _place(Path(record["file"]), target, how)
+        except OSError as error:
+            failed.append(f"{record['file']} to {target}: {reason(error)}")
+            continue
         counts[target.parent.name] += 1
+    if failed:
+        first = f"{len(failed)} of {len(planned)} images could not be sorted. The first is {failed[0]}."
+        other = " Links are not possible everywhere, copies are." if how == "link" else ""
+        raise RunError(f"{first}{other} Sort again to try these again, or take everything back with --undo.")
     return counts
 
 
@@ -62,30 +71,34 @@ def moved_images(results: Path) -> int:
 
 
 def unsort_images(results: Path) -> tuple[int, list[str]]:
-    """Undo `sort_images`: returns how many images were taken back, and copies that were changed since and are left."""
+    """Undo `sort_images`: returns how many images were taken back, and what is left because it is not as it was."""
     records = read_results(results)
     left, done, folders = [], 0, set()
-    for record in records:
-        if not record["sorted_to"]:
-            continue
+    there = [each for each in records if each["sorted_to"]]
+    if there and not any(Path(each[name]).exists() for each in there for name in ("file", "sorted_to")):
+        raise InputError(f"no image is where {results} says; undo from the folder in which they were sorted.")
+    for record in there:
         source, target = Path(record["file"]), Path(record["sorted_to"])
-        folders.add(target.parent)
         try:
             if _is_made_of(target, source):
                 target.unlink()
-            elif target.is_file() and not target.is_symlink() and not source.exists():
+            elif _goes_back(target, source):
                 source.parent.mkdir(parents=True, exist_ok=True)
                 _move(target, source)
-            elif target.exists() or target.is_symlink():
+            elif target.exists() or target.is_symlink() or not source.exists():
                 left.append(str(target))
+                continue
         except OSError as error:
-            raise RunError(f"cannot take back {target}: {reason(error)}. Undo again to continue.") from error
+            left.append(f"{target} ({reason(error)})")
+            continue
+        record["sorted_to"] = None
+        folders.add(target.parent)
         done += 1
     for folder in folders:
         for empty in (folder, folder.parent):
             with suppress(OSError):  # it has other files
                 empty.rmdir()
-    write_results(results, [record | {"sorted_to": None} for record in records])
+    write_results(results, records)
     return done, left
 
 
@@ -118,28 +131,33 @@ def _free(target: Path, taken: set[str]) -> str:
     return str(path)
 
 
+def _goes_back(target: Path, source: Path) -> bool:
+    """Whether a file is one that was moved from where nothing is now; it still has its name, perhaps with a number."""
+    named = target.suffix == source.suffix and target.stem.startswith(source.stem)
+    return named and (target.is_file() or target.is_symlink()) and not (source.exists() or source.is_symlink())
+
+
 def _place(source: Path, target: Path, how: How) -> None:
     if target.exists() or target.is_symlink():
         return  # done before
-    if not source.is_file():
-        raise RunError(f"cannot sort {source}: it is gone. Undo with --undo, or bring it back and sort again.")
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if how == "move":
-            _move(source, target)
-        elif how == "link":
-            target.symlink_to(source.resolve())
-        else:
-            _copy(source, target)
-    except OSError as error:
-        why = f"cannot {how} {source} to {target}: {reason(error)}"
-        why += "; copies are always possible" if how == "link" else ""
-        raise RunError(f"{why}. Sort again to continue, or take everything back with --undo.") from error
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if how == "move":
+        _move(source, target)
+    elif how == "link":
+        target.symlink_to(source.resolve(strict=True))
+    else:
+        _copy(source, target)
 
 
 def _move(source: Path, target: Path) -> None:
+    if source.is_symlink():  # a relative link would lead elsewhere
+        target.symlink_to(source.resolve())
+        source.unlink()
+        return
     try:
         source.rename(target)
+    except FileNotFoundError:
+        raise
     except OSError:  # another file system
         _copy(source, target)
         source.unlink()
@@ -147,7 +165,7 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file with its times; the target is there whole or not at all."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    temporary = target.with_name(f".{secrets.token_hex(4)}.tmp")
     try:
         shutil.copy2(source, temporary)
         with open(temporary, "rb+") as file:

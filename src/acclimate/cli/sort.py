@@ -31,7 +31,7 @@ def sort(
     done, left = unsort_images(results)
     typer.echo(f"{count(done, 'image')} taken back.", err=True)
     if left:
-        typer.echo(f"left because they were changed since: {', '.join(left[:10])}", err=True)
+        typer.echo(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
 
 
 def sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:

@@ -81,7 +81,8 @@ async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
     if caller is None or not changes or route.path.endswith("/classify"):
         return
     outcome = "done" if status < 400 else scope["state"]["error"]
-    said = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
+    details = scope["state"]["details"] if status != 403 else {}  # who may do nothing must not fill the log
+    said = {"stream": stream_of(scope), **caller_fields(scope), **details}
     said |= {"status": status, "request_id": scope["state"]["request_id"]}
     await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
 

@@ -14,6 +14,8 @@ from pathlib import PurePath
 from threading import Lock
 from typing import Any
 
+from PIL import Image
+
 from acclimate.errors import MissingExtraError, lacking
 from acclimate.images import pixel_limit, too_large
 from acclimate.sources.base import Sample
@@ -52,7 +54,7 @@ def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0)
     try:
         with _opened(name) as (container, stream):
             fps = min(fps, float(stream.average_rate or fps))
-            count = max(1, ceil(_duration(container, stream, fps) * fps - ROUNDING))
+            count = max(1, _count(container, stream, fps))
     except OSError:
         return [Sample(name, partial(read_frame, name, fps, 0), label)]
     return [Sample(f"{name}#{round(i / fps, 3)}s", partial(read_frame, name, fps, i), label) for i in range(count)]
@@ -60,10 +62,8 @@ def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0)
 
 def read_frame(path: str, fps: float, index: int) -> bytes:
     """The frame of a video that is shown after `index / fps` seconds, as a bitmap; OSError if there is none."""
-    frame = _decoder(path, fps).read(index)
-    image, buffer = frame.to_image(), io.BytesIO()
-    turned = image.rotate(frame.rotation, expand=True) if getattr(frame, "rotation", 0) else image
-    turned.save(buffer, "BMP")
+    buffer = io.BytesIO()
+    _decoder(path, fps).read(index).save(buffer, "BMP")
     return buffer.getvalue()
 
 
@@ -103,8 +103,8 @@ def _open(path: str) -> tuple[Any, Any]:
     return container, stream
 
 
-def _duration(container: Any, stream: Any, fps: float) -> float:
-    """Seconds, from the header; counted where it says nothing, or too much to be believed."""
+def _count(container: Any, stream: Any, fps: float) -> int:
+    """Frames to list, by the length in the header; by the packets where it says nothing or too much to be believed."""
     import av
 
     promised = None
@@ -113,9 +113,10 @@ def _duration(container: Any, stream: Any, fps: float) -> float:
     elif container.duration is not None:
         promised = container.duration / av.time_base
     if promised is not None and promised * fps <= TRUSTED:
-        return promised
+        return ceil(promised * fps - ROUNDING)
     ends = [packet.pts + (packet.duration or 0) for packet in container.demux(stream) if packet.pts is not None]
-    return float((max(ends, default=0) - (stream.start_time or 0)) * stream.time_base)
+    length = float((max(ends, default=0) - (stream.start_time or 0)) * stream.time_base)
+    return min(ceil(length * fps - ROUNDING), max(TRUSTED, len(ends)))  # times may lie as well
 
 
 class _Decoder:
@@ -133,15 +134,17 @@ class _Decoder:
         self._shown: Any = None  # the last one that is
         self._passed: dict[int, Any] = {}  # frames, or errors in place of them, that may still be asked for
 
-    def read(self, index: int) -> Any:
-        """The frame that is shown at an index."""
-        with self._lock:
+    def read(self, index: int) -> Image.Image:
+        """The frame that is shown at an index, upright."""
+        with self._lock:  # also while it is converted: one frame may be shown at several indices
             if index not in self._passed:
                 self._pass(index)
             frame = self._passed.pop(index)
-        if isinstance(frame, OSError):
-            raise frame
-        return frame
+            if isinstance(frame, OSError):
+                raise frame
+            image: Image.Image = frame.to_image()
+            turned = getattr(frame, "rotation", 0)
+        return image.rotate(turned, expand=True) if turned else image
 
     def _pass(self, index: int) -> None:
         """Decode up to and with an index; what fails on the way fails where it is passed, whoever asked."""
