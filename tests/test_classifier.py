@@ -76,13 +76,13 @@ def test_errors_name_the_file(classifier, tmp_path):
 def test_it_says_what_it_is(classifier, paths):
     assert repr(classifier) == (
         "Classifier(5 labels: 'red circle', 'green square', 'blue_stripes', 'cat', 'dog'; model='OnnxEncoder', "
-        "method='halves', 0 images seen, learns)"
+        "method='halves', images seen: 0, learns)"
     )
     classifier(paths[:2])
     classifier.add_labels(["fox"])
     classifier.freeze()
     assert "'dog', ...; " in repr(classifier)
-    assert "2 images seen, frozen)" in repr(classifier)
+    assert "images seen: 2, frozen)" in repr(classifier)
 
 
 def test_answers_are_the_adapters_on_the_encoders_features(classifier, encoder, paths):

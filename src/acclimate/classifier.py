@@ -141,7 +141,7 @@ class Classifier:
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
         does = "learns" if self.learns else "frozen" if self.adapter.frozen else "does not learn from the stream"
-        about = f"model={self.model!r}, method={self.adapter.name!r}, {self.adapter.samples_seen} images seen, {does}"
+        about = f"model={self.model!r}, method={self.adapter.name!r}, images seen: {self.adapter.samples_seen}, {does}"
         about += (", reject=True" if self.rejects else "") + (f", unsure={self.unsure:g}" if self.unsure else "")
         return f"Classifier({len(self.labels)} {'label' if len(self.labels) == 1 else 'labels'}: {named}; {about})"
 
