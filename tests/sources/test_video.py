@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, MissingExtraError
 from acclimate.images import open_image
 from acclimate.sources import open_source
@@ -212,3 +213,11 @@ def test_without_pyav(here, clip, monkeypatch):
     draw(here / "photos/a.png")
     (here / "photos/b.mp4").write_bytes(b"")
     assert open_source("photos").left_out == "1 .mp4 (needs acclimate[video])"
+
+
+def test_a_video_in_python_is_its_frames(clip):
+    classifier = Classifier(["dark", "bright"])
+    frames = [f"{clip}#{second}.0s" for second in range(5)]
+    for images in (clip, Path(clip), [clip]):
+        assert [each.name for each in classifier.stream(images)] == frames
+    assert [len(answers) for answers in classifier(clip)] == [2] * 5
