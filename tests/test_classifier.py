@@ -183,6 +183,25 @@ def test_freeze_reset_save_load(classifier, encoder, paths, tmp_path):
     assert other.adapter.samples_seen == 0
 
 
+def test_a_new_start_remembers_no_duplicates(encoder, paths, tmp_path):
+    classifier = Classifier(LABELS, encoder, skip_duplicates=True, cache=tmp_path)
+    classifier.save(tmp_path / "new.safetensors")
+    for forget in (classifier.reset, lambda: classifier.load(tmp_path / "new.safetensors")):
+        assert [each.refused is None for each in classifier.stream(paths[:1] * 2)] == [True, False]
+        forget()
+
+
+def test_the_answer_for_images_without_a_label_is_no_label(tmp_path):
+    labels = ["cat", "None_of these"]
+    assert Classifier(labels, cache=tmp_path).labels == tuple(labels)
+    with pytest.raises(InputError, match="'None_of these' is the answer for images that belong to no label"):
+        Classifier(labels, reject=True, cache=tmp_path)
+    classifier = Classifier(["cat", "dog"], reject=True, cache=tmp_path)
+    with pytest.raises(InputError, match="leave this label out"):
+        classifier.add_labels(["fox", "none of these"])
+    assert classifier.labels == ("cat", "dog")
+
+
 def test_a_state_of_another_model_or_label_list_is_refused(classifier, encoder, paths, tmp_path):
     classifier(paths[:5])
     classifier.save(tmp_path / "s.safetensors")
@@ -471,6 +490,22 @@ def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
     restarted.undo(first.id)
     restarted.undo(by_image)
     assert restarted.corrections == []
+
+
+def test_a_corrected_image_is_known_at_any_position_with_any_views(encoder, paths, tmp_path):
+    def labels_of(path, views):
+        classifier = Classifier(LABELS, encoder, views=views, cache=tmp_path)
+        classifier.load(path)
+        return classifier.predict(paths[:6], adapt=False)[[2, 5]].tolist()
+
+    for views in (1, 8):
+        classifier = Classifier(LABELS, encoder, views=views, cache=tmp_path)
+        ids = [each.id for each in classifier.stream(paths[:4])]
+        classifier.correct(ids[2], "cat")
+        classifier.correct(paths[5], "dog")
+        classifier.save(tmp_path / "state.safetensors")
+        assert classifier(paths[5])[0]["label"] == "dog"
+        assert [labels_of(tmp_path / "state.safetensors", each) for each in (1, 8)] == [["cat", "dog"]] * 2
 
 
 def test_what_cannot_be_corrected(classifier, paths):

@@ -27,7 +27,7 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions
+from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
@@ -135,6 +135,7 @@ class Classifier:
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
         if reject:
+            refuse_none(self.labels)
             negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
             self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
 
@@ -332,7 +333,7 @@ class Classifier:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
         place = [self.labels.index(label)]
         if not isinstance(image_or_id, (int, np.integer)):
-            [batch] = self._encoded([image_or_id], "raise")
+            [batch] = encode_ahead([image_or_id], Preparer(self.encoder), batch_size=1, workers=1, on_error="raise")
             return self.adapter.correct(batch.features, place, names=batch.names)[0]
         name, feature = self._recent.find(int(image_or_id))
         return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
@@ -351,6 +352,8 @@ class Classifier:
         if self.templates is None:
             raise InputError("the prompts of the fitted file are not known, so no label can be added; fit again.")
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
+        if self.rejects:
+            refuse_none(new)
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
         for gate in self.gates:
@@ -373,7 +376,7 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self.about_fit, self._recent = {}, Recent()
+        self._begin({})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
@@ -382,7 +385,7 @@ class Classifier:
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self.about_fit, self._recent = notes.get(NOTE, {}), Recent()
+        self._begin(notes.get(NOTE, {}))
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         shown = partial(progress, "encoding the labels")
@@ -393,6 +396,12 @@ class Classifier:
         if self.model == BUNDLED and (note := language_note(head.class_names)):
             warnings.warn(note, stacklevel=3)
         return head
+
+    def _begin(self, about_fit: Mapping[str, Any]) -> None:
+        """Forget the images of the stream so far."""
+        self.about_fit, self._recent = about_fit, Recent()
+        for gate in self.gates:
+            gate.restore("")
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}

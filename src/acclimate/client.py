@@ -6,12 +6,12 @@ import os
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from http.client import HTTPException
+from http.client import HTTPException, HTTPMessage
 from pathlib import Path
-from typing import Any, cast
+from typing import IO, Any, cast
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode
-from urllib.request import Request, build_opener
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import uuid4
 
 from acclimate.errors import AcclimateError
@@ -40,9 +40,10 @@ class Client:
     """Talks to a service that was started with `acclimate serve`.
 
     What the service answers is returned as it is: dicts and lists of plain values, as in the API documentation at
-    /docs. Requests that the service refuses because it is busy are sent again after the time that it asks for. Requests
-    that change nothing are also sent again when the connection fails; others are not, as they may have been carried
-    out: an image would be learnt twice.
+    /docs. Requests that the service refuses because it is busy are sent again after the time that it asks for, and so
+    are those that cannot be delivered. When a connection breaks later, the request may have been carried out, and it is
+    sent again only where twice is as good as once: reading, answering without learning, correcting and freezing.
+    Others are not; an image would be learnt twice. Redirects to another address are refused: the token is for this one.
 
     Args:
         url: address of the service.
@@ -65,7 +66,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener()
+        self._opener = build_opener(_SameOrigin)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -213,7 +214,8 @@ class Client:
                     return cast(bytes, response.read())
             except HTTPError as answer:
                 failure = _failure(answer)
-                wait = float(answer.headers.get("Retry-After", wait))
+                asked = answer.headers.get("Retry-After", "")  # seconds, or of a proxy a date
+                wait = float(asked) if asked.isdecimal() else wait
                 worth_it = answer.code in BUSY
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
@@ -223,6 +225,20 @@ class Client:
                 raise failure
             time.sleep(min(wait, RETRY_S))
             left, wait = left - 1, 2 * wait
+
+
+class _SameOrigin(HTTPRedirectHandler):
+    """Follows redirects to the same scheme, host and port only: they get the headers of the request."""
+
+    def redirect_request(
+        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> Request | None:
+        old, new = urlsplit(req.full_url), urlsplit(newurl)
+        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
+            fp.close()
+            message = f"{old.scheme}://{old.netloc} redirects to {newurl}; give that address if it is the service."
+            raise ServiceError(code, "unexpected", message)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def _failure(answer: HTTPError) -> ServiceError:

@@ -64,6 +64,11 @@ class Evidence:
         views = None if self.views is None else self.views[part]
         return Evidence(self.features[part], self.logits[part], self.probs[part], self.entropy[part], views)
 
+    @property
+    def plain(self) -> Array:
+        """Unit features (B, d) of the images themselves: the first of their views."""
+        return self.features if self.views is None else self.views[:, 0]
+
     @cached_property
     def host_entropy(self) -> HostArray:
         """The entropies as a NumPy array, brought there once."""

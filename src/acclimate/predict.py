@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, softmax_and_entropy, to_host
+from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate
 from acclimate.methods import Adapter, Step
-from acclimate.prompts.templates import as_words
+from acclimate.prompts.templates import same_words
 from acclimate.reading import Batch
 from acclimate.reject import THRESHOLD, Rejector
 
@@ -195,8 +196,8 @@ def predictions(
 
 def true_labels(head: Head, names: Iterable[str | None]) -> list[str | None]:
     """The labels that a source means by names, such as those of folders; None where a name is not that of a label."""
-    by_words = {as_words(label).casefold(): label for label in (*head.class_names, NONE)}
-    return [by_words.get(as_words(name or "").casefold()) for name in names]
+    by_words = {same_words(label): label for label in (*head.class_names, NONE)}
+    return [by_words.get(same_words(name or "")) for name in names]
 
 
 def batch_predictions(
@@ -252,6 +253,13 @@ def with_none(answers: tuple[Answer, ...], none: float | None) -> tuple[Answer, 
     labels = [Answer(answer.label, (1 - none) * answer.score) for answer in answers]
     place = 0 if none >= THRESHOLD else max(1, sum(answer.score >= none for answer in labels))
     return (*labels[:place], Answer(NONE, none), *labels[place:])
+
+
+def refuse_none(labels: Iterable[str]) -> None:
+    """Refuse a label that could not be told from the answer for images that belong to no label."""
+    for label in labels:
+        if same_words(label) == NONE:
+            raise InputError(f"{label!r} is the answer for images that belong to no label; leave this label out.")
 
 
 def top_classes(scores: HostArray, count: int) -> HostArray:

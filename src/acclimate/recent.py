@@ -22,7 +22,7 @@ class Recent:
         """Remember the images of a batch of B that were learnt from; `names` are those of all."""
         if adapted.ids is None:
             return
-        features = to_host(adapted.evidence.features)
+        features = to_host(adapted.evidence.plain)
         for id, name, feature in zip(adapted.ids.tolist(), names, features, strict=True):
             if id >= 0:
                 self._images.pop(id, None)

@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from acclimate.classify.truth import with_truth
@@ -38,7 +40,8 @@ def test_formats(truths):
 def test_a_file_is_found_by_its_path_its_end_or_its_name(truths):
     assert truths("./photos/cats/1.jpg,cat") == ["cat", None, None, None]
     assert truths("dogs/1.jpg,dog") == [None, "dog", None, None]
-    assert truths("2.jpg,dog") == truths("elsewhere/2.jpg,dog") == [None, None, "dog", None]
+    assert truths("2.jpg,dog") == [None, None, "dog", None]
+    assert truths(f"{Path.cwd()}/photos/dogs/2.jpg,dog") == [None, None, "dog", None]
 
 
 def test_what_is_not_known_is_left_out(truths):
@@ -53,6 +56,8 @@ def test_what_is_not_known_is_left_out(truths):
             "2.jpg,dog\n3.jpg,dog",
             "line 2: 3.jpg is not among the images of this run; correct it, or leave the line out",
         ),
+        ("elsewhere/2.jpg,dog", "line 1: elsewhere/2.jpg is not among the images of this run"),
+        ("gs/2.jpg,dog", "line 1: gs/2.jpg is not among"),
         ("1.jpg,cat", "line 1: 1.jpg could be photos/cats/1.jpg or photos/dogs/1.jpg; write more of its path"),
         ("2.jpg,dgo", "line 1: 'dgo' is not a label of this run .did you mean 'dog'..; add it to the labels"),
         ("2.jpg,dog\ndogs/2.jpg,cat", "line 2: photos/dogs/2.jpg already has the label 'dog'; leave one of them"),

@@ -37,3 +37,13 @@ def test_one_label_is_enough(invoke, tmp_path):
         labels = {row["file"].rsplit("/", 1)[-1]: row["label"] for row in csv.DictReader(file)}
     assert (labels["red.png"], labels["noise.png"]) == ("red color", NONE)
     assert "3 images sorted into 1 label." in report.read_text("utf-8")
+
+
+def test_the_negatives_of_any_model_are_encoded(invoke, tiny_onnx, photos, tmp_path):
+    out = tmp_path / "results.csv"
+    model = ("--model", f"onnx:{tiny_onnx}")
+    invoke("classify", photos, "--labels", "red circle, cat", "--none-of-these", *model, "--out", out)
+    with out.open(encoding="utf-8") as file:
+        assert all(row["none_score"] for row in csv.DictReader(file))
+    stderr = invoke("classify", photos, "--labels", "cat, None_of these", "--none-of-these", exit_code=2).stderr
+    assert "'None_of these' is the answer for images that belong to no label; leave this label out" in stderr

@@ -33,10 +33,10 @@ def test_what_an_earlier_run_did_does_not_count_as_speed(terminal):
 
 def test_every_stage_has_a_bar(terminal):
     with stage_bars() as show:
-        for stage in THINGS:
+        for stage in (*THINGS, "fitting"):
             show(stage, 1, 2)
     shown = terminal()
-    for stage, things in THINGS.items():
+    for stage, things in {**THINGS, "fitting": "steps"}.items():
         assert re.search(rf"{stage} .* 1/2 {things}", shown)
 
 

@@ -9,7 +9,7 @@ from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, ref
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
-from acclimate.methods.corrections import DOUBT, SHARPNESS, STRENGTH, Corrections, id_of
+from acclimate.methods.corrections import DOUBT, MOST, SHARPNESS, STRENGTH, Corrections, id_of
 
 STREAM = shifted_stream(samples=120, classes=5, dim=16, seed=1)
 METHODS = ("zero-shot", "tda", "halves", "dota", "dmn", "oga", "prior")
@@ -168,6 +168,62 @@ def test_merging_unites_corrections_and_removes_what_they_contradict():
     assert all(held == kept for name, held in entries if name == sample)
 
 
+def rounded(features, seed):
+    """Features that differ as those of one image do from machine to machine."""
+    noise = np.random.default_rng(seed).standard_normal(features.shape, np.float32)
+    return features + 1e-4 * np.linalg.norm(features, axis=1, keepdims=True) * noise
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=6), min_size=3, max_size=3)
+)
+def test_merging_tells_one_class_for_each_image_in_any_order(shards):
+    adapters = []
+    for place, told in enumerate(shards):
+        adapters.append(create("zero-shot", STREAM.head))
+        images, classes = zip(*told, strict=True)
+        adapters[-1].correct(rounded(STREAM.features[list(images)], place), classes)
+    one, two, three = adapters
+    merged = merge_states(adapters)
+    assert_same(merged, merge_states([three, one, two]))
+    assert_same(merged, merge_states([merge_states([one, two]), three]))
+    assert_same(merged, merge_states([one, merge_states([two, three])]))
+    assert_same(merged, merge_states([merged, two]))
+    last = [dict(told) for told in shards]
+    expected = {image: min(each[image] for each in last if image in each) for each in last for image in each}
+    assert len(merged.corrections) == len(expected)
+    for image, label in expected.items():
+        assert merged.step(STREAM.features[[image]]).argmax() == label
+
+
+def test_as_many_as_there_may_be_are_told_at_once_and_no_more():
+    head = Head(np.eye(64, dtype=np.float32)[:3], logit_scale=10.0)
+    features = np.random.default_rng(0).standard_normal((MOST, 64), np.float32)
+    adapter = ZeroShot(head)
+    adapter.correct(features, np.arange(MOST) % 3)
+    assert len(adapter.corrections) == MOST
+    adapter.correct(features[:5], [1] * 5)  # known ones
+    before = adapter.dump()
+    for more in (-features[:1], np.concatenate([features, -features])):
+        with pytest.raises(InputError, match=r"at most 2000 images can be corrected; .* `acclimate fit` instead"):
+            adapter.correct(more, np.zeros(len(more), int))
+    other = ZeroShot(head)
+    other.correct(-features[:1], [0])
+    with pytest.raises(StateError, match="the state has 2001 corrections; at most 2000"):
+        merge_states([adapter, other])
+    assert all(np.array_equal(values, before[name]) for name, values in adapter.dump().items())
+
+
+def test_the_last_word_on_an_image_counts_within_a_call():
+    one, other = shown(), shown()
+    places, classes, ids = [0, 1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 1, 7, 2, 2]
+    one.correct(STREAM.features[places], classes, ids)
+    for place, label, name in zip(places, classes, ids, strict=True):
+        other.correct(STREAM.features[[place]], [label], [name])
+    assert [(each.id, each.class_index) for each in one.corrections] == [(1, 1), (2, 4), (7, 2)]
+    assert_same(one, other)
+
+
 def test_corrections_follow_the_classes():
     adapter = shown()
     adapter.correct(STREAM.features[:3], [1, 2, 4], [0, 1, 2])
@@ -187,13 +243,37 @@ def test_corrections_move_with_the_adapter(to_backend):
     np.testing.assert_allclose(moved.step(features), adapter.step(features), rtol=1e-3, atol=1e-3)
 
 
-def test_views_are_corrected_by_their_evidence():
-    noise = 0.05 * np.random.default_rng(0).standard_normal((10, 8, 16), np.float32)
-    views = STREAM.features[:10, None] + noise
-    adapter = create("tda", STREAM.head)
+def views_of(features, seed=0):
+    """Each image and seven versions of it."""
+    noise = 0.05 * np.random.default_rng(seed).standard_normal((len(features), 8, 16), np.float32)
+    noise[:, 0] = 0
+    return features[:, None] + noise
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_image_is_recognised_whatever_its_other_views(method):
+    plain, classes = STREAM.features[:10], np.arange(10) % 5
+    versions = (plain, views_of(plain, 1), views_of(plain, 2))
+    for corrected in versions:
+        adapter = shown(method)
+        ids = adapter.correct(corrected, classes)
+        for again in versions:
+            assert adapter.told.knows(STREAM.head.observe(again)).all()
+            np.testing.assert_array_equal(adapter.step(again).argmax(axis=1), classes)
+        assert adapter.samples_seen == 80
+        assert ids == adapter.correct(plain, classes)
+
+
+def test_a_wrong_entry_of_several_views_leaves_the_cache():
+    adapter, views = create("tda", STREAM.head), views_of(STREAM.features[:80])
     adapter.step(views)
-    adapter.correct(views, np.arange(10) % 5)
-    np.testing.assert_array_equal(adapter.step(views).argmax(axis=1), np.arange(10) % 5)
+    before = adapter.entries()
+    ids, classes = zip(*wrong_entries(adapter), strict=True)
+    for told in (views, STREAM.features):
+        adapter.correct(told[list(ids)], classes, ids)
+        assert not {entry.id for entry in adapter.entries()["positive"]} & set(ids)
+        adapter.undo(ids)
+        assert adapter.entries() == before
 
 
 def test_what_cannot_be_a_correction_is_refused_and_changes_nothing():

@@ -100,6 +100,7 @@ def test_a_file_is_imported_with_what_lies_beside_it(tmp_path, stream):
         ("x = 1\n\ny = x / 0\n", "plugin .*mine.py, line 3: ZeroDivisionError: division by zero"),
         ("x = 1\ny = (\n", r"mine.py, line 2: SyntaxError: '\(' was never closed"),
         ("import sys\nsys.exit()\n", "mine.py, line 2: SystemExit"),
+        ("x = 1\0\n", "mine.py(, line 1)?: SyntaxError: source code .*null bytes"),
         ("x = 1\n", "mine.py registers no method; put @acclimate.register above its class"),
         (
             SHARPEN.replace('"sharpen"', '"tda"'),

@@ -3,6 +3,8 @@
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from threading import Event, Thread
 
 import pytest
@@ -131,6 +133,54 @@ def test_what_may_have_been_done_is_not_sent_twice(monkeypatch):
         with pytest.raises(ServiceError) as caught:
             call()
         assert (len(sent), caught.value.code) == (times, "unreachable")
+
+
+@contextmanager
+def replying(status, headers, seen):
+    """The address of a server that replies to every request in the same way, and keeps their headers."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            seen.append(dict(self.headers))
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize("asked", ["Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan", "2"])
+def test_any_time_to_wait_is_understood(monkeypatch, asked):
+    waited, seen = [], []
+    monkeypatch.setattr("acclimate.client.time.sleep", waited.append)
+    with replying(503, {"Retry-After": asked}, seen) as url, pytest.raises(ServiceError, match="503"):
+        Client(url, retries=2).streams()
+    assert (len(seen), waited) == (3, [2, 2] if asked == "2" else [0.5, 1.0])
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_the_token_stays_with_its_service(status):
+    theirs, ours = [], []
+    with replying(200, {}, theirs) as elsewhere:
+        for target in (f"{elsewhere}/v1/streams", "ftp://127.0.0.1/streams", "file:///etc/passwd"):
+            with replying(status, {"Location": target}, ours) as url, pytest.raises(ServiceError) as caught:
+                Client(url, KEEPER, retries=0).streams()
+            assert (caught.value.status, caught.value.code) == (status, "unexpected")
+    assert (len(ours), theirs) == (3, [])
+    with replying(status, {"Location": "/v1/streams"}, ours) as url, pytest.raises(ServiceError):
+        Client(url, KEEPER, retries=0).streams()  # again and again, but at the same address
+    assert all(each["Authorization"] == f"Bearer {KEEPER}" for each in ours)
+    assert len(ours) > 4
 
 
 def test_it_needs_the_standard_library_only():

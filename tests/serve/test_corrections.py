@@ -9,6 +9,7 @@ from acclimate import merge_states, state_from_bytes, state_to_bytes
 from acclimate.client import Client, ServiceError
 from acclimate.errors import InputError, StateError
 from acclimate.serve.errors import NotFoundError, StorageError
+from acclimate.serve.limits import Limits
 from full_disk import files_end_at
 from service_process import service
 
@@ -171,6 +172,11 @@ def test_states_with_corrections_go_out_and_in(start, images):
     fresh.correct("dog", image=images[20]).result(60)
     with pytest.raises(InputError, match="the maximum of 3 corrections is reached; undo one"):
         fresh.correct("dog", image=images[21]).result(60)
+
+
+def test_there_is_a_limit_above_the_limit():
+    with pytest.raises(InputError, match="the limit corrections must be at most 2000, got 2001"):
+        Limits(corrections=2001)
 
 
 def test_a_full_disk_corrects_nothing(stream, after_a_kill, images):

@@ -11,6 +11,7 @@ from PIL import Image
 
 from acclimate.client import Client, ServiceError
 from acclimate.encoders import load_encoder
+from acclimate.errors import InputError
 from acclimate.predict import NONE
 from drawn_images import draw
 from service_process import service
@@ -129,6 +130,12 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     assert (known.label, known.id) == ("green square", 0)
     assert b"acclimate_foreign_images_total 1.0" in streams.metrics.text({}, 0)
     assert b"acclimate_refusals_total 0.0" in streams.metrics.text({}, 0)
+    for change in (
+        lambda: stream.change_labels(add=["None of these"]),
+        lambda: streams.create("none", ["cat", "None of these"], reject=True),
+    ):
+        with pytest.raises(InputError, match="'None of these' is the answer for images that belong to no label"):
+            change()
     stream.change_labels(add=["black square"])
     stream.correct("black square", image=black).result(60)
     (told,) = stream.classify([black], adapt=False).result(60)

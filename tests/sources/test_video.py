@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, MissingExtraError, install_command
 from acclimate.images import open_image
 from acclimate.sources import open_source
@@ -258,3 +259,11 @@ def test_a_frame_that_is_shown_for_long_is_read_by_several_threads(here):
 
 def test_times_that_lie_do_not_fill_the_memory(here):
     assert len(open_source(str(write_sparse_video("lies.mkv", [0, 1, 10**8])))) <= 100_000
+
+
+def test_a_video_in_python_is_its_frames(clip):
+    classifier = Classifier(["dark", "bright"])
+    frames = [f"{clip}#{second}.0s" for second in range(5)]
+    for images in (clip, Path(clip), [clip]):
+        assert [each.name for each in classifier.stream(images)] == frames
+    assert [len(answers) for answers in classifier(clip)] == [2] * 5

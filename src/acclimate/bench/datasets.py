@@ -16,7 +16,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, reason
-from acclimate.prompts import as_words
+from acclimate.prompts.templates import same_words
 from acclimate.sources.coop import read_split
 from acclimate.sources.folder import is_image, natural_key
 
@@ -174,7 +174,7 @@ def sub_folders(folder: Path) -> list[str]:
 
 def plain(name: str) -> str:
     """A class name without its spelling: no underscores, no capitals."""
-    return as_words(name).casefold()
+    return same_words(name)
 
 
 def _wrong_classes(dataset: Dataset, classes: Iterable[tuple[int, str]]) -> Iterator[str]:

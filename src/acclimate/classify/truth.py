@@ -7,7 +7,7 @@ from pathlib import Path, PurePath
 
 from acclimate.errors import InputError, nearest, reason
 from acclimate.predict import NONE
-from acclimate.prompts.templates import as_words
+from acclimate.prompts.templates import same_words
 from acclimate.sources.base import Sample
 from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, READERS
 
@@ -20,7 +20,7 @@ Row = tuple[int, str, str]  # line number, file, label
 def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> list[Sample]:
     r"""The samples with the true labels that a file names; those that it does not name have none.
 
-    A file is found by its path as written, else by the end of its path, else by its name alone. Labels match those of
+    A file is found by its path as written, else by the end of its path, such as its name alone. Labels match those of
     the run without regard to case and underscores; "none of these" is the truth of an image that no label fits.
 
     Args:
@@ -40,7 +40,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
         ...     [each.label for each in with_truth([file_sample("photos/a.jpg"), file_sample("b.jpg")], path, ["cat"])]
         ['cat', None]
     """
-    known = {as_words(label).casefold(): label for label in (*labels, NONE)}
+    known = {same_words(label): label for label in (*labels, NONE)}
     names: dict[str, set[str]] = {}  # of the images, by the last part of their paths
     for sample in samples:
         names.setdefault(PurePath(sample.name).name, set()).add(sample.name)
@@ -48,7 +48,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
     for line, file, label in _rows(path):
         where = f"{path}, line {line}"
         name = _find(where, file, names.get(PurePath(file).name, set()))
-        truth = known.get(as_words(label).casefold())
+        truth = known.get(same_words(label))
         if truth is None:
             how = f"add it to the labels, write {NONE!r}, or leave the line out"
             raise InputError(f"{where}: {label!r} is not a label of this run ({nearest(label, labels)}); {how}.")
@@ -62,7 +62,8 @@ def _find(where: str, file: str, candidates: set[str]) -> str:
     path = PurePath(file).as_posix()
     if path in candidates:
         return path
-    found = sorted(name for name in candidates if name.endswith(f"/{path}")) or sorted(candidates)
+    folder = Path.cwd().as_posix()
+    found = sorted(name for name in candidates if f"/{folder}/{name}".endswith(f"/{path}"))
     if not found:
         raise InputError(f"{where}: {file} is not among the images of this run; correct it, or leave the line out.")
     if len(found) > 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from acclimate.fitting import Progress
 
-THINGS = {"encoding": "images", "encoding the labels": "prompts", "fitting": "steps"}
+THINGS = {"encoding": "images", "encoding the labels": "prompts", "encoding the negatives": "prompts"}  # else steps
 
 
 @contextmanager
@@ -56,7 +56,7 @@ def stage_bars() -> "Iterator[Progress]":
             nonlocal current, advance
             if stage != current:
                 shown.close()
-                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS[stage]))
+                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS.get(stage, "steps")))
             advance(done)
 
         yield show

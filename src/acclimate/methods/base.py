@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Correction, Corrections, id_of
@@ -249,7 +249,7 @@ class Adapter(ABC):
         caches of other classes. It is not learnt from any more. Correcting it again replaces the earlier correction.
 
         Args:
-            features: (n, d), or (n, V, d) for V views per image, as they were shown to `step`.
+            features: (n, d), or (n, V, d) for V views per image, of which the first, the image itself, counts.
             classes: (n,) class indices; they may confirm what the adapter answers.
             ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
             names: (n,) of the images for people, such as paths, to be listed with the corrections.
@@ -267,7 +267,7 @@ class Adapter(ABC):
             >>> adapter.step(image).argmax(axis=1), adapter.corrections[0].label
             (array([1]), '1')
         """
-        unit = unit_rows(self.head.observe(features).features, "features")
+        unit = self.head.observe(features).plain
         named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else check_ids(ids, unit.shape[0])
         self.told.add(unit, np.asarray(classes), named, names)
         self._review()

@@ -206,7 +206,7 @@ class Cache(State):
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
         columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
-        wrong = self.contradicted(entries["keys"], entries["classes"])
+        wrong = self.contradicted(entries["keys"], entries["classes"], entries["ids"])
         best: list[int] = []
         taken: dict[int, int] = {}
         previous: tuple[object, ...] = ()
@@ -236,7 +236,7 @@ class Cache(State):
         held, targets = arrays["classes"], arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
         require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
-        wrong = self.contradicted(arrays["keys"], held)
+        wrong = self.contradicted(arrays["keys"], held, arrays["ids"])
         full = np.bincount(held[~wrong], minlength=1).max(initial=0)
         require(
             not self.bounded or full <= self.capacity,

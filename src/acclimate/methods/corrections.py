@@ -7,11 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
-from acclimate.errors import InputError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
 from acclimate.methods.state import Dump, State
 
 SAME = 0.999  # cosine from which two features are of the same image
+LIKE = 0.6  # cosine from which they are if they have the same id, too: one may be of other views of the image
+MOST = 2000  # corrections; more cost more than they teach
+TOO_MANY = f"at most {MOST} images can be corrected; with more, fit a few-shot method by `acclimate fit` instead"
 CERTAIN = 15.0  # nats between the class that was told for an image and the next, when the image is shown again
 # One set for all data; docs/corrections.md says what they do, and benchmarks/corrections.py measures them.
 SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
@@ -49,7 +52,7 @@ class Corrections(State):
 
     They vote for their classes on images that are similar, and decide alone on the image itself. The order in which
     they were told does not matter. Merged states have the corrections of all; where two tell different classes for one
-    image, that of the lower index is kept.
+    image, that of the lower index is kept. An image is recognised by its plain view, whatever other views there are.
 
     Examples:
         >>> import numpy as np
@@ -89,13 +92,17 @@ class Corrections(State):
             raise InputError(f"classes must be one class index per image: {what}.")
         if classes.min() < 0 or classes.max() >= len(self.head):
             raise InputError(f"classes must be class indices from 0 to {len(self.head) - 1}.")
+        if len(ids) > MOST:
+            raise InputError(f"{TOO_MANY}.")
         dump = self._full_dump()
-        rows = {"keys": to_host(features), "classes": classes, "ids": ids, "names": _as_bytes(names or [""] * len(ids))}
-        for place in range(len(ids)):
-            row = {name: values[place : place + 1].astype(dump[name].dtype) for name, values in rows.items()}
-            others = (dump["ids"] != row["ids"]) & (dump["keys"] @ row["keys"][0] < SAME)
-            dump = self.merged([{name: values[others] for name, values in dump.items()}, row])
-        self.restore(dump)
+        told = {"keys": to_host(features), "classes": classes, "ids": ids, "names": _as_bytes(names or [""] * len(ids))}
+        rows = _stacked([dump, {name: values.astype(dump[name].dtype) for name, values in told.items()}])
+        same = rows["keys"] @ rows["keys"][len(self) :].T >= SAME
+        same |= rows["ids"][:, None] == ids
+        kept = ~np.triu(same, 1 - len(self)).any(axis=1)  # the last word on each image
+        if kept.sum() > MOST:
+            raise InputError(f"{TOO_MANY}.")
+        self.restore(_sorted({name: values[kept] for name, values in rows.items()}))
 
     def discard(self, ids: HostArray) -> None:
         """Take back the corrections with these ids."""
@@ -126,12 +133,13 @@ class Corrections(State):
             logits[rows, told] = xp.max(logits[rows], axis=-1) + CERTAIN
         return logits
 
-    def contradicts(self, keys: HostArray, classes: HostArray) -> HostArray:
-        """Which entries with these keys (E, d) and classes (E,) are corrected images under another class: (E,)."""
+    def contradicts(self, keys: HostArray, classes: HostArray, ids: HostArray) -> HostArray:
+        """Which entries with keys (E, d), classes (E,) and ids (E,) are corrected images under another class: (E,)."""
         if not len(self):
             return np.zeros(len(classes), bool)
         lengths = np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
-        same = (keys / lengths) @ to_host(self.keys).T.astype(keys.dtype) >= SAME
+        cosines = (keys / lengths) @ to_host(self.keys).T.astype(keys.dtype)
+        same = (cosines >= SAME) | ((cosines >= LIKE) & (ids[:, None] == self.ids))
         return np.asarray((same & (classes[:, None] != self.classes)).any(axis=1))
 
     def dump(self) -> Dump:
@@ -151,6 +159,8 @@ class Corrections(State):
             require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
             require(len(arrays[name]) == len(arrays["ids"]), f"{name} must have one row per correction")
         keys, classes = arrays["keys"], arrays["classes"]
+        if len(keys) > MOST:
+            raise StateError(f"the state has {len(keys)} corrections; {TOO_MANY}.")
         require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         require(np.isfinite(keys).all(), "keys must be finite")
         require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
@@ -169,21 +179,23 @@ class Corrections(State):
         return {name: values[kept] for name, values in moved.items()}
 
     def merged(self, dumps: Sequence[Dump]) -> Dump:
-        """The corrections of all, sorted by id, then by key; an image that several correct counts once."""
+        """The corrections of all, sorted by id, then by key; an image that several correct counts once.
+
+        The corrections are taken by class, then by id and key; one of an image that was taken already is left out.
+        """
         dumps = [dump for dump in dumps if dump]
         if not dumps:
             return {}
-        width = max(dump["names"].shape[1] for dump in dumps)
-        padded = [dump | {"names": np.pad(n := dump["names"], ((0, 0), (0, width - n.shape[1])))} for dump in dumps]
-        rows = {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}
-        keys, names = ([row.tobytes() for row in rows[name]] for name in ("keys", "names"))
-        columns = (rows["ids"].tolist(), keys, rows["classes"].tolist(), names, range(len(keys)))
-        kept: list[int] = []
-        previous: tuple[object, ...] = ()
-        for *image, _, _, place in sorted(zip(*columns, strict=True)):
-            kept += [place] if tuple(image) != previous else []
-            previous = tuple(image)
-        return {name: values[kept] for name, values in rows.items()}
+        rows = _sorted(_stacked(dumps))
+        order = np.argsort(rows["classes"], kind="stable")
+        keys = unit_rows(rows["keys"][order], "keys")
+        new = np.full(len(keys), True)
+        for start in range(0, len(keys), 1000):
+            repeats = np.triu(keys[start : start + 1000] @ keys.T >= SAME, start + 1)
+            for place, later in enumerate(repeats, start):
+                if new[place]:
+                    new &= ~later
+        return {name: values[np.sort(order[new])] for name, values in rows.items()}
 
     def _full_dump(self) -> Dump:
         width = max(1, int((self.names > 0).any(axis=0).sum()))  # as long as the longest name that is left
@@ -191,7 +203,7 @@ class Corrections(State):
         return {name: values.copy() for name, values in arrays.items()}
 
     def _cosines(self, evidence: Evidence) -> Array:
-        return unit_rows(evidence.features, "features") @ self.keys.T
+        return evidence.plain @ self.keys.T
 
     def _settled(self) -> None:
         """Compute the votes (n, K): how the model's errors on the corrected images carry over to those like them.
@@ -213,6 +225,21 @@ def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
     """How like B samples are n others, from 0 to 1: by their cosines (B, n), and by what the model sees in both."""
     xp = namespace(cosines)
     return xp.exp(SHARPNESS * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
+
+
+def _stacked(dumps: Sequence[Dump]) -> Dump:
+    """The rows of several dumps, one after another."""
+    width = max(dump["names"].shape[1] for dump in dumps)
+    padded = [dump | {"names": np.pad(n := dump["names"], ((0, 0), (0, width - n.shape[1])))} for dump in dumps]
+    return {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}
+
+
+def _sorted(rows: Dump) -> Dump:
+    """The rows sorted by id, then by key, class and name."""
+    keys, names = ([row.tobytes() for row in rows[name]] for name in ("keys", "names"))
+    columns = (rows["ids"].tolist(), keys, rows["classes"].tolist(), names, range(len(keys)))
+    order = [place for *_, place in sorted(zip(*columns, strict=True))]
+    return {name: values[order] for name, values in rows.items()}
 
 
 def _as_bytes(names: Sequence[str]) -> HostArray:

@@ -100,7 +100,9 @@ def load_plugin(file: Path) -> None:
         del sys.modules[name]
         what = error.msg if isinstance(error, SyntaxError) else str(error)
         kind = "" if isinstance(error, AcclimateError) else f"{type(error).__name__}: "
-        raise InputError(f"the plugin {file}, line {_line(error, path)}: {kind}{what}") from error
+        line = _line(error, path)
+        where = f"the plugin {file}" if line is None else f"the plugin {file}, line {line}"
+        raise InputError(f"{where}: {kind}{what}") from error
     if all(before.get(method.name) is method for method in _REGISTRY.values()):
         raise InputError(f"the plugin {file} registers no method; put @acclimate.register above its class.")
     if path not in _PLUGINS:

@@ -34,13 +34,14 @@ class State(ABC):
         rule: "union" (commutative, associative, idempotent, exact to the bit), "sum" (commutative and associative up
             to rounding; every sample may count once only) or None (no rule).
         capacity: the most samples per class that it keeps as entries; 0 for a kind of state that keeps none.
-        contradicted: says which entries, by keys (E, d) and classes (E,), the adapter's corrections contradict: (E,).
+        contradicted: says which of E entries, by their keys (E, d), classes and ids (E,), the adapter's corrections
+            contradict: (E,).
     """
 
     rule: ClassVar[MergeRule | None]
     capacity: int = 0
-    contradicted: Callable[[HostArray, HostArray], HostArray] = staticmethod(
-        lambda keys, classes: np.zeros(len(classes), bool)
+    contradicted: Callable[[HostArray, HostArray, HostArray], HostArray] = staticmethod(
+        lambda keys, classes, ids: np.zeros(len(classes), bool)
     )
 
     def __init__(self, head: Head) -> None:

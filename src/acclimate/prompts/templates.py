@@ -29,6 +29,11 @@ def as_words(label: str) -> str:
     return " ".join(label.replace("_", " ").split())
 
 
+def same_words(label: str) -> str:
+    """What two spellings of a class have in common: its words without regard to case."""
+    return as_words(label).casefold()
+
+
 def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Strip and validate labels.
 
@@ -48,7 +53,7 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
             raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
             raise InputError(f"label {label!r} looks like a WordNet id; replace ids by words (n01440764 by 'tench').")
-        same = words.casefold()
+        same = same_words(label)
         if same in seen:
             raise InputError(f"labels {seen[same]!r} and {label!r} are the same class; remove one, or rename it.")
         seen[same] = label

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from acclimate.errors import InputError
+from acclimate.methods.corrections import MOST
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 
@@ -41,6 +42,8 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
+        if self.corrections > MOST:
+            raise InputError(f"the limit corrections must be at most {MOST}, got {self.corrections}.")
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 

@@ -14,7 +14,7 @@ from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
-from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions
+from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
 from acclimate.serve.errors import NotFoundError, StorageError
@@ -232,6 +232,8 @@ class Stream:
             adapter.remove_classes(remove)
         kept = adapter.head.class_names
         if new := self.limits.check_labels([*kept, *add], templates)[len(kept) :]:
+            if self.setup.reject:
+                refuse_none(new)
             adapter.add_classes(self._batcher.head(new, templates).class_vectors, new)
         self._replace(adapter, self.history.notes(), "labels")
 

@@ -20,7 +20,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
-from acclimate.predict import Adapted, Prediction, predictions
+from acclimate.predict import Adapted, Prediction, predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
@@ -216,6 +216,8 @@ def check_setup(
     except ValidationError as error:
         raise InputError(validation_message(error.errors(include_url=False))) from None
     names = limits.check_labels(labels, setup.templates)
+    if setup.reject:
+        refuse_none(names)
     most = min(limits.views, limits.queue)
     if setup.views > most:
         raise InputError(f"views must be from 1 to {most}, got {setup.views}.")

@@ -12,6 +12,7 @@ from PIL import Image
 from acclimate.sources.base import PREFIXES, open_source
 from acclimate.sources.folder import is_pattern
 from acclimate.sources.table import READERS
+from acclimate.sources.video import is_video
 
 
 def is_one(images: Any) -> bool:
@@ -29,7 +30,7 @@ def is_one(images: Any) -> bool:
 
 
 def each_image(images: Any) -> Iterator[Any]:
-    """The images one by one; those of a folder, a pattern, a list file or another source in its place.
+    """The images one by one; those of a folder, a video, a pattern, a list file or another source in its place.
 
     Args:
         images: one image (see `is_one`), a source (see `open_source`), an array of images (n, ...), or any of these in
@@ -49,4 +50,6 @@ def _lists_images(name: str | os.PathLike[str]) -> bool:
     if prefix and prefix[1] in PREFIXES:
         return True
     path = Path(spec)
-    return path.is_dir() or path.suffix.lower() in READERS or (is_pattern(spec) and not path.exists())
+    if path.is_dir() or path.suffix.lower() in READERS or is_video(spec):
+        return True
+    return is_pattern(spec) and not path.exists()
