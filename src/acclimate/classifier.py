@@ -52,8 +52,7 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: "augmix", "crop", "large-crop" or "diffusion" (see `acclimate.reading.Preparer`); what the method's
-            authors use when not given.
+        views_kind: of `acclimate.reading.Preparer`; what the method's authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
@@ -63,8 +62,7 @@ class Classifier:
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
         reject: recognise images that belong to no label: they are answered "none of these" and not learnt from.
-        skip_duplicates: answer images that are nearly the same as one of the last, but do not learn from them again;
-            for cameras that stand still.
+        skip_duplicates: do not learn from images that are nearly the same as one of the last; for cameras.
         unsure: answers with a lower score are marked as unsure.
         progress: called while texts are encoded, with the stage ("encoding the labels", "encoding the negatives"), the
             prompts encoded since its last call, and their total.
@@ -107,7 +105,7 @@ class Classifier:
             raise InputError(f"unsure is a score from 0 to 1, got {unsure}.")
         if fitted is None and labels is None:
             raise InputError("a classifier needs labels, or a fitted file that has them.")
-        if fitted is not None and (method is not None or settings):
+        if fitted is not None and (method or settings):
             raise InputError("the method and its settings come from the fitted file; leave them out.")
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
@@ -115,10 +113,9 @@ class Classifier:
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache, self.views = cache, views
         self.batch_size, self.workers = batch_size, workers or default_workers()
-        self.unsure = unsure
+        self.unsure, self._recent = unsure, Recent()  # images that can be corrected by their ids
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
-        self._recent = Recent()  # images that can be corrected by their ids
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -305,12 +302,8 @@ class Classifier:
         Where images may belong to no label, the sum of a row is the probability that the image belongs to one.
 
         Examples:
-            >>> import numpy as np
-            >>> classifier = Classifier(["night", "day"])
-            >>> classifier.predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
+            >>> Classifier(["night", "day"]).predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
             (5, 2)
-            >>> classifier.adapter.samples_seen
-            0
         """
         batches = self._encoded(images, "raise")
         found = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
@@ -352,8 +345,7 @@ class Classifier:
         if self.templates is None:
             raise InputError("the prompts of the fitted file are not known, so no label can be added; fit again.")
         new = clean_labels([*self.labels, *labels])[len(self.labels) :]
-        if self.rejects:
-            refuse_none(new)
+        refuse_none(new if self.rejects else ())
         head = build_head(self.encoder, new, self.templates, self.cache)
         self.adapter.add_classes(head.class_vectors, head.class_names)
         for gate in self.gates:
