@@ -349,3 +349,15 @@ def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
     loaded = load_state(tmp_path / "state.safetensors", like=adapter)
     assert_same(adapter, loaded)
     np.testing.assert_array_equal(adapter.step(STREAM.features), loaded.step(STREAM.features))
+
+
+def test_names_are_bounded():
+    adapter = ZeroShot(Head(np.eye(2), logit_scale=10.0))
+    adapter.correct(np.eye(2)[:1], [1], names=["x" * 5000 + "end.jpg"])
+    [correction] = adapter.corrections
+    assert len(correction.name) == 4096
+    assert correction.name.endswith("end.jpg")
+    state = adapter.dump()
+    state["corrections.names"] = np.full((1, 5000), 120, np.uint8)
+    with pytest.raises(StateError, match="names must have at most 4096 bytes"):
+        adapter.restore(state)

@@ -20,6 +20,7 @@ CERTAIN = 15.0  # nats between the class that was told for an image and the next
 SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 STRENGTH = 4.0  # nats that an answer moves by which was wholly wrong
+LONGEST = 4096  # bytes kept of the end of a name; all names take as much room as the longest
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "ids": ("i", 1), "names": ("u", 2)}  # kind of number and axes
 
 
@@ -162,6 +163,7 @@ class Corrections(State):
         if len(keys) > MOST:
             raise StateError(f"the state has {len(keys)} corrections; {TOO_MANY}.")
         require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
+        require(arrays["names"].shape[1] <= LONGEST, f"names must have at most {LONGEST} bytes")
         require(np.isfinite(keys).all(), "keys must be finite")
         require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
         require(not np.any((classes < 0) | (classes >= count)), f"classes must be from 0 to {count - 1}")
@@ -244,7 +246,7 @@ def _sorted(rows: Dump) -> Dump:
 
 def _as_bytes(names: Sequence[str]) -> HostArray:
     """Names as rows of UTF-8, padded with zeros."""
-    rows = [name.replace("\0", "").encode(errors="backslashreplace") for name in names]
+    rows = [name.replace("\0", "").encode(errors="backslashreplace")[-LONGEST:] for name in names]
     longest = max([1, *map(len, rows)])
     return np.frombuffer(b"".join(row.ljust(longest, b"\0") for row in rows), np.uint8).reshape(-1, longest)
 
