@@ -164,7 +164,7 @@ def page(runs: Sequence[Run], command: str) -> Iterator[str]:
         for name in names:
             fixed = {"question": question, "method": "halves", "stream": name}
             cells = [gains(runs, corrections=n, choice=c, **fixed) for n in COUNTS for c in CHOICES]
-            before = np.mean([run.before for run in runs if run.stream == name and run.method == "halves"])
+            before = np.mean([run.before for run in runs if fixed.items() <= vars(run).items()])
             rows.append((name, f"{100 * before:.2f}", *(points(each[0]) if len(each) else "" for each in cells)))
         yield markdown_table(["", "before", *heads], rows)
     yield "## Where corrections harm"
