@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
 
 test: $(VENV)/.installed-dev lint docs
-	$(BIN)/pytest --numprocesses auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
+	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
