@@ -121,7 +121,7 @@ def _matrix(summary: Summary, labels: Sequence[str]) -> str:
 
 
 def _points(share: float, sign: str = "") -> str:
-    return f"{100 * share:{sign}.1f}".replace("-", "\u2212")
+    return f"{round(100 * share, 9):{sign}.1f}".replace("-", "\u2212")
 
 
 def _share(part: int, whole: int, otherwise: float) -> float:

@@ -59,7 +59,7 @@ class Classification:
     state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
     checkpoint_every: float = 10.0  # seconds between two checkpoints
     stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
-    # Called when all images are done, with their names: waits for more; none end the run.
+    # Called when all images are done, with the names of those it did not give: waits for more; none end the run.
     more: Callable[[Collection[str]], Sequence[Sample]] | None = None
 
     def __post_init__(self) -> None:
@@ -113,12 +113,12 @@ class Classification:
 
     def _first_pass(self, rows: ResultFile | None, features: FeatureFile | None) -> bool:
         """Answer the images as they come; returns False if it was stopped before the last one."""
-        names = {sample.name for sample in self.samples} if self.more is not None else set()
+        self.samples = list(self.samples)
+        known = {sample.name for sample in self.samples} if self.more is not None else set()
         try:
             self._answer(rows, features)
-            while self.more is not None and not self.stop() and (new := self.more(names)):
-                names |= {sample.name for sample in new}
-                self.samples = [*self.samples, *new]
+            while self.more is not None and not self.stop() and (new := self.more(known)):
+                self.samples.extend(new)
                 self._answer(rows, features)
         except ImageError as error:
             self._save_checkpoint(features)
@@ -227,9 +227,7 @@ class Classification:
         size = 0
         if len(self.samples) > len(kept) or self.more is not None:
             size = rows.reopen(kept)
-        elif any(
-            (old["true_label"] or "") != (new["true_label"] or "") for old, new in zip(records, kept, strict=True)
-        ):
+        elif [record["true_label"] or None for record in records] != [each.truth for each in predictions]:
             write_results(rows.path, kept)
         for prediction in predictions:
             self.summary.add(prediction)

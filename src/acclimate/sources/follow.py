@@ -54,15 +54,20 @@ class Follow:
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder; only a folder can be followed.")
         self.folder, self.stop, self.fps, self.interval, self.patience = folder, stop, fps, interval, patience
-        self._given: set[str] = set()  # files that are done
+        self._known: set[str] | None = None  # paths of files that were done before
+        self._given: set[str] = set()  # files that it gave
         self._waiting: dict[str, Seen] = {}  # files that are not
 
     def __call__(self, known: Collection[str]) -> list[Sample]:
-        """The images, besides those of known names, that are there and stable; waits for one. None: it was stopped."""
-        videos = (name.rpartition("#")[0] for name in known)  # frames are named "clip.mp4#1.0s"
-        known = {*known, *filter(is_video, videos)}
+        """The images that are there and stable, besides those it gave before and those of known names.
+
+        Waits for one; none if it was stopped. The known names are those of the first call.
+        """
+        if self._known is None:
+            videos = (name.rpartition("#")[0] for name in known)  # frames are named "clip.mp4#1.0s"
+            self._known = {*known, *filter(is_video, videos)}
         while not self.stop():
-            if ready := self._look(known):
+            if ready := self._look(self._known):
                 return ready
             until = monotonic() + self.interval
             while monotonic() < until and not self.stop():
