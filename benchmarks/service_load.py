@@ -124,6 +124,7 @@ def main() -> None:
         encoder, photos = load_encoder(f"onnx:{work / 'onnx'}", "cpu"), draw_photos(200)
         command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{work / 'onnx'}", "--port", "0"]
         command += ["--data", str(work / "state"), "--labels", ",".join(f"thing {i}" for i in range(options.labels))]
+        command += ["--no-skip-duplicates"]  # drawn photos are alike, and every image must be learnt
         with open(work / "log", "wb") as log:
             service = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
         try:
