@@ -166,9 +166,7 @@ def hostile_folder(work):
     (folder / "pipe.jpg").symlink_to(work / "fifo")
     os.mkfifo(folder / "fifo.jpg")
     (folder / "good.jpg").write_bytes(files.photo())
-    code, output, seen.peak_mb, seconds = command_line(
-        "classify", folder, "--labels", "cat,dog", "--out", work / "r.csv"
-    )
+    code, _, seen.peak_mb, seconds = command_line("classify", folder, "--labels", "cat,dog", "--out", work / "r.csv")
     seen.tries = len(list(folder.iterdir()))
     rows = (work / "r.csv").read_text().splitlines() if (work / "r.csv").exists() else []
     seen.expect(code is not None, f"took {seconds:.0f} s and {seen.peak_mb:.0f} MB")
