@@ -49,7 +49,7 @@ def find_kind(content: bytes) -> str:
 
 def jpeg(content: bytes, limit: int) -> Header:
     """Bound segments, and count scans: a progressive JPEG repeats the work for each."""
-    place, frame, exif = 2, b"", list[bytes]()
+    place, frame, progressive, exif = 2, b"", False, list[bytes]()
     for _ in range(PARTS):
         if not (marker := MARKER.search(content, place, place + GAP)):
             raise ImageError("damaged: its segments cannot be followed")
@@ -61,7 +61,7 @@ def jpeg(content: bytes, limit: int) -> Header:
         if code == 0xDA:
             break
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
-            frame = segment
+            frame, progressive = segment, code & 3 == 2
         elif code == 0xE1 and segment.startswith(b"Exif\0\0"):
             exif.append(segment[6:] if exif else segment)  # as Pillow joins them
         elif code == 0xE2 and segment.startswith(b"MPF\0"):
@@ -75,11 +75,11 @@ def jpeg(content: bytes, limit: int) -> Header:
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise ImageError("damaged: it says nothing of its size")
     height, width = struct.unpack_from(">HH", frame, 1)
+    if segment[:1] == frame[5:6] and not progressive:
+        return Header(width, height)  # all components in one scan: decoders look for no other
     scans = _scans(content, place + length)
     if scans > SCANS or scans * width * height > PASSES * limit:
         raise ImageError(f"{scans} scans of {width} x {height} pixels take too long to decode; save it again")
-    if scans == 1:
-        return Header(width, height)
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
     coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel that are kept from scan to scan
     return Header(width, height, int(width * height * (4 + coefficients)))
@@ -88,8 +88,6 @@ def jpeg(content: bytes, limit: int) -> Header:
 def _scans(content: bytes, place: int) -> int:
     """Count the scans behind the head of the first one, up to the end of the image, or to more than are allowed."""
     scans = 1
-    if content.find(b"\xff\xda", place) < 0:
-        return scans
     for _ in range(PARTS):
         if not (marker := NEXT_MARKER.search(content, place)) or marker[1] == b"\xd9":
             return scans
@@ -136,11 +134,11 @@ def gif(content: bytes, limit: int) -> Header:
         if content[place] == 0x21:  # Pillow reads up to two blocks of some extensions before it looks for their end
             first = 0 if content[place + 1] == 0xFE else 2 if content.startswith(b"NETSCAPE2.0", place + 3) else 1
             place += 2
-            while place < len(content) and (first > 0 or content[place]):
+            while place < min(start + COMMENTS, len(content)) and (first > 0 or content[place]):
                 place, first = place + 1 + content[place], first - 1
-                if place - start > COMMENTS:
-                    raise _too_much("comments", COMMENTS, "bytes")
         place += 1
+        if place - start > COMMENTS:
+            raise _too_much("comments", COMMENTS, "bytes")
     return Header(width, height)
 
 
@@ -201,7 +199,7 @@ def jpeg2000(content: bytes, limit: int) -> Header:
     width, height = width - left, height - top
     if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
         raise _too_much("tiles or components", PARTS)
-    return Header(width, height, width * height * (8 * count + BYTES))
+    return Header(width, height, width * height * (4 * count + BYTES))
 
 
 def tiff(content: bytes, limit: int) -> Header:
@@ -220,7 +218,7 @@ def tiff(content: bytes, limit: int) -> Header:
     if tags.value(259, 1) in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
     block = across * down * max(4, planes // apart * -(-int(tags.values(258, 1).max()) // 8))
-    return Header(width, height, BYTES * width * height + 2 * block + len(content))
+    return Header(width, height, 4 * width * height + 2 * block if tags.value(259, 1) > 1 else 0)
 
 
 class Directory(NamedTuple):

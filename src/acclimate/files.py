@@ -1,6 +1,7 @@
 """Files written whole or not at all, and snapshots: safetensors with a JSON description and a checksum."""
 
 import errno
+import io
 import json
 import os
 import secrets
@@ -8,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 from zlib import crc32
 
 import numpy as np
@@ -59,6 +60,11 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         if size > most:
             raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {most:,} allowed", str(path))
         return file.read(size)  # not to its end: that of a growing file may never come
+
+
+def open_text(path: str | os.PathLike[str], most: int = MAX_TEXT, newline: str | None = None) -> TextIO:
+    """`read_regular` as text in UTF-8; decoding fails where it is read."""
+    return io.TextIOWrapper(io.BytesIO(read_regular(path, most)), "utf-8-sig", newline=newline)
 
 
 def _regular(path: str, flags: int) -> int:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import is_array_api_obj
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.bounds import BYTES, WALKS, check_exif, find_kind
@@ -27,8 +27,19 @@ MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 COMMON = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # named where an image is of no known kind
 FORMATS = (*WALKS, "AVIF", "HEIF")  # Pillow reads more: some call other programs, some are slow, few are photos
 MAX_BYTES = 256 * 2**20  # of a file
-HEAVY = 24  # bytes of memory per pixel while AVIF and HEIF are decoded
+HEAVY = 16  # bytes of memory per pixel while AVIF and HEIF are decoded
 ASPECT = 16  # times as long as it is wide an image may be; of longer ones the centre is taken
+STRIP = 2**20  # pixels that are converted at once
+ORIENTATION = 0x0112  # EXIF's tag
+TURNINGS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -69,11 +80,15 @@ class Examined:
 
     def decode(self, upright: bool = True) -> Image.Image:
         """The image as 8-bit RGB, at most `ASPECT` times as long as it is wide; ImageError if it cannot be read."""
-        with _reading(), Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:
+        with _reading():
+            return _turn(*self._decode(upright))
+
+    def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
+        with Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:
             if image.width * image.height > self.pixels:
                 raise ImageError("damaged: it says different things of its size")
             image.load()
-            return _centre(_rgb(image, upright))
+            return _rgb(_centre(image)), _turning(image) if upright else None
 
 
 def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:
@@ -143,7 +158,7 @@ def open_image(
         return examine_image(bytes(source), max_pixels, formats).decode(upright)
     with _reading():
         if isinstance(source, Image.Image):
-            return _rgb(_centre(source), upright)
+            return _turn(_rgb(_centre(source)), _turning(source) if upright else None)
         if is_array_api_obj(source):
             return _centre(_from_array(to_host(source)))
     raise ImageError(f"an image is a path, encoded bytes, a Pillow image or an array, got {type(source).__name__}")
@@ -181,7 +196,7 @@ def _millions(pixels: int) -> str:
 
 def too_large(held: str, limit: int, factor: float = 1.0) -> str:
     """Why an image that holds too many pixels, or takes `factor` as much memory as others, is refused."""
-    taking = f", which take as much memory as {factor:.1f} times as many" if factor >= 1.05 else ""
+    taking = f", which take as much memory as {factor:,.1f} times as many" if factor >= 1.05 else ""
     return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or raise --max-pixels"
 
 
@@ -194,18 +209,38 @@ def _centre(image: Image.Image) -> Image.Image:
     return image.crop((left, top, left + min(most, image.width), top + min(most, image.height)))
 
 
-def _rgb(image: Image.Image, upright: bool) -> Image.Image:
-    if upright:
-        for name in ("exif", "Raw profile type exif"):
-            check_exif(image.info.get(name, b""))
-        image = ImageOps.exif_transpose(image)
+def _rgb(image: Image.Image) -> Image.Image:
+    """A copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
+    top = 65535.0 if image.mode != "F" or image.getextrema()[1] > 255 else 255.0
+    rows = max(1, STRIP // image.width)
+    if image.mode == "RGB" or image.height <= rows:
+        return _strip_rgb(image, top)
+    whole = Image.new("RGB", image.size)
+    for row in range(0, image.height, rows):
+        strip = image.crop((0, row, image.width, min(row + rows, image.height)))
+        whole.paste(_strip_rgb(strip, top), (0, row))
+    return whole
+
+
+def _strip_rgb(image: Image.Image, top: float) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;"):  # 16 bits and more: `convert` would clip them
-        values = np.asarray(image, np.float32)
-        top = 65535.0 if image.mode != "F" or values.max(initial=0) > 255 else 255.0
-        return Image.fromarray(np.clip(values * (255.0 / top), 0, 255).astype(np.uint8)).convert("RGB")
+        values = np.clip(np.asarray(image, np.float32) * (255.0 / top), 0, 255)
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def _turning(image: Image.Image) -> Image.Transpose | None:
+    """How an image must be turned according to its EXIF, which is checked before Pillow reads it."""
+    check_exif(image.info.get("exif") or b"")
+    if profile := image.info.get("Raw profile type exif"):  # of a PNG, in hexadecimal
+        check_exif(bytes.fromhex("".join(profile.split("\n")[3:])))
+    return TURNINGS.get(image.getexif().get(ORIENTATION, 1))
+
+
+def _turn(image: Image.Image, how: Image.Transpose | None) -> Image.Image:
+    return image if how is None else image.transpose(how)
 
 
 def _from_array(array: HostArray) -> Image.Image:

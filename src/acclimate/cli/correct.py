@@ -99,8 +99,10 @@ def correct(
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
     """Files and their right labels, which may be empty if the file is results."""
+    from acclimate.files import MAX_LIST, open_text
+
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             rows = csv.DictReader(file)
             names = [name.strip().lower() for name in rows.fieldnames or ()]
             rows.fieldnames = names

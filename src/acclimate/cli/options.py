@@ -291,8 +291,10 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
 
 
 def _read_text(path: Path, what: str) -> str:
+    from acclimate.files import open_text
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = open_text(path).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
     except IsADirectoryError:

@@ -14,7 +14,8 @@ from typing import TextIO
 import numpy as np
 
 from acclimate.errors import ImageError, InputError
-from acclimate.images import URL, open_image
+from acclimate.files import open_regular, read_regular
+from acclimate.images import MAX_BYTES, URL, open_image
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
@@ -141,11 +142,14 @@ def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
 
 def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled."""
-    with open(path, "rb") as file:
-        if offset:
-            file.seek(offset)
+    if size is None:
+        return read_regular(path, MAX_BYTES)
+    if size > MAX_BYTES:
+        raise OSError(f"{size:,} bytes, more than the {MAX_BYTES:,} allowed")
+    with open_regular(path) as file:
+        file.seek(offset)
         content = file.read(size)
-    if size is not None and len(content) != size:
+    if len(content) != size:
         raise OSError(f"{path} ends before byte {offset + size}; it is truncated.")
     return content
 
