@@ -3,6 +3,7 @@
 import io
 import struct
 import zlib
+from functools import cache
 
 import numpy as np
 from PIL import Image
@@ -37,17 +38,22 @@ def jpeg(*segments):
     return content[:2] + b"".join(segments) + content[2:]
 
 
+@cache
+def _progressive(size):
+    return encoded(Image.new("RGB", size), "JPEG", progressive=True)
+
+
 def scans(count, size=(8000, 5000)):
     """A progressive JPEG whose last scan is repeated."""
-    content = encoded(Image.new("RGB", size), "JPEG", progressive=True)
+    content = _progressive(size)
     last = content.rindex(b"\xff\xda")
     return content[:-2] + content[last:-2] * count + content[-2:]
 
 
-def directory(entries, size, first=8):
+def directory(entries, size):
     """A little-endian TIFF directory of (tag, type, count, value), followed by zeros up to a size."""
     rows = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
-    content = b"II\x2a\0" + struct.pack("<I", first) + struct.pack("<H", len(entries)) + rows + bytes(4)
+    content = b"II\x2a\0" + struct.pack("<I", 8) + struct.pack("<H", len(entries)) + rows + bytes(4)
     return content + bytes(max(0, size - len(content)))
 
 
@@ -59,13 +65,14 @@ def overlapping(size, count=None, base=()):
     return directory([*base, *((tag, 7, size - 8, 8) for tag in tags)], size)
 
 
-def tiff(width, height, *more, size=0, strips=(8, 1)):
+def tiff(width, height, *more, size=0):
+    """A TIFF of 8 bits per pixel with more tags."""
     base = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (262, 3, 1, 1), (277, 3, 1, 1)]
     entries = {tag: (tag, *rest) for tag, *rest in [*base, *more]}
     return directory(list(entries.values()), size)
 
 
-def tiled(side=26000):
+def tiled(side=14000):
     """A TIFF of 10 x 10 pixels whose only tile is enormous, in deflated zeros."""
     data = zlib.compress(bytes(side * side), 9)
     at = 4096
@@ -98,15 +105,15 @@ def tiny_tiles(count=FILLER // 4):
 
 def scanned_tiff():
     """A TIFF that holds a JPEG of many scans."""
-    data, at = scans(900, (8000, 4992)), 4096
+    data, at = scans(900), 4096
     head = tiff(
         8000,
-        4992,
+        5000,
         (258, 3, 3, 2048),
         (259, 3, 1, 7),
         (262, 3, 1, 6),
         (277, 3, 1, 3),
-        (278, 4, 1, 4992),
+        (278, 4, 1, 5000),
         (273, 4, 1, at),
         (279, 4, 1, len(data)),
     )
@@ -145,7 +152,7 @@ CASES = {
     "JPEG 65000 x 2": lambda: encoded(Image.new("L", (65000, 2)), "JPEG"),
     "JPEG of 900 scans": lambda: scans(900),
     "JPEG of 90 scans of 40 million pixels": lambda: scans(80),
-    "JPEG with junk": lambda: jpeg(bytes(FILLER)),
+    "JPEG with junk": lambda: jpeg(segment(0xFE), bytes(FILLER)),
     "JPEG with padding": lambda: jpeg(b"\xff" * FILLER),
     "JPEG with escaped junk": lambda: jpeg(b"\xff\0" * (FILLER // 2)),
     "JPEG with empty comments": lambda: jpeg(segment(0xFE) * (FILLER // 4)),

@@ -8,17 +8,17 @@ the length of the file and stops at the first bound.
 import re
 import struct
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from PIL import JpegImagePlugin
 
 from acclimate.errors import ImageError
+from acclimate.tags import TIFF, check_exif, read_directory
 
 BYTES = 8  # of memory that decoding takes per pixel, at its peak: an RGB image of Pillow, twice
 METADATA = 16 * 2**20  # bytes beside the pixels
 COMMENTS = 2**20  # bytes of a GIF's extensions, which Pillow joins one by one
-PARTS = 1000  # segments, chunks, boxes or tags beside those of the pixels
+PARTS = 1000  # segments, chunks or boxes beside those of the pixels
 PACKED = 100  # of them that are compressed
 GAP = 4096  # bytes between two segments of a JPEG that belong to neither
 SCANS = 100  # of a JPEG; encoders write about ten
@@ -29,9 +29,6 @@ BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at lea
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind a scan, which may hold restart markers
 COMMENT = re.compile(rb"#[^\r\n]*[\r\n]?")
-TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
-SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of TIFF's types
-EXIF, GPS, INTEROP = 34665, 34853, 40965  # tags that hold the places of further directories, which Pillow reads
 
 
 class Header(NamedTuple):
@@ -79,7 +76,8 @@ def jpeg(content: bytes, limit: int) -> Header:
         return Header(width, height)  # all components in one scan: decoders look for no other
     scans = _scans(content, place + length)
     if scans > SCANS or scans * width * height > PASSES * limit:
-        raise ImageError(f"{scans} scans of {width} x {height} pixels take too long to decode; save it again")
+        what = f"{scans} scans of {width} x {height} pixels"
+        raise ImageError(f"{what} take too long to decode; save it again, or raise --max-pixels")
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
     coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel that are kept from scan to scan
     return Header(width, height, int(width * height * (4 + coefficients)))
@@ -219,63 +217,6 @@ def tiff(content: bytes, limit: int) -> Header:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
     block = across * down * max(4, planes // apart * -(-int(tags.values(258, 1).max()) // 8))
     return Header(width, height, 4 * width * height + 2 * block if tags.value(259, 1) > 1 else 0)
-
-
-class Directory(NamedTuple):
-    """A directory of a TIFF: the size of a value, their number and their place for each tag."""
-
-    data: bytes
-    entries: dict[int, tuple[int, int, int]]
-    order: str  # of bytes
-
-    def values(self, tag: int, default: int = 0) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-        """The whole numbers of a tag."""
-        size, count, place = self.entries.get(tag, (0, 0, 0))
-        if size not in (1, 2, 4, 8) or not count or place + size * count > len(self.data):
-            return np.array([default], np.uint64)
-        return np.frombuffer(self.data, f"{self.order}u{size}", count, place).astype(np.uint64)
-
-    def value(self, tag: int, default: int = 0) -> int:
-        """The first number of a tag."""
-        return int(self.values(tag, default)[0])
-
-
-def check_exif(data: bytes) -> None:
-    """Refuse EXIF with too many tags, or whose values, which Pillow copies, lie on top of each other."""
-    while data.startswith(b"Exif\0\0"):
-        data = data[6:]
-    if data[:4] in TIFF:
-        read_directory(data)
-
-
-def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Directory:
-    """The first directory of a TIFF, or the one at a place, checked as `check_exif` does, and those it points to."""
-    order, wide = "<" if data[:2] == b"II" else ">", 43 in data[2:4]
-    number, slot = struct.Struct(order + ("Q" if wide else "H")), struct.Struct(order + ("Q" if wide else "I"))
-    head = struct.Struct(order + ("HHQ" if wide else "HHI"))
-    entries: dict[int, tuple[int, int, int]] = {}
-    try:
-        place = slot.unpack_from(data, slot.size)[0] if place is None else place
-        (count,), place, total = number.unpack_from(data, place), place + number.size, 0
-        if count > PARTS:
-            raise _too_much("tags", PARTS)
-        for start in range(place, place + count * (head.size + slot.size), head.size + slot.size):
-            tag, kind, many = head.unpack_from(data, start)
-            size, where = SIZES.get(kind, 0), start + head.size
-            if size * many > slot.size:
-                (where,) = slot.unpack_from(data, where)
-                total += min(size * many, max(0, len(data) - where))
-            entries[tag] = size, many, where
-    except struct.error:  # cut off: Pillow reads as far, and may then refuse it
-        total = 0
-    if total > 2 * len(data):
-        raise ImageError("damaged: its tags lie on top of each other")
-    directory = Directory(data, entries, order)
-    if depth:
-        for tag in (EXIF, GPS, INTEROP):
-            if tag in entries:
-                read_directory(data, directory.value(tag), depth - 1)
-    return directory
 
 
 def _ceil(size: int, block: int) -> int:

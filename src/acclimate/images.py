@@ -10,16 +10,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
 from PIL import Image, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.bounds import BYTES, WALKS, check_exif, find_kind
+from acclimate.bounds import BYTES, WALKS, find_kind
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
+from acclimate.tags import check_exif
 
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
@@ -29,7 +30,7 @@ FORMATS = (*WALKS, "AVIF", "HEIF")  # Pillow reads more: some call other program
 MAX_BYTES = 256 * 2**20  # of a file
 HEAVY = 16  # bytes of memory per pixel while AVIF and HEIF are decoded
 ASPECT = 16  # times as long as it is wide an image may be; of longer ones the centre is taken
-STRIP = 2**20  # pixels that are converted at once
+STRIP = 2**18  # pixels that are converted at once
 ORIENTATION = 0x0112  # EXIF's tag
 TURNINGS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -211,7 +212,10 @@ def _centre(image: Image.Image) -> Image.Image:
 
 def _rgb(image: Image.Image) -> Image.Image:
     """A copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
-    top = 65535.0 if image.mode != "F" or image.getextrema()[1] > 255 else 255.0
+    top = 65535.0
+    if image.mode == "F":
+        _, most = cast("tuple[float, float]", image.getextrema())
+        top = 65535.0 if most > 255 else 255.0
     rows = max(1, STRIP // image.width)
     if image.mode == "RGB" or image.height <= rows:
         return _strip_rgb(image, top)

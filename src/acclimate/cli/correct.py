@@ -39,6 +39,7 @@ def correct(
             help="A corrected file, or the id of a correction, to take back; repeatable. In the results, too, if given."
         ),
     ] = None,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",

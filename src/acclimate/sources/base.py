@@ -169,11 +169,13 @@ def _open(spec: str, stdin: TextIO | None, fps: float) -> Samples:
 def _open_local(spec: str, prefix: str | None, fps: float) -> Samples:
     from acclimate.sources import folder, table
 
-    path = Path(spec)
-    if path.is_dir():
+    # os.path, as pathlib raises an error for a name that is too long
+    if os.path.isdir(spec):  # noqa: PTH112
         return folder.open_folder(spec, fps)
-    if path.is_file():
+    if os.path.isfile(spec):  # noqa: PTH113
         return Samples(table.open_table(spec, fps)) if table.is_list(spec) else folder.open_file(spec, fps)
+    if os.path.exists(spec):  # noqa: PTH110
+        raise InputError(f"{spec} is a pipe or a device; pass a regular file or a folder.")
     if URL.match(spec):
         raise InputError(f"{spec} is a URL, which is not downloaded; download the images, and pass their folder.")
     if prefix is not None:

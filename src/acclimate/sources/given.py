@@ -39,7 +39,8 @@ def each_image(images: Any) -> Iterator[Any]:
     several: Iterable[Any] = [images] if is_one(images) or isinstance(images, (str, os.PathLike)) else images
     if not isinstance(several, Iterable) or isinstance(several, Mapping):
         raise InputError(
-            f"pass an image (a path, encoded bytes, a Pillow image or an array) or several, got {type(images).__name__}."
+            "pass an image (a path, encoded bytes, a Pillow image or an array) or several of them, "
+            f"got {type(images).__name__}."
         )
     for image in several:
         if isinstance(image, (str, os.PathLike)) and _lists_images(image):
