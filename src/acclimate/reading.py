@@ -173,7 +173,7 @@ def encode_ahead(
             errors = [str(each.inputs) if isinstance(each.inputs, ImageError) else None for each in batch]
             if on_error == "raise" and (unreadable := [place for place, error in enumerate(errors) if error]):
                 name = batch[unreadable[0]].name or f"image {start + unreadable[0]}"
-                raise ImageError(f"{name} cannot be read: {errors[unreadable[0]]}")
+                raise ImageError(f"{name:.200} cannot be read: {errors[unreadable[0]]}")
             features = prepare.encode([each.inputs for each in batch if not isinstance(each.inputs, ImageError)])
             yield Batch(start, [each.name for each in batch], errors, features, [each.truth for each in batch])
             start += len(batch)
@@ -201,3 +201,5 @@ def _read(prepare: Preparer, item: tuple[int, Any]) -> _Prepared:
         return _Prepared(name, truth, error)
     except OSError as error:
         return _Prepared(name, truth, ImageError(reason(error)))
+    except (MemoryError, OverflowError) as error:
+        return _Prepared(name, truth, ImageError(f"there is not enough memory to prepare it ({error})"))

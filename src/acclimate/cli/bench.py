@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.options import COMPARED, Device, Generated, Model, ViewsKind, Workers
+from acclimate.cli.options import COMPARED, DEFAULT_MAX_PIXELS, Device, Generated, MaxPixels, Model, ViewsKind, Workers
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
@@ -47,6 +47,7 @@ def bench(
     store: Store = Path("features"),
     out: Out = Path("results"),
     skip_existing: Annotated[bool, typer.Option(help="Do not run again what has a result in --out.")] = True,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",

@@ -96,7 +96,6 @@ def classify(
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
     from acclimate.files import check_writable
-    from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
@@ -108,7 +107,6 @@ def classify(
         check_writable(path)
     if report is not None:
         options.check_report(report)
-    limit_pixels(max_pixels)
     if out is None and (resume or sort_into):
         raise InputError("--resume and --sort-into work from results; name the file with --out.")
     if resume and overwrite:

@@ -39,6 +39,7 @@ def correct(
             help="A corrected file, or the id of a correction, to take back; repeatable. In the results, too, if given."
         ),
     ] = None,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
@@ -99,8 +100,10 @@ def correct(
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
     """Files and their right labels, which may be empty if the file is results."""
+    from acclimate.files import MAX_LIST, open_text
+
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             rows = csv.DictReader(file)
             names = [name.strip().lower() for name in rows.fieldnames or ()]
             rows.fieldnames = names

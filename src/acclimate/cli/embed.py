@@ -39,7 +39,6 @@ def embed(
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.images import limit_pixels
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.reading import Preparer, encode_ahead
@@ -48,7 +47,6 @@ def embed(
 
     check_stream_path(out)
     check_writable(out)
-    limit_pixels(max_pixels)
     names, templates = options.read_labels(labels), options.read_templates(template)
     options.note_language(names, model)
     samples = options.list_images(source, order, names, fps)

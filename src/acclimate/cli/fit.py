@@ -43,6 +43,7 @@ def fit(
     views: Annotated[
         int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)
     ] = 10,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",

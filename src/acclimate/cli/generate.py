@@ -21,6 +21,7 @@ def generate(
     upright: Annotated[
         bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")
     ] = True,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     device: options.Device = "auto",
 ) -> None:
     """Generate variations of every image with a diffusion model, and store them for --generated.

@@ -28,6 +28,14 @@ MODEL_HELP = (
 )
 TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
 
+
+def _limit_pixels(count: int) -> int:
+    from acclimate.images import limit_pixels
+
+    limit_pixels(count)
+    return count
+
+
 Source = Annotated[
     list[str],
     typer.Argument(
@@ -64,7 +72,15 @@ Order = Annotated[
     str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
 ]
 Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1_000_000, show_default="179 million")]
+MaxPixels = Annotated[  # holds from when it is parsed
+    int,
+    typer.Option(
+        help="Refuse images that hold more pixels, or take more memory or time than so many should.",
+        min=1_000_000,
+        show_default="179 million",
+        callback=_limit_pixels,
+    ),
+]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
@@ -291,8 +307,10 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
 
 
 def _read_text(path: Path, what: str) -> str:
+    from acclimate.files import open_text
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = open_text(path).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
     except IsADirectoryError:

@@ -11,6 +11,7 @@ from pathlib import Path, PurePath
 from typing import Any, TextIO
 
 from acclimate.errors import InputError
+from acclimate.files import MAX_LIST, open_text
 from acclimate.images import URL
 from acclimate.sources.base import Sample, file_sample
 from acclimate.sources.video import is_video, open_video
@@ -30,7 +31,7 @@ def open_table(spec: str, fps: float = 1.0) -> list[Sample]:
     """List the images and the frames of the videos of a .txt, .csv or .jsonl file in its order."""
     path = Path(spec)
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file), fps)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
