@@ -131,7 +131,7 @@ def test_truncated_files_and_bombs_are_refused(picture):
         with pytest.raises(ImageError):
             open_image(content[: len(content) // 2])
     assert MAX_PIXELS < 30_000**2
-    with pytest.raises(ImageError, match=r"900 million pixels: more than 179 million; .* raise --max-pixels"):
+    with pytest.raises(ImageError, match=r"30000 x 30000 pixels: more than 179 million; .* raise --max-pixels"):
         open_image(bomb())
 
 
@@ -144,7 +144,7 @@ def test_the_limit_of_pixels(picture, monkeypatch):
     limit_pixels(pixels)
     assert open_image(content).size == picture.size
     limit_pixels(pixels - 2)
-    with pytest.raises(ImageError, match="million pixels: more than"):
+    with pytest.raises(ImageError, match="pixels: more than"):
         open_image(content)
     limit_pixels(1_000_000_000)
     with pytest.raises(ImageError, match=r"truncated|damaged|broken"):  # no longer for its pixels
@@ -162,7 +162,7 @@ def test_heic(picture, monkeypatch):
     assert (image.mode, image.size) == ("RGB", picture.size[::-1])
     turned = picture.transpose(Image.Transpose.ROTATE_270)
     assert np.abs(np.asarray(image, int) - np.asarray(turned, int)).mean() < 25
-    with pytest.raises(ImageError, match="pixels: more than"):
+    with pytest.raises(ImageError, match=r"48 x 60 pixels.*: more than"):
         open_image(content, max_pixels=100)
     with pytest.raises(ImageError):
         open_image(content[: len(content) // 2])

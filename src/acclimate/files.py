@@ -1,12 +1,14 @@
 """Files written whole or not at all, and snapshots: safetensors with a JSON description and a checksum."""
 
+import errno
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +21,8 @@ from acclimate.errors import AcclimateError, InputError, RunError, StateError, r
 
 FORMAT = "acclimate-state"
 VERSION = 2
+MAX_TEXT = 16 * 2**20  # bytes of labels, templates and the like
+MAX_LIST = 256 * 2**20  # bytes of a list of images
 EXPORTS = "exports."  # before the names of tensors that readers who do not know the method may use
 
 
@@ -34,6 +38,38 @@ def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> b
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the data that follows must be aligned
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading; OSError for a pipe, a device or another that is not a regular file, without waiting."""
+    return open(path, "rb", opener=_regular)
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file; OSError, before anything is read, if it holds more than `most` bytes.
+
+    Examples:
+        >>> read_regular("/dev/null", 10)
+        Traceback (most recent call last):
+        ...
+        OSError: [Errno 22] a device, not a regular file: '/dev/null'
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {most:,} allowed", str(path))
+        return file.read(size)  # not to its end: that of a growing file may never come
+
+
+def _regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe is opened without waiting for a writer
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, f"a {'pipe' if stat.S_ISFIFO(mode) else 'device'}, not a regular file", path)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
