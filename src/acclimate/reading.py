@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, move
 from acclimate.encoders import Encoder
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError, reason
 from acclimate.images import open_image
 from acclimate.views import KINDS, Kind
@@ -109,6 +111,15 @@ class Preparer:
         self.encoder, self.views, self.seed, self.kind, self.upright = encoder, views, seed, kind, upright
         self.device, self.generator = device or gpu_of(encoder), generator
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
+
+    @property
+    def travels(self) -> bool:
+        """Whether it can be pickled, to prepare images in another process; it does not encode them there."""
+        on_cpu = self._target is None or (self.device is None and self.generator is None)
+        return on_cpu and isinstance(self.encoder.prepare, Preprocess)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "encoder": SimpleNamespace(prepare=self.encoder.prepare)}  # without the weights
 
     def __call__(self, index: int, image: Image.Image, name: str = "") -> list[Any]:
         """What the encoder takes for the views of an RGB image, the first of which is the image itself."""

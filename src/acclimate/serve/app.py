@@ -104,7 +104,7 @@ async def run_task(
     labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
     image = decode_image(body.inputs, 0)
     with anyio.fail_after(streams.limits.timeout_s):
-        prediction = await streams.zero_shot(image, labels, template or TEMPLATE)
+        prediction = await streams.zero_shot(image, labels, template or TEMPLATE, request.state.caller.name)
     return [asdict(answer) for answer in prediction.top]
 
 
@@ -117,7 +117,7 @@ async def live() -> dict[str, bool]:
 @router.get("/health/ready")
 async def ready(streams: AllStreams) -> dict[str, bool]:
     """Report that images are accepted. Before the model and the streams are loaded, the service does not respond."""
-    if streams.batcher.waiting >= streams.limits.queue:
+    if streams.batcher.full:
         raise HTTPException(503, "the queue is full; try again in a moment.")
     return {"ready": True}
 

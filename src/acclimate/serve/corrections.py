@@ -7,7 +7,7 @@ import anyio
 from fastapi import APIRouter, Depends
 
 from acclimate.serve import schemas
-from acclimate.serve.dependencies import Details, Managed, known_parameters
+from acclimate.serve.dependencies import Details, Managed, Sender, known_parameters
 from acclimate.serve.routes import data_url
 from acclimate.serve.uploads import decode_image
 
@@ -15,12 +15,12 @@ router = APIRouter(prefix="/v1/streams", tags=["corrections"], dependencies=[Dep
 
 
 @router.post("/{name}/corrections", response_model=schemas.Corrected)
-async def correct(stream: Managed, body: schemas.CorrectionRequest, details: Details) -> dict[str, Any]:
+async def correct(stream: Managed, body: schemas.CorrectionRequest, details: Details, caller: Sender) -> dict[str, Any]:
     """Say what an image shows: one that was learnt, by its id, or one that is sent. A second correction replaces it."""
     details |= {"id": body.id, "label": body.label}
     image = None if body.image is None else decode_image(body.image, 0)
     with anyio.fail_after(stream.limits.timeout_s):
-        details["id"] = await asyncio.wrap_future(stream.correct(body.label, body.id, image))
+        details["id"] = await asyncio.wrap_future(stream.correct(body.label, body.id, image, caller.name))
     return {"id": details["id"], "label": body.label}
 
 

@@ -33,7 +33,11 @@ class TooManyError(AcclimateError):
 
 
 class BusyError(AcclimateError):
-    """The queue is full; the request can be sent again later."""
+    """The queue is full; the request can be sent again after so many seconds."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class UnusableError(AcclimateError):
@@ -98,7 +102,8 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
         elif isinstance(error, ClientDisconnect):
             message = "the connection was closed before the whole body was received."
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
-        return failure(request.scope, status, message)
+        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        return failure(request.scope, status, message, headers)
 
     for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, respond)

@@ -16,6 +16,9 @@ class Limits:
 
     body_bytes: int = 32 * 2**20  # of a request
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
+    request_pixels: int = 320_000_000  # of all images of a request
+    decoding_pixels: int = 60_000_000  # of the images that are decoded at the same time; two thirds for one client
+    decode_s: float = 5.0  # that an image may take to be decoded and prepared
     images: int = 64  # per request
     labels: int = 2000  # per stream
     label_chars: int = 200  # per label
@@ -24,11 +27,11 @@ class Limits:
     views: int = 64  # per image
     corrections: int = 1000  # per stream
     streams: int = 1000
-    queue: int = 512  # images, counting views, that wait for the encoder; more are refused as busy
+    queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
     timeout_s: float = 30.0  # per request
     batch: int = 32  # images, counting views, encoded at once
     wait_s: float = 0.005  # that an image waits for others to share its batch
-    workers: int = 0  # threads that open and prepare images; 0 for one more than there are cores
+    workers: int = 0  # processes that decode and prepare images; 0 for one more than there are cores
     snapshot_samples: int = 1000  # learnt between two snapshots, counting views
     snapshot_s: float = 300.0  # between two snapshots, if anything was learnt
     sync_s: float = 1.0  # between two syncs of the journals to disk

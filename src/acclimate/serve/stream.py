@@ -80,7 +80,7 @@ class Stream:
 
     def classify(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
         adapt: bool = True,
@@ -102,19 +102,21 @@ class Stream:
             raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        encoded = self._encode(images, names)
+        encoded = self._encode(images, names, client)
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
 
-    def correct(self, label: str, sample_id: int | None = None, image: bytes | None = None) -> "Future[int]":
+    def correct(
+        self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
+    ) -> "Future[int]":
         """Say what an image shows: one that was learnt, by its id, or one that is given.
 
         It joins the queue; the future has the correction's id once the correction is on disk. It raises
         NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
         are too many corrections.
         """
-        encoded = None if image is None else self._encode([image])
+        encoded = None if image is None else self._encode([image], client=client)
         return self.queue.put(lambda found: self._correct(label, sample_id, found), encoded)
 
     @queued
@@ -282,12 +284,11 @@ class Stream:
         self._received = self.history.next_id
         self._duplicates = self._rejector = None
 
-    def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
+    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> "Future[Encoded]":
         self.check_open()
-        setup, kind = self.setup, self.setup.views_kind or "augmix"
-        return self._batcher.submit(
-            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=self._received
-        )
+        setup, kind, start = self.setup, self.setup.views_kind or "augmix", self._received
+        options = {"thumbnails": setup.thumbnails, "views": setup.views, "kind": kind, "start": start}
+        return self._batcher.submit(images, names=names, client=client, **options)
 
     def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:
         self.check_open()

@@ -173,10 +173,10 @@ class Streams:
             raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
-    async def zero_shot(self, image: bytes, labels: Sequence[str], template: str) -> Prediction:
+    async def zero_shot(self, image: bytes | str, labels: Sequence[str], template: str, client: str = "") -> Prediction:
         """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
         names = await asyncio.to_thread(self.limits.check_labels, labels, template)
-        encoded = await asyncio.wrap_future(self.batcher.submit([image]))
+        encoded = await asyncio.wrap_future(self.batcher.submit([image], client=client))
         head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
         evidence = head.observe(encoded.features)
         found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
