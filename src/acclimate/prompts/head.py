@@ -157,7 +157,7 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
             for prompt in group:
                 if last_use[prompt] == len(means):
                     units.pop(prompt, None)
-            means.append(mean.astype(np.float32))
+            means.append(np.asarray(mean, np.float32))
         yield len(batch), len(distinct)
     return np.stack(means)
 
