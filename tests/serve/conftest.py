@@ -50,6 +50,7 @@ def serve(encoder, tmp_path_factory):
             host, port = listening.getsockname()
             with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
                 client.streams, client.app, client.folder = streams, server.config.app, folder
+                client.server = server
                 yield client
             server.should_exit = True
             thread.join()

@@ -8,7 +8,6 @@ from PIL import Image
 
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images import open_image
-from acclimate.prompts import build_head
 from acclimate.reading import Preparer
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import BusyError
@@ -225,17 +224,6 @@ def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watch
     assert [len(each.result(30).features) for each in (first, plain, more)] == [1, 2, 2]
     batcher.close()
     assert sorted(watched.sizes) == [1, 4, 6, 9]  # each with its like, whatever came between
-
-
-def test_labels_are_encoded_once(start, watched, tmp_path):
-    batcher = start()
-    expected = build_head(watched.encoder, ["cat", "dog"], "a {}", tmp_path)
-    kept = [batcher.head_for_request(("cat", "dog"), "a {}") for _ in range(2)]
-    assert kept[0] is kept[1]
-    assert kept[0].differences(expected) == []
-    for i in range(40):
-        batcher.head_for_request((f"cat {i}", "dog"), "a {}")
-    assert batcher._recent_head.cache_info().currsize == 32
 
 
 @pytest.mark.parametrize("limits", [{"queue": 3}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])

@@ -3,10 +3,10 @@
 import hashlib
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, pr
 BATCH = 256
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
+Result = TypeVar("Result")
+Steps = Generator[tuple[int, int], None, Result]  # yields prompts encoded since its last step, and their total
 
 
 class TextEncoder(Protocol):
@@ -68,19 +70,39 @@ def build_head(
         >>> head.class_names, head.dim
         (('cat', 'dog'), 768)
     """
+    return finish(head_steps(encoder, labels, templates, cache), progress)
+
+
+def finish(steps: Steps[Result], progress: Callable[[int, int], None]) -> Result:
+    """The result of all steps; `progress` is called after each."""
+    while True:
+        try:
+            progress(*next(steps))
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+
+
+def head_steps(
+    encoder: TextEncoder,
+    labels: Sequence[str],
+    templates: Templates | LearnedPrompts = DEFAULT_SET,
+    cache: Path | Literal[False] | None = None,
+) -> Steps[Head]:
+    """`build_head` in steps, one per batch of prompts; its caller can do other things in between, or stop."""
     labels = clean_labels(labels)
     if isinstance(templates, LearnedPrompts):  # cheap to compute: one prompt per label
-        return Head(templates.vectors(encoder, labels), encoder.logit_scale, encoder.logit_bias, labels)
+        return Head((yield from _learned(encoder, labels, templates)), encoder.logit_scale, encoder.logit_bias, labels)
     prompts = prompts_for(labels, templates)
     folder = default_cache_folder() if cache is None else cache
     if not encoder.fingerprint or not folder:
-        vectors = _encode(encoder, labels, prompts, progress)
+        vectors = yield from _encode(encoder, labels, prompts)
     else:
         path = Path(folder) / f"class-vectors-{vectors_key(encoder, prompts)}.safetensors"
         try:
             vectors = read_snapshot(path)[0]["class_vectors"]
         except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
-            vectors = _encode(encoder, labels, prompts, progress)
+            vectors = yield from _encode(encoder, labels, prompts)
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
@@ -92,33 +114,52 @@ def vectors_key(encoder: TextEncoder, prompts: Sequence[Sequence[str]]) -> str:
     return hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
 
 
-def _encode(
-    encoder: TextEncoder,
-    labels: Sequence[str],
-    prompts: Sequence[Sequence[str]],
-    progress: Callable[[int, int], None],
-) -> HostArray:
-    """The mean unit vector (K, d), float32, of each label's prompts."""
-    label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
-    distinct = list(label_of)
+def _learned(encoder: TextEncoder, labels: Sequence[str], learned: LearnedPrompts) -> Steps[HostArray]:
+    """The unit vector (K, d) of each label's learned prompt."""
     batches = []
-    progress(0, len(distinct))
+    yield 0, len(labels)
+    for i in range(0, len(labels), BATCH):
+        batches.append(learned.vectors(encoder, labels[i : i + BATCH]))
+        yield len(batches[-1]), len(labels)
+    return np.concatenate(batches)
+
+
+def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> Steps[HostArray]:
+    """The mean unit vector (K, d), float32, of each label's prompts.
+
+    The vector of a prompt is kept until the last class that has it is done: the prompts can be many times the classes.
+    """
+    label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
+    last_use = {prompt: position for position, group in enumerate(prompts) for prompt in group}
+    distinct = list(label_of)
+    units: dict[str, HostArray] = {}
+    means: list[HostArray] = []
+    dim = 0
+    yield 0, len(distinct)
     for i in range(0, len(distinct), BATCH):
-        batches.append(_encode_batch(encoder, distinct[i : i + BATCH]))
-        progress(len(batches[-1]), len(distinct))
-    if len({batch.shape[1] for batch in batches}) > 1:
-        raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
-    vectors = np.concatenate(batches)
-    for (prompt, label), peak in zip(label_of.items(), np.abs(vectors).max(axis=1), strict=True):
-        if not 0 < peak < np.inf:
-            kind = "all zeros" if peak == 0 else "NaN or infinity"
-            raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
-    units = dict(zip(distinct, unit_rows(vectors, "text vectors"), strict=True))
-    means = np.stack([np.mean([units[prompt] for prompt in group], axis=0, dtype=np.float64) for group in prompts])
-    for label, length in zip(labels, np.linalg.norm(means, axis=1), strict=True):
-        if length < CANCELLED:
-            raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
-    return means.astype(np.float32)
+        batch = distinct[i : i + BATCH]
+        vectors = _encode_batch(encoder, batch)
+        dim = dim or vectors.shape[1]
+        if vectors.shape[1] != dim:
+            raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
+        for prompt, peak in zip(batch, np.abs(vectors).max(axis=1), strict=True):
+            if not 0 < peak < np.inf:
+                kind = "all zeros" if peak == 0 else "NaN or infinity"
+                label = label_of[prompt]
+                raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
+        units.update(zip(batch, unit_rows(vectors, "text vectors"), strict=True))
+        while len(means) < len(prompts) and all(prompt in units for prompt in prompts[len(means)]):
+            group = prompts[len(means)]
+            mean = np.mean([units[prompt] for prompt in group], axis=0, dtype=np.float64)
+            if np.linalg.norm(mean) < CANCELLED:
+                label = labels[len(means)]
+                raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
+            for prompt in group:
+                if last_use[prompt] == len(means):
+                    units.pop(prompt, None)
+            means.append(np.asarray(mean, np.float32))
+        yield len(batch), len(distinct)
+    return np.stack(means)
 
 
 def _encode_batch(encoder: TextEncoder, prompts: list[str]) -> HostArray:

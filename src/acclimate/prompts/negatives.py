@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.files import read_snapshot
-from acclimate.prompts.head import TextEncoder, build_head, vectors_key
+from acclimate.prompts.head import Steps, TextEncoder, finish, head_steps, vectors_key
 from acclimate.prompts.templates import DEFAULT_SET, prompts_for
 
 DATA = files("acclimate.prompts") / "data"
@@ -43,11 +43,17 @@ def negative_vectors(
         >>> negative_vectors(load_encoder("bundled")).shape == (len(nouns()), 768)
         True
     """
+    return finish(negative_steps(encoder, cache), progress)
+
+
+def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = None) -> Steps[HostArray]:
+    """`negative_vectors` in steps, as `head_steps` are those of `build_head`."""
     with as_file(DATA / SHIPPED) as path:
         shipped, about = read_snapshot(path)
     if about["key"] == vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
         return unpack(shipped, about["dim"])
-    return to_host(build_head(encoder, nouns(), DEFAULT_SET, cache, progress).class_vectors)
+    head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
+    return to_host(head.class_vectors)
 
 
 def pack(vectors: HostArray) -> dict[str, HostArray]:

@@ -12,7 +12,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Annotated, Any, cast
 
-import anyio
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, HTTPException, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -23,7 +22,7 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
-from acclimate.serve.dependencies import AllStreams, known_parameters
+from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
@@ -96,6 +95,8 @@ async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
 async def run_task(
     request: Request,
     streams: AllStreams,
+    caller: Sender,
+    call: ThisCall,
     candidate_labels: Annotated[list[str] | None, Query(description="If the image is the whole body.")] = None,
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
 ) -> list[dict[str, Any]]:
@@ -103,8 +104,7 @@ async def run_task(
     body = await read_task(request, candidate_labels, hypothesis_template)
     labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
     image = decode_image(body.inputs, 0)
-    with anyio.fail_after(streams.limits.timeout_s):
-        prediction = await streams.zero_shot(image, labels, template or TEMPLATE, request.state.caller.name)
+    prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name, call.wait)
     return [asdict(answer) for answer in prediction.top]
 
 
@@ -128,9 +128,10 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
     responses={200: {"content": {"text/plain": {}}}},
     dependencies=[Depends(known_parameters)],
 )
-def metrics(streams: AllStreams) -> Response:
+async def metrics(streams: AllStreams, call: ThisCall) -> Response:
     """Get the metrics in Prometheus' text format."""
-    return Response(streams.metrics.text(streams.entries(), streams.corrections()), media_type=METRICS_TYPE)
+    text = await call.run(lambda: streams.metrics.text(streams.entries(), streams.corrections()), streams.reports)
+    return Response(text, media_type=METRICS_TYPE)
 
 
 @router.get("/", include_in_schema=False)
@@ -169,6 +170,15 @@ def bind(host: str, port: int) -> socket.socket:
     return reserved
 
 
+class Server(uvicorn.Server):
+    """An HTTP server that stops to encode labels as soon as it shuts down, as nobody knows how many there are."""
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish the running requests; those that wait for their labels are refused."""
+        cast(FastAPI, self.config.app).state.streams.texts.stop()
+        await super().shutdown(sockets)
+
+
 def make_server(app: FastAPI) -> uvicorn.Server:
     """A server that has not started yet."""
     config = uvicorn.Config(
@@ -181,7 +191,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
         timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
         ws="none",
     )
-    return uvicorn.Server(config)
+    return Server(config)
 
 
 def log_start(streams: Streams, model: str) -> None:

@@ -8,7 +8,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from math import ceil
-from pathlib import Path
 from threading import Condition, Lock, Thread
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -17,10 +16,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders import Encoder
-from acclimate.errors import ImageError, InputError, ModelError
-from acclimate.evidence import Head
-from acclimate.prompts import LearnedPrompts, build_head, negative_vectors
-from acclimate.prompts.learned import PREFIX
+from acclimate.errors import ImageError, ModelError
 from acclimate.reading import Preparer
 from acclimate.serve.decoding import Decoders, Task
 from acclimate.serve.errors import BusyError
@@ -29,7 +25,6 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.views import Kind
 
-RECENT = 32  # heads for the labels of single requests that are kept in memory
 CLIENTS = 4  # whose queues may be full before the service is
 READY = 2  # batches of prepared images that may wait for the encoder; the decoders pause when they do
 LONGEST_S = 60  # after which a refused client is told to try again
@@ -73,22 +68,15 @@ class Batcher:
 
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
-    and in a batch; the images of a batch have the same number of views. The folder `cache` is for encoded labels.
+    and in a batch; the images of a batch have the same number of views.
 
     Clients take turns, at the decoders and in the batches. None has all decoders, so that the single image of another
     always finds one.
     """
 
-    def __init__(
-        self,
-        encoder: Encoder,
-        limits: Limits,
-        metrics: Metrics,
-        cache: Path | None = None,
-        prompts: LearnedPrompts | None = None,
-    ) -> None:
-        self.encoder, self.limits, self.prompts = encoder, limits, prompts
-        self._metrics, self._cache = metrics, cache
+    def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
+        self.encoder, self.limits = encoder, limits
+        self._metrics = metrics
         self._workers = limits.workers or (os.cpu_count() or 1) + 1
         self._pool = ThreadPoolExecutor(self._workers, "acclimate-decode")  # each thread waits for a process
         self._decoders = Decoders(limits.pixels, limits.decode_s, limits.decoding_pixels)
@@ -100,9 +88,6 @@ class Batcher:
         self._requests: set[_Request] = set()  # not yet answered
         self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
-        self._texts = Lock()  # tokenizers are not thread-safe
-        self._negatives: HostArray | None = None
-        self._recent_head = lru_cache(RECENT)(partial(build_head, encoder, cache=False))
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
@@ -151,33 +136,6 @@ class Batcher:
             self._start_decoding()
         request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
-
-    def head(self, labels: Sequence[str], templates: Any) -> Head:
-        """The head of a stream's labels; their vectors are stored on disk.
-
-        Learned prompts are given by their name, and have to be those that the service was started with.
-        """
-        if isinstance(templates, str) and templates.startswith(PREFIX):
-            if self.prompts is None or self.prompts.name != templates:
-                raise InputError(
-                    "the stream has learned prompts, which this service was not started with; start it with "
-                    "--prompts learned:FILE to add labels."
-                )
-            templates = self.prompts
-        with self._texts:
-            return build_head(self.encoder, labels, templates, self._cache)
-
-    def negatives(self) -> HostArray:
-        """Vectors (M, d) of nouns that stand for everything else, for streams that recognise foreign images."""
-        with self._texts:
-            if self._negatives is None:
-                self._negatives = negative_vectors(self.encoder, self._cache)
-            return self._negatives
-
-    def head_for_request(self, labels: tuple[str, ...], template: str) -> Head:
-        """The head of the labels of a single request; only the most recent are kept, in memory."""
-        with self._texts:
-            return self._recent_head(labels, template)
 
     def close(self) -> None:
         """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
@@ -320,11 +278,14 @@ class Batcher:
 
 
 class WorkQueue:
-    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads."""
+    """Work of one stream, done in order, one piece at a time; many queues share a pool of threads.
 
-    def __init__(self, pool: Executor) -> None:
+    `after` is called after each piece of work, before its result is known.
+    """
+
+    def __init__(self, pool: Executor, after: Callable[[], None] = lambda: None) -> None:
         self.lock = Lock()  # held while work is done
-        self._pool = pool
+        self._pool, self._after = pool, after
         self._change = Lock()
         self._queue: deque[tuple[Callable[[Any], Any], Future[Any], Future[Any]]] = deque()
         self._running = False
@@ -356,16 +317,20 @@ class WorkQueue:
         return bool(self._queue) and self._queue[0][1].done()
 
     def _run(self) -> None:
-        while True:
-            with self._change:
-                self._running = self._next_is_ready()
-                if not self._running:
-                    return
-                work, needs, answer = self._queue.popleft()
-            if answer.set_running_or_notify_cancel():
-                try:
-                    with self.lock:
+        with self._change:
+            work, needs, answer = self._queue.popleft()
+        if answer.set_running_or_notify_cancel():
+            try:
+                with self.lock:
+                    try:
                         result = work(needs.result())
-                    answer.set_result(result)
-                except BaseException as error:
-                    answer.set_exception(error)
+                    finally:
+                        self._after()
+                answer.set_result(result)
+            except BaseException as error:
+                answer.set_exception(error)
+        with self._change:
+            self._running = self._next_is_ready()
+            if not self._running:
+                return
+        self._pool.submit(self._run)  # behind the work of other queues that waits for a thread

@@ -1,14 +1,22 @@
-"""What the routes ask of a request: its streams, its sender and what that may do, its parameters."""
+"""What the routes ask of a request: its streams, its sender and what that may do, its parameters, its patience."""
 
-from typing import Annotated, Any
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Annotated, Any, TypeVar
 
 from fastapi import Depends, HTTPException, Path, Request
+from starlette.requests import ClientDisconnect
 
 from acclimate.errors import InputError, nearest
 from acclimate.serve import schemas
+from acclimate.serve.pools import FairPool
 from acclimate.serve.security import Action, Caller
 from acclimate.serve.stream import Stream
 from acclimate.serve.streams import Streams
+
+Result = TypeVar("Result")
 
 
 async def streams_of(request: Request) -> Streams:
@@ -45,6 +53,55 @@ Details = Annotated[dict[str, Any], Depends(details_of)]
 StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Name of the stream. {schemas.NAME_RULE}")]
 
 
+class Call:
+    """Has the work of one request done, and waits for it as long as the request may take and its sender stays.
+
+    Work that nobody waits for any more is taken back, unless it has begun. The time starts with the first work.
+    """
+
+    def __init__(self, request: Request, streams: Streams, client: str) -> None:
+        self._request, self._streams, self._client = request, streams, client
+        self._deadline: float | None = None
+
+    async def run(self, work: Callable[[], Result], pool: FairPool | None = None) -> Result:
+        """The result of work that may block, done in a thread for calls; BusyError if too many are waiting."""
+        return await self.wait((pool or self._streams.calls).submit(self._client, work))
+
+    async def wait(self, work: "Future[Result]") -> Result:
+        """The result of work that was begun elsewhere."""
+        limit, now = self._streams.limits.timeout_s, asyncio.get_running_loop().time
+        self._deadline = self._deadline or now() + limit
+        waiting = asyncio.wrap_future(work)
+        waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may come too late
+        gone = asyncio.create_task(self._gone())
+        try:
+            for first in ((waiting, gone), (waiting,)):
+                await asyncio.wait(first, timeout=self._deadline - now(), return_when=asyncio.FIRST_COMPLETED)
+                if waiting.done():
+                    return waiting.result()
+                if gone.done() and work.cancel():
+                    raise ClientDisconnect
+            begun = not work.cancel()
+            what = "it has begun and may still be done: look first." if begun else "nothing was done. Try again later."
+            raise TimeoutError(f"no answer within {limit:g} s; {what}")
+        finally:
+            gone.cancel()
+            work.cancel()  # if this request itself was cancelled
+
+    async def _gone(self) -> None:
+        """Return when the client has disconnected."""
+        with suppress(HTTPException):  # a body that nobody reads is too large, or too slow
+            while (await self._request.receive())["type"] != "http.disconnect":
+                pass
+            return
+        await asyncio.Event().wait()
+
+
+async def call_of(request: Request, streams: AllStreams, caller: Sender) -> Call:
+    """Dependency: has the work of this request done."""
+    return Call(request, streams, caller.name)
+
+
 def authorize(caller: Caller, action: Action, stream: str) -> None:
     """Refuse a caller who may not perform this action on this stream."""
     if not caller.may(action, stream):
@@ -61,5 +118,6 @@ def stream_to(action: Action) -> Any:
     return Depends(find)
 
 
+ThisCall = Annotated[Call, Depends(call_of)]
 Readable = Annotated[Stream, stream_to("classify")]
 Managed = Annotated[Stream, stream_to("manage")]

@@ -98,7 +98,7 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
         if isinstance(error, RequestValidationError):
             message = validation_message(error.errors())
         elif isinstance(error, TimeoutError):
-            message = f"no answer within {timeout_s:g} s; send fewer images per request, or try again later."
+            message = message or f"no answer within {timeout_s:g} s; send fewer images per request, or try again later."
         elif isinstance(error, ClientDisconnect):
             message = "the connection was closed before the whole body was received."
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)

@@ -20,10 +20,12 @@ from acclimate.serve.dependencies import (
     Readable,
     Sender,
     StreamName,
+    ThisCall,
     authorize,
     known_parameters,
 )
 from acclimate.serve.errors import NotFoundError
+from acclimate.serve.stream import Stream
 from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
@@ -31,34 +33,44 @@ STATE = {"content": {RAW: BINARY}}
 
 
 @router.post("", status_code=201, response_model=schemas.Description)
-def create_stream(body: schemas.StreamRequest, streams: AllStreams, caller: Sender, details: Details) -> dict[str, Any]:
+async def create_stream(
+    body: schemas.StreamRequest, streams: AllStreams, caller: Sender, details: Details, call: ThisCall
+) -> dict[str, Any]:
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
-    return streams.create(**body.model_dump()).describe()
+    options = body.model_dump(exclude={"name", "labels"})
+    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options))
+    if setup.reject:
+        await call.wait(streams.texts.negatives())
+    head = await call.wait(streams.texts.head(labels, setup.templates, caller.name))
+    stream = await call.run(lambda: streams.create(body.name, labels, head=head, **options))
+    return stream.describe()
 
 
 @router.get("", response_model=schemas.Summaries)
-def list_streams(streams: AllStreams, caller: Sender) -> dict[str, Any]:
+async def list_streams(streams: AllStreams, caller: Sender, call: ThisCall) -> Response:
     """List the streams that the caller may use."""
-    allowed = [each for each in streams.describe() if caller.may("classify", each["name"])]
-    return {
-        "streams": [{key: each.get(key) for key in schemas.Summary.model_fields} for each in allowed],
-        "labels": streams.defaults["labels"] if streams.defaults else [],
-    }
+
+    def answer() -> Response:
+        allowed = [each for each in streams.describe() if caller.may("classify", each["name"])]
+        listed = [{key: each.get(key) for key in schemas.Summary.model_fields} for each in allowed]
+        return JSONResponse({"streams": listed, "labels": streams.defaults["labels"] if streams.defaults else []})
+
+    return await call.run(answer, streams.reports)
 
 
 @router.get("/{name}", response_model=schemas.Description)
-def describe_stream(stream: Readable) -> dict[str, Any]:
+async def describe_stream(stream: Readable) -> dict[str, Any]:
     """Describe a stream: its setup, what it has learnt, and its problems, if it has any."""
     return stream.describe()
 
 
 @router.delete("/{name}", status_code=204)
-def delete_stream(name: StreamName, streams: AllStreams, caller: Sender) -> None:
+async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender, call: ThisCall) -> None:
     """Delete a stream, its snapshots and everything it has learnt."""
     authorize(caller, "manage", name)
-    streams.delete(name)
+    await call.run(lambda: streams.delete(name))
 
 
 @router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.Classified)
@@ -67,6 +79,7 @@ async def classify_images(
     name: StreamName,
     streams: AllStreams,
     caller: Sender,
+    call: ThisCall,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
     top_k: Annotated[int, Query(ge=1, description="Number of labels to return per image.")] = 5,
     unsure: Annotated[float | None, Query(ge=0, le=1, description=schemas.UNSURE)] = None,
@@ -81,98 +94,108 @@ async def classify_images(
     try:
         stream = streams.get(name)
     except NotFoundError:
-        stream = await asyncio.to_thread(streams.get_or_create, name, caller.name)
+        stream = await call.run(lambda: streams.get_or_create(name, caller.name))
     with anyio.fail_after(streams.limits.timeout_s):
         answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
 
 
 @router.post("/{name}/reset", response_model=schemas.Description)
-def reset_stream(stream: Managed) -> dict[str, Any]:
+async def reset_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Forget everything learnt; the snapshots remain."""
-    stream.reset()
+    await call.wait(stream.later(Stream.reset))
     return stream.describe()
 
 
 @router.post("/{name}/freeze", response_model=schemas.Description)
-def freeze_stream(stream: Managed) -> dict[str, Any]:
+async def freeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far."""
-    stream.set_frozen(True)
+    await call.wait(stream.later(Stream.set_frozen, True))
     return stream.describe()
 
 
 @router.post("/{name}/unfreeze", response_model=schemas.Description)
-def unfreeze_stream(stream: Managed) -> dict[str, Any]:
+async def unfreeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Resume learning."""
-    stream.set_frozen(False)
+    await call.wait(stream.later(Stream.set_frozen, False))
     return stream.describe()
 
 
 @router.get("/{name}/snapshots", response_model=schemas.Snapshots)
-def list_snapshots(stream: Managed) -> dict[str, Any]:
+async def list_snapshots(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """List the snapshots, newest first."""
-    return {"snapshots": stream.snapshots()[::-1]}
+    return {"snapshots": (await call.run(stream.snapshots))[::-1]}
 
 
 @router.post("/{name}/snapshot")
-def take_snapshot(stream: Managed) -> dict[str, int]:
+async def take_snapshot(stream: Managed, call: ThisCall) -> dict[str, int]:
     """Write a snapshot of the current state, to roll back to; returns its id."""
-    return {"snapshot": stream.snapshot()}
+    return {"snapshot": await call.wait(stream.later(Stream.snapshot))}
 
 
 @router.post("/{name}/rollback")
-def roll_back(
-    stream: Managed, details: Details, body: Annotated[schemas.RollbackRequest | None, Body()] = None
+async def roll_back(
+    stream: Managed, details: Details, call: ThisCall, body: Annotated[schemas.RollbackRequest | None, Body()] = None
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    details["snapshot"] = stream.rollback(None if body is None else body.snapshot)
+    wanted = None if body is None else body.snapshot
+    details["snapshot"] = await call.wait(stream.later(Stream.rollback, wanted))
     return {"snapshot": details["snapshot"]}
 
 
 @router.patch("/{name}/labels", response_model=schemas.Description)
-def change_labels(stream: Managed, body: schemas.LabelsRequest, details: Details) -> dict[str, Any]:
+async def change_labels(
+    stream: Managed, body: schemas.LabelsRequest, caller: Sender, details: Details, call: ThisCall
+) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
-    stream.change_labels(body.add, body.remove)
+    head = await call.wait(await call.run(lambda: stream.head_of(body.add, body.remove, caller.name)))
+    await call.wait(stream.later(Stream.put_labels, body.add, body.remove, head))
     return stream.describe()
 
 
 @router.get("/{name}/state", response_class=Response, responses={200: STATE})
-def download_state(stream: Managed) -> Response:
+async def download_state(stream: Managed, call: ThisCall) -> Response:
     """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`."""
     disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
-    return Response(stream.state_bytes(), media_type=RAW, headers=disposition)
+    return Response(await call.run(stream.state_bytes), media_type=RAW, headers=disposition)
 
 
 @router.put(
     "/{name}/state", openapi_extra={"requestBody": {"required": True, **STATE}}, response_model=schemas.Description
 )
-async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
+async def upload_state(stream: Managed, request: Request, details: Details, call: ThisCall) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
     content = await request.body()
     details["bytes"] = len(content)
-    await asyncio.to_thread(stream.load_state, content)
-    return await asyncio.to_thread(stream.describe)
+    adapter = await call.run(lambda: stream.read_state(content))
+    await call.wait(stream.later(Stream.continue_from, adapter))
+    return stream.describe()
 
 
 @router.get("/{name}/caches", response_model=schemas.Entries)
-def list_entries(
+async def list_entries(
     stream: Managed,
+    call: ThisCall,
     thumbnails: Annotated[
         bool, Query(description="Include thumbnails as data URLs, if the stream keeps them.")
     ] = False,
-) -> dict[str, Any]:
+) -> Response:
     """List every cache entry with its label, entropy, id and sender."""
-    entries = stream.caches()
-    for entry in entries:
-        entry["thumbnail"] = data_url(entry["thumbnail"]) if thumbnails else None
-    return {"entries": entries}
+
+    def answer() -> Response:
+        entries = stream.caches()
+        for entry in entries:
+            entry["thumbnail"] = data_url(entry["thumbnail"]) if thumbnails else None
+        return JSONResponse({"entries": entries})
+
+    return await call.run(answer)
 
 
 @router.get("/{name}/learnt", response_model=schemas.Learnt)
-def describe_learnt(stream: Managed) -> dict[str, Any]:
+async def describe_learnt(stream: Managed, call: ThisCall) -> Response:
     """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
-    return stream.learnt()
+    return await call.run(lambda: JSONResponse(stream.learnt()))
 
 
 def data_url(picture: bytes | None) -> str | None:

@@ -4,24 +4,26 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from functools import wraps
 from pathlib import Path
+from threading import Semaphore
 from time import monotonic, perf_counter
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError, nearest
-from acclimate.evidence import Evidence
+from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
 from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
-from acclimate.serve.errors import NotFoundError, StorageError
+from acclimate.serve.errors import BusyError, NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.setups import read_setup
+from acclimate.serve.texts import Texts
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
 LARGEST_ID = 2**52  # ids are sent as JSON numbers
@@ -32,15 +34,11 @@ Result = TypeVar("Result")
 def queued(
     method: Callable[Concatenate["Stream", Options], Result],
 ) -> Callable[Concatenate["Stream", Options], Result]:
-    """Decorator: run a method of a stream as part of its queue, and wait for the result."""
+    """Decorator: run a method of a stream as part of its queue, and wait for the result; see `Stream.later`."""
 
     @wraps(method)
     def run(stream: "Stream", /, *args: Options.args, **kwargs: Options.kwargs) -> Result:
-        def work(_: None) -> Result:
-            stream.check_open()
-            return method(stream, *args, **kwargs)
-
-        return stream.queue.put(work).result()
+        return stream.later(method, *args, **kwargs).result()
 
     return run
 
@@ -54,9 +52,11 @@ class Stream:
     The folder has the files that `create_files` wrote; StateError if they cannot be used. Work is done in the pool.
     """
 
-    def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:
+    def __init__(
+        self, name: str, folder: Path, batcher: Batcher, texts: Texts, pool: Executor, metrics: Metrics
+    ) -> None:
         self.name, self.limits = name, batcher.limits
-        self._batcher, self._metrics = batcher, metrics
+        self._batcher, self._texts, self._metrics = batcher, texts, metrics
         self.setup, model = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
@@ -71,7 +71,10 @@ class Stream:
         self._closed = False
         self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
         self._rejector: Rejector | None = None
-        self.queue = WorkQueue(pool)
+        self._calls = Semaphore(self.limits.calls)
+        self._described: Adapter | None = None
+        self._publish()
+        self.queue = WorkQueue(pool, self._publish)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -103,6 +106,8 @@ class Stream:
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         encoded = self._encode(images, names, client)
+        if self.setup.reject and self._rejector is None:
+            self.queue.put(lambda _: None, self._texts.negatives())  # waits for them without occupying a thread
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
@@ -138,29 +143,11 @@ class Stream:
     def describe(self) -> dict[str, Any]:
         """The stream as JSON values.
 
-        `degraded` is why the disk cannot be written to, and `broken` which files were damaged when they were read; both
-        are None normally. `answered` and `changed` count images since the service started.
+        This does not wait for the stream: it is as of the last piece of work that was finished. `degraded` is why the
+        disk cannot be written to, and `broken` which files were damaged when they were read; both are None normally.
+        `answered` and `changed` count images since the service started.
         """
-        with self.queue.lock:
-            adapter = self.history.adapter
-            return {
-                **self.setup.model_dump(),
-                "name": self.name,
-                "labels": list(self.labels),
-                "settings": adapter.settings,
-                "refusals": 0 if self._guard is None else self._guard.refusals,
-                "samples_seen": adapter.samples_seen,
-                "frozen": adapter.frozen,
-                "advice": adapter.advice(),
-                "entries": self.history.entries(),
-                "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
-                "snapshots": len(self.history.files.listed()),
-                "answered": self._answered,
-                "changed": self._changed,
-                "changed_share": self._changed / self._answered if self._answered else 0.0,
-                "degraded": " ".join(self._problems.values()) or None,
-                "broken": self.history.problem,
-            }
+        return dict(self._summary)
 
     def caches(self) -> list[dict[str, Any]]:
         """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
@@ -226,22 +213,40 @@ class Stream:
         adapter.reset()
         self._replace(adapter, {}, "reset")
 
-    @queued
     def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
         """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
-        adapter, templates = duplicate(self.history.adapter), self.setup.templates
+        self.put_labels(add, remove, self.head_of(add, remove).result())
+
+    def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
+        """Encode labels that are to be added, None if there are none; what the stream is doing need not wait for it."""
+        kept = [label for label in self.labels if label not in set(remove)]
+        new = self.limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
+        head: Future[Head | None] = Future()
+        if not new:
+            head.set_result(None)
+            return head
+        if self.setup.reject:
+            refuse_none(new)
+        return cast("Future[Head | None]", self._texts.head(new, self.setup.templates, client))
+
+    @queued
+    def put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
+        """`change_labels` with what `head_of` gave; the labels may have changed since."""
+        adapter = duplicate(self.history.adapter)
         if remove:
             adapter.remove_classes(remove)
         kept = adapter.head.class_names
-        if new := self.limits.check_labels([*kept, *add], templates)[len(kept) :]:
-            if self.setup.reject:
-                refuse_none(new)
-            adapter.add_classes(self._batcher.head(new, templates).class_vectors, new)
+        new = self.limits.check_labels([*kept, *add], self.setup.templates)[len(kept) :]
+        if head is not None:
+            adapter.add_classes(head.class_vectors, new)
         self._replace(adapter, self.history.notes(), "labels")
 
-    @queued
     def load_state(self, content: bytes) -> None:
         """Continue from a state file; one that does not fit is refused with a StateError, and nothing changes."""
+        self.continue_from(self.read_state(content))
+
+    def read_state(self, content: bytes) -> Adapter:
+        """The adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
         vectors = adapter.head.class_vectors
         probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
@@ -253,8 +258,35 @@ class Stream:
             raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
+        return adapter
+
+    @queued
+    def continue_from(self, adapter: Adapter) -> None:
+        """Continue with what `read_state` gave, unless the labels have changed since."""
+        if differences := adapter.head.differences(self.history.adapter.head):
+            raise StateError(f"the stream has changed in the meantime: {'; '.join(differences)}. Upload it again.")
         adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
         self._replace(adapter, {}, "uploaded")
+
+    def later(
+        self, method: Callable[Concatenate["Stream", Options], Result], *args: Options.args, **kwargs: Options.kwargs
+    ) -> "Future[Result]":
+        """Queue a call of a method that is `queued`, without waiting for it.
+
+        If `cancel` of the future returns True, the call will never happen. BusyError if too many are waiting.
+        """
+        change = getattr(method, "__wrapped__", method)
+
+        def work(_: None) -> Result:
+            self.check_open()
+            result: Result = change(self, *args, **kwargs)
+            return result
+
+        if not self._calls.acquire(blocking=False):
+            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
+        future = self.queue.put(work)
+        future.add_done_callback(lambda _: self._calls.release())
+        return future
 
     def tick(self) -> None:
         """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
@@ -277,6 +309,33 @@ class Stream:
         """Raise NotFoundError if the stream was deleted."""
         if self._closed:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+
+    def _publish(self) -> None:
+        """Replace what `describe` answers: one assignment, so that nobody who reads it has to wait."""
+        adapter = self.history.adapter
+        if adapter is not self._described:
+            self._described = adapter
+            self._fixed = {
+                **self.setup.model_dump(),
+                "name": self.name,
+                "labels": list(self.labels),
+                "settings": adapter.settings,
+                "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
+            }
+        self._summary = {
+            **self._fixed,
+            "refusals": 0 if self._guard is None else self._guard.refusals,
+            "samples_seen": adapter.samples_seen,
+            "frozen": adapter.frozen,
+            "advice": adapter.advice(),
+            "entries": self.history.entries(),
+            "snapshots": len(self.history.files.about),
+            "answered": self._answered,
+            "changed": self._changed,
+            "changed_share": self._changed / self._answered if self._answered else 0.0,
+            "degraded": " ".join(self._problems.values()) or None,
+            "broken": self.history.problem,
+        }
 
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
         """Continue with another adapter."""
@@ -362,7 +421,7 @@ class Stream:
         gates: list[Gate] = []
         if self.setup.reject:
             if self._rejector is None:
-                self._rejector = Rejector(self.history.adapter.head, self._batcher.negatives())
+                self._rejector = Rejector(self.history.adapter.head, self._texts.negatives().result())
             gates.append(self._rejector)
         if not self.setup.skip_duplicates:
             return gates

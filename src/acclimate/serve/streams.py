@@ -5,8 +5,8 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
 from secrets import token_hex
@@ -34,12 +34,16 @@ from acclimate.serve.errors import (
 )
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.pools import FairPool
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
 from acclimate.serve.setups import create_files
 from acclimate.serve.stream import Stream
+from acclimate.serve.texts import Texts
 
 NAME = re.compile(NAME_PATTERN)
 THREADS = 8  # streams that work at the same time
+CALLS = 8  # calls that create, delete, read or write streams at the same time; they may wait for a stream or a disk
+REPORTS = 2  # reports on all streams that are written at the same time; they wait for nothing
 
 
 class Streams:
@@ -71,7 +75,10 @@ class Streams:
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
         self.audit = AuditLog(Path(folder))
-        self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts", prompts)
+        self.batcher = Batcher(encoder, self.limits, self.metrics)
+        self.texts = Texts(encoder, self.limits, Path(folder) / "texts", prompts)
+        self.calls = FairPool("acclimate-call", CALLS, self.limits.calls)
+        self.reports = FairPool("acclimate-report", REPORTS, self.limits.calls)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
@@ -88,22 +95,39 @@ class Streams:
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
 
-    def create(self, name: str, labels: Sequence[str], *, fitted: Adapter | None = None, **options: Any) -> Stream:
-        """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
-
-        A few-shot method needs an adapter that was `fitted`, of this method, these settings and these labels.
-
-        Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
-        """
+    def check_new(
+        self, name: str, labels: Sequence[str], options: Mapping[str, Any], fitted: Adapter | None = None
+    ) -> tuple[tuple[str, ...], Setup]:
+        """Labels and setup of a new stream; raises what `create` would, before anything is encoded."""
         if not NAME.fullmatch(name):
             raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
         self._check_new(name)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
+        return labels, setup
+
+    def create(
+        self,
+        name: str,
+        labels: Sequence[str],
+        *,
+        head: Head | None = None,
+        fitted: Adapter | None = None,
+        **options: Any,
+    ) -> Stream:
+        """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
+
+        The `head` of the labels is encoded if it is not given. A few-shot method needs an adapter that was `fitted`, of
+        this method, these settings and these labels.
+
+        Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
+        """
+        labels, setup = self.check_new(name, labels, options, fitted)
         if setup.reject:
-            self.batcher.negatives()  # encoded once per model, which takes longer than a request may
+            self.texts.negatives().result()  # encoded once per model, which may take longer than a request
         if fitted is None:
-            adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
+            head = head or self.texts.head(labels, setup.templates).result()
+            adapter = create(setup.method, head, origin=name, **setup.settings)
         else:
             adapter = duplicate(fitted)
         unfinished = self._folder / f".new-{token_hex(8)}"
@@ -173,11 +197,18 @@ class Streams:
             raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
-    async def zero_shot(self, image: bytes | str, labels: Sequence[str], template: str, client: str = "") -> Prediction:
+    async def zero_shot(
+        self,
+        image: bytes | str,
+        labels: Sequence[str],
+        template: str,
+        client: str = "",
+        waiting: Callable[[Future[Any]], Awaitable[Any]] = asyncio.wrap_future,
+    ) -> Prediction:
         """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
-        names = await asyncio.to_thread(self.limits.check_labels, labels, template)
-        encoded = await asyncio.wrap_future(self.batcher.submit([image], client=client))
-        head = await asyncio.to_thread(self.batcher.head_for_request, names, template)
+        names = self.limits.check_labels(labels, template, self.limits.task_labels)
+        encoded = await waiting(self.batcher.submit([image], client=client))
+        head = await waiting(self.texts.head_for_request(names, template, client))
         evidence = head.observe(encoded.features)
         found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
         self.metrics.answered(found, len(head))
@@ -187,13 +218,14 @@ class Streams:
         """Finish all queued work, write the state of every stream, and release the folder."""
         self._closing.set()
         self._ticker.join()
-        self.batcher.close()
+        for closing in (self.texts, self.batcher, self.calls, self.reports):
+            closing.close()
         wait([stream.close() for stream in self._streams.values()])
         self._pool.shutdown()
         self._lock_file.close()
 
     def _open(self, name: str) -> Stream:
-        return Stream(name, self._folder / name, self.batcher, self._pool, self.metrics)
+        return Stream(name, self._folder / name, self.batcher, self.texts, self._pool, self.metrics)
 
     def _check_new(self, name: str) -> None:
         if name in self._streams or name in self._unusable:

@@ -1,0 +1,242 @@
+"""Nobody waits for what others ask for: management, metrics and lists beside slow streams and long lists of labels."""
+
+import base64
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
+import httpx
+import pytest
+
+from acclimate.serve.security import TokenFile
+
+ONE, TWO = "/v1/streams/one", "/v1/streams/two"
+ATTACKER, VICTIM = "attacker-token-0123456789", "victim-token-0123456789"
+
+
+class Held:
+    """Holds back images and texts of all services while its events are not set; notes the batches of prompts."""
+
+    def __init__(self):
+        self.images, self.texts, self.began, self.batches = Event(), Event(), Event(), []
+        self.images.set()
+        self.texts.set()
+
+
+@pytest.fixture
+def held(encoder, monkeypatch):
+    held, images, texts = Held(), encoder.encode_images, encoder.encode_text
+
+    def encode_images(inputs):
+        assert held.images.wait(60)
+        return images(inputs)
+
+    def encode_text(prompts):
+        held.batches.append(prompts[0])
+        held.began.set()
+        assert held.texts.wait(60)
+        return texts(prompts)
+
+    monkeypatch.setattr(encoder, "encode_images", encode_images)
+    monkeypatch.setattr(encoder, "encode_text", encode_text)
+    yield held
+    held.images.set()
+    held.texts.set()
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(64) as pool:
+        yield pool
+
+
+@pytest.fixture
+def two_clients(serve, tmp_path):
+    """A service, and headers of an attacker who may use no stream, and of a victim who may use all."""
+    (tmp_path / "tokens").write_text(f"attacker {ATTACKER}\nvictim {VICTIM} *=manage\n")
+    with serve(tokens=TokenFile(tmp_path / "tokens")) as client:
+        yield client, *({"Authorization": f"Bearer {token}"} for token in (ATTACKER, VICTIM))
+
+
+def task(picture, labels):
+    return {"inputs": base64.b64encode(picture).decode(), "parameters": {"candidate_labels": labels}}
+
+
+def waiting_for(stream, count):
+    while len(stream.queue._queue) < count:
+        pass
+
+
+def test_calls_that_wait_for_one_stream_delay_no_other(client, pictures, held, pool):
+    held.images.clear()
+    slow = pool.submit(client.post, f"{ONE}/classify", files={"image": pictures[0]})
+    waiting_for(client.streams.get("one"), 1)
+    freezing = [pool.submit(client.post, f"{ONE}/freeze") for _ in range(45)]
+    waiting_for(client.streams.get("one"), 46)
+    assert client.get(TWO).json()["name"] == "two"
+    for path in ("freeze", "unfreeze", "reset", "snapshot"):
+        assert client.post(f"{TWO}/{path}").status_code == 200
+    for path in ("", "/caches", "/learnt", "/snapshots", "/state", "/corrections"):
+        assert client.get(f"{TWO}{path}").status_code == 200
+        assert client.get(f"{ONE}{path}").status_code == 200  # as it is
+    assert client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"]}).status_code == 201
+    assert client.delete("/v1/streams/new").status_code == 204
+    assert not any(each.done() for each in (slow, *freezing))
+    held.images.set()
+    assert {each.result().status_code for each in freezing} == {200}
+    assert slow.result().json()["results"][0]["id"] == 0  # it was before them
+    assert client.get(ONE).json()["frozen"]
+
+
+def test_too_many_calls_are_refused(serve, pictures, held, pool):
+    with serve(calls=3) as client:
+        held.images.clear()
+        slow = pool.submit(client.post, f"{ONE}/classify", files={"image": pictures[0]})
+        waiting_for(client.streams.get("one"), 1)
+        waiting = [pool.submit(client.post, f"{ONE}/freeze") for _ in range(3)]
+        waiting_for(client.streams.get("one"), 4)
+        refused = client.post(f"{ONE}/freeze")
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert client.post(f"{TWO}/freeze").status_code == 200
+        held.images.set()
+        assert {each.result().status_code for each in (slow, *waiting)} == {200}
+        assert client.post(f"{ONE}/unfreeze").status_code == 200
+
+
+def test_reports_wait_for_no_stream(client, pool):
+    before = client.get(ONE).json()
+    with client.streams.get("one").queue.lock:  # its work is being done
+        reading = [pool.submit(client.get, f"{ONE}/caches") for _ in range(20)]
+        assert client.get(ONE).json() == before
+        assert [each["name"] for each in client.get("/v1/streams").json()["streams"]] == ["one", "two"]
+        assert "acclimate_cache_entries" in client.get("/metrics").text
+        assert not any(each.done() for each in reading)
+    assert {each.result().status_code for each in reading} == {200}
+
+
+def test_what_is_described_is_up_to_date(client, pictures):
+    for i, picture in enumerate(pictures[:3]):
+        client.post(f"{ONE}/classify", files={"image": picture})
+        about = client.get(ONE).json()
+        assert (about["samples_seen"], about["answered"]) == (i + 1, i + 1)
+    assert client.patch(f"{ONE}/labels", json={"add": ["fox"]}).json()["labels"][-1] == "fox"
+    assert client.get(ONE).json()["entries"] == client.streams.get("one").history.entries()
+
+
+def test_a_call_that_came_too_late_is_never_made(serve):
+    with serve(timeout_s=0.5) as client:
+        gate = Event()
+        client.streams.get("one").queue.put(lambda _: gate.wait(60))
+        late = client.post(f"{ONE}/freeze")
+        assert late.status_code == 504
+        assert "within 0.5 s; nothing was done" in late.json()["error"]["message"]
+        gate.set()
+        assert client.post(f"{ONE}/snapshot").status_code == 200  # behind it
+        assert not client.get(ONE).json()["frozen"]
+
+
+def test_a_call_that_has_begun_says_so(serve, monkeypatch):
+    with serve(timeout_s=0.5) as client:
+        history, gate = client.streams.get("one").history, Event()
+        freeze = history.set_frozen
+        monkeypatch.setattr(history, "set_frozen", lambda frozen: gate.wait(60) and freeze(frozen))
+        late = client.post(f"{ONE}/freeze")
+        assert late.status_code == 504
+        assert "it has begun and may still be done" in late.json()["error"]["message"]
+        gate.set()
+        client.post(f"{ONE}/snapshot")
+        assert client.get(ONE).json()["frozen"]
+
+
+def test_many_new_labels_delay_nobody_else(two_clients, pictures, held, pool):
+    """Forty requests with 500 new labels each: the other client is answered before any of them."""
+    client, attacker, victim = two_clients
+    held.texts.clear()
+    held.began.clear()
+    held.batches.clear()
+    bodies = [task(pictures[0], [f"kind {kind} of {i}" for i in range(500)]) for kind in range(40)]
+    attack = [pool.submit(client.post, "/classify", json=body, headers=attacker) for body in bodies]
+    assert held.began.wait(60)
+    files = {"image": pictures[0]}
+    assert client.post(f"{ONE}/classify", files=files, headers=victim).status_code == 200  # has its labels
+    refused = [each.result() for each in attack if each.done()]
+    while len(refused) < 24:  # 16 may wait
+        refused = [each.result() for each in attack if each.done()]
+    assert {(each.status_code, each.headers["retry-after"]) for each in refused} == {(429, "1")}
+    few = pool.submit(client.post, "/classify", json=task(pictures[0], ["cat", "dog"]), headers=victim)
+    new = {"name": "new", "labels": ["fox", "hen"]}
+    making = pool.submit(client.post, "/v1/streams", json=new, headers=victim)
+    labels = pool.submit(client.patch, f"{TWO}/labels", json={"add": ["owl", "elk"]}, headers=victim)
+    while client.streams.texts._pool._unfinished["victim"] < 3:
+        pass
+    assert client.post(f"{TWO}/classify", files=files, headers=victim).status_code == 200  # does not wait for labels
+    held.texts.set()
+    assert [each.result().status_code for each in (few, making, labels)] == [200, 201, 200]
+    assert sorted(each.result().status_code for each in attack) == [200] * 16 + [429] * 24
+    short = [place for place, first in enumerate(held.batches) if "kind" not in first]
+    assert max(short) <= 6  # of 35: after the one that was running, in turns
+
+
+def test_a_request_may_bring_fewer_labels_than_a_stream_has(client, pictures):
+    answer = client.post("/classify", json=task(pictures[0], [f"kind {i}" for i in range(501)]))
+    assert answer.status_code == 422
+    assert "2 to 500 labels" in answer.json()["error"]["message"]
+
+
+def send(client, path, body):
+    """A request of a client that does not wait for the answer; gives the connection."""
+    content = json.dumps(body).encode()
+    line = socket.create_connection((client.base_url.host, client.base_url.port), 60)
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    line.sendall(f"{head}Content-Length: {len(content)}\r\n\r\n".encode() + content)
+    return line
+
+
+@pytest.mark.parametrize("path", ["/classify", "/v1/streams"])
+def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held, path):
+    labels = [f"kind {i}" for i in range(500)]
+    body = task(pictures[0], labels) if path == "/classify" else {"name": "new", "labels": labels}
+    held.texts.clear()
+    held.began.clear()
+    with send(client, path, body):
+        assert held.began.wait(60)
+    jobs = client.streams.texts._pool._unfinished
+    while jobs.total():
+        pass
+    held.batches.clear()
+    held.texts.set()
+    answer = client.post("/classify", json=task(pictures[0], ["cat", "dog"]))
+    assert len(answer.json()) == 2
+    assert held.batches == ["This is a photo of cat."]
+    assert "new" not in client.streams.names()
+
+
+def test_stopping_does_not_wait_for_labels(serve, pictures, held, pool):
+    with serve() as client:
+        held.texts.clear()
+        held.began.clear()
+        held.batches.clear()
+        body = task(pictures[0], [f"kind {i}" for i in range(500)])
+        with httpx.Client(base_url=client.base_url, timeout=60) as other:
+            waiting = pool.submit(other.post, "/classify", json=body)
+            assert held.began.wait(60)
+            client.server.should_exit = True
+            stopped = waiting.result()
+            assert (stopped.status_code, stopped.json()["error"]["code"]) == (429, "busy")
+        held.texts.set()
+    assert len(held.batches) == 1
+
+
+def test_a_thousand_streams_are_listed_from_what_they_have_published(client, monkeypatch):
+    """Nothing is computed per stream and label: adapters are not asked."""
+    streams = client.streams
+    for i in range(1000):
+        streams._streams[f"copy-{i}"] = streams.get("one")
+    monkeypatch.setattr(type(streams.get("one").history.adapter), "advice", lambda self: 1 / 0)
+    with streams.get("one").queue.lock:
+        assert len(client.get("/v1/streams").json()["streams"]) == 1002
+        assert client.get("/metrics").status_code == 200
+    for i in range(1000):
+        del streams._streams[f"copy-{i}"]
+    monkeypatch.undo()

@@ -1,0 +1,127 @@
+from concurrent.futures import CancelledError
+from threading import Event
+
+import pytest
+
+from acclimate.serve.errors import BusyError
+from acclimate.serve.pools import FairPool
+
+
+@pytest.fixture
+def start():
+    pools = []
+
+    def begin(threads=1, jobs=8):
+        pools.append(FairPool("test", threads, jobs))
+        return pools[-1]
+
+    yield begin
+    for pool in pools:
+        pool.close()
+
+
+def test_clients_take_turns(start):
+    pool, gate, done = start(), Event(), []
+    first = pool.submit("greedy", lambda: gate.wait(30))
+    many = [pool.submit("greedy", lambda i=i: done.append(i)) for i in range(3)]
+    one = pool.submit("modest", lambda: done.append("modest"))
+    gate.set()
+    for each in (first, *many, one):
+        each.result(30)
+    assert done == ["modest", 0, 1, 2]
+
+
+def test_one_client_never_has_all_threads(start):
+    pool, gate = start(threads=4), Event()
+    held = [pool.submit("greedy", lambda: gate.wait(30)) for _ in range(8)]
+    assert pool.submit("modest", lambda: "at once").result(30) == "at once"
+    assert sum(each.running() for each in held) == 2
+    gate.set()
+    assert all(each.result(30) for each in held)
+
+
+def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
+    pool, gate, done = start(), Event(), []
+
+    def steps(name, count):
+        for i in range(count):
+            done.append(f"{name}{i}")
+            yield
+        return name
+
+    hold = pool.submit("a", lambda: gate.wait(30))
+    long, short, never = (pool.submit_steps("a", steps(*each)) for each in (("x", 4), ("y", 2), ("z", 1)))
+    assert never.cancel()
+    gate.set()
+    assert hold.result(30)
+    assert (long.result(30), short.result(30)) == ("x", "y")
+    assert done == ["x0", "y0", "x1", "y1", "x2", "x3"]
+
+    began, more = Event(), Event()
+
+    def endless():
+        while True:
+            began.set()
+            more.wait(30)
+            yield
+
+    stopped = pool.submit_steps("a", endless())
+    assert began.wait(30)
+    assert stopped.cancel()
+    more.set()
+    assert pool.submit("a", lambda: "free").result(30) == "free"
+
+
+def test_what_waits_is_bounded_for_a_client_and_for_all(start):
+    pool, gate = start(jobs=2), Event()
+    held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccdd"]
+    for client in ("a", "e"):
+        with pytest.raises(BusyError, match="try again"):
+            pool.submit(client, gate.set)
+    assert held[1].cancel()  # waits, and makes room at once
+    held[1] = pool.submit("e", lambda: True)
+    gate.set()
+    assert all(each.result(30) for each in held)
+    assert pool.submit("a", lambda: 1).result(30) == 1
+
+
+def test_work_that_has_begun_cannot_be_taken_back(start):
+    pool, began, gate = start(), Event(), Event()
+    running = pool.submit("a", lambda: began.set() or gate.wait(30))
+    waiting = pool.submit("a", gate.set)
+    assert began.wait(30)
+    assert (running.cancel(), waiting.cancel()) == (False, True)
+    assert not gate.is_set()
+    gate.set()
+    assert running.result(30)
+    with pytest.raises(CancelledError):
+        waiting.result(30)
+
+
+def test_failures_are_the_futures_own(start):
+    pool = start()
+    with pytest.raises(ZeroDivisionError):
+        pool.submit("a", lambda: 1 / 0).result(30)
+    assert pool.submit("a", lambda: 2).result(30) == 2
+
+
+def test_a_pool_that_stops_refuses_what_waits(start):
+    pool, began, gate = start(), Event(), Event()
+
+    def endless():
+        while True:
+            began.set()
+            gate.wait(30)
+            yield
+
+    running, waiting = pool.submit_steps("a", endless()), pool.submit("b", gate.set)
+    assert began.wait(30)
+    pool.stop()
+    with pytest.raises(BusyError, match="shutting down"):
+        waiting.result(30)
+    gate.set()
+    with pytest.raises(BusyError, match="shutting down"):
+        running.result(30)
+    pool.close()
+    with pytest.raises(BusyError, match="shutting down"):
+        pool.submit("a", gate.set)

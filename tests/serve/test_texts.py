@@ -1,0 +1,184 @@
+"""Text encoding: the same vectors as `build_head`, in turns, bounded, and only as long as somebody waits."""
+
+from concurrent.futures import CancelledError
+from threading import Event, get_ident
+
+import numpy as np
+import pytest
+
+from acclimate.errors import InputError
+from acclimate.prompts import build_head, negative_vectors
+from acclimate.serve.errors import BusyError
+from acclimate.serve.limits import Limits
+from acclimate.serve.texts import Texts
+
+MANY = tuple(f"thing {i}" for i in range(700))  # three batches
+FEW = ("cat", "dog", "fox")
+
+
+class Watched:
+    """An encoder that notes its batches of prompts, and waits for the gate before each."""
+
+    def __init__(self, encoder):
+        self.encoder, self.batches, self.threads = encoder, [], set()
+        self.gate, self.began = Event(), Event()
+
+    def __getattr__(self, name):
+        return getattr(self.encoder, name)
+
+    def encode_text(self, texts):
+        self.batches.append((len(texts), texts[0]))
+        self.threads.add(get_ident())
+        self.began.set()
+        assert self.gate.wait(30)
+        return self.encoder.encode_text(texts)
+
+
+@pytest.fixture
+def watched(encoder):
+    return Watched(encoder)
+
+
+@pytest.fixture
+def start(watched, tmp_path):
+    started = []
+
+    def begin(**limits):
+        started.append(Texts(watched, Limits(**limits), tmp_path / "texts"))
+        return started[-1]
+
+    yield begin
+    watched.gate.set()
+    for texts in started:
+        texts.close()
+
+
+def test_vectors_are_those_of_build_head_to_the_bit(start, watched):
+    texts = start()
+    templates = ["a {}", "the {}", "a photo of a {}."]
+    one = texts.head(MANY, templates, "a")
+    two = texts.head_for_request(MANY[:300], "my {}", "b")
+    watched.gate.set()
+    for found, expected in (
+        (one, build_head(watched.encoder, MANY, templates, False)),
+        (two, build_head(watched.encoder, MANY[:300], "my {}", False)),
+    ):
+        head = found.result(60)
+        assert head.fingerprint == expected.fingerprint
+        assert np.array_equal(head.class_vectors, expected.class_vectors)
+    assert len(watched.threads) == 1
+    assert [count for count, first in watched.batches if first.startswith("my")] == [256, 44]
+
+
+def test_few_labels_do_not_wait_for_many(start, watched):
+    texts = start()
+    many = [texts.head_for_request(MANY, template, "attacker") for template in ("a {}", "b {}")]
+    assert watched.began.wait(30)
+    few = [texts.head_for_request(FEW, "{}", client) for client in ("victim", "attacker")]
+    watched.gate.set()
+    assert [each.result(60).class_names for each in few] == [FEW, FEW]
+    assert all(each.result(60) for each in many)
+    order = [first for _, first in watched.batches]
+    assert order.index("cat") == 1  # of the other client: after the batch that was running
+    assert order[:5].count("cat") == 2  # and of the same client: after one batch of each job before it
+
+
+def test_encoding_stops_when_nobody_waits(start, watched):
+    texts = start()
+    one, two = (texts.head_for_request(MANY, "{}", "a") for _ in range(2))
+    other = texts.head_for_request(FEW, "{}", "a")
+    assert watched.began.wait(30)
+    assert one.cancel()
+    watched.gate.set()
+    assert two.result(60).class_names == MANY  # somebody did
+    assert other.result(60)
+    watched.gate.clear()
+    watched.began.clear()
+    watched.batches.clear()
+    gone = [texts.head_for_request(MANY, "a {}", "a") for _ in range(2)]
+    assert watched.began.wait(30)
+    assert all(each.cancel() for each in gone)
+    after = texts.head_for_request(FEW, "a {}", "a")
+    again = texts.head_for_request(MANY[:3], "a {}", "a")
+    watched.gate.set()
+    assert after.result(60)
+    assert again.result(60)
+    assert [count for count, _ in watched.batches] == [256, 3, 3]
+    with pytest.raises(CancelledError):
+        gone[0].result(60)
+
+
+def test_what_waits_is_bounded_and_the_same_labels_count_once(start, watched):
+    texts = start(texts=2)
+    waiting = [texts.head_for_request(FEW, template, "a") for template in ("{}", "a {}", "a {}")]
+    with pytest.raises(BusyError, match="try again"):
+        texts.head_for_request(FEW, "the {}", "a")
+    waiting.append(texts.head_for_request(FEW, "the {}", "b"))
+    watched.gate.set()
+    assert all(each.result(60) for each in waiting)
+    assert sorted(first for _, first in watched.batches) == ["a cat", "cat", "the cat"]
+
+
+def test_recent_heads_are_kept_in_memory_and_those_of_streams_on_disk(start, watched, tmp_path):
+    watched.gate.set()
+    texts = start()
+    kept = [texts.head_for_request(FEW, "a {}").result(60) for _ in range(2)]
+    assert kept[0] is kept[1]
+    for i in range(40):
+        texts.head_for_request((f"cat {i}", "dog"), "a {}").result(60)
+    assert len(texts._recent) == 32
+    assert not (tmp_path / "texts").exists()
+    expected = texts.head(FEW, "a {}").result(60)
+    watched.batches.clear()
+    assert start().head(FEW, "a {}").result(60).fingerprint == expected.fingerprint == kept[0].fingerprint
+    assert not watched.batches
+
+
+def test_nouns_are_encoded_once_whoever_gives_up(start, watched, tmp_path):
+    texts = start()
+    gone = texts.negatives()
+    assert watched.began.wait(30)
+    assert gone.cancel()
+    few = texts.head_for_request(FEW, "{}", "a")
+    watched.gate.set()
+    assert few.result(60)
+    found = texts.negatives().result(60)
+    assert np.array_equal(found, negative_vectors(watched.encoder, tmp_path / "other"))
+    assert watched.batches[1] == (3, "cat")
+    count = len(watched.batches)
+    assert texts.negatives().result(60) is found
+    assert len(watched.batches) == count
+
+
+def test_stopping_does_not_wait_for_all_labels(start, watched):
+    texts = start()
+    running, waiting = texts.head_for_request(MANY, "{}", "a"), texts.head_for_request(FEW, "{}", "b")
+    assert watched.began.wait(30)
+    texts.stop()
+    with pytest.raises(BusyError, match="shutting down"):
+        waiting.result(30)
+    watched.gate.set()
+    texts.close()
+    with pytest.raises(BusyError, match="shutting down"):
+        running.result(30)
+    assert len(watched.batches) == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "templates", "message"),
+    [
+        (["cat"] * 100_000, "{}", "2 to 2000 labels, got 100000"),
+        ([f"l{i}" for i in range(2000)], ["a {}"] * 6, "more than 10000 prompts; use fewer templates"),
+        ([f"l{i}" for i in range(2000)], ["imagenet"] * 50_000, "more than 10000 prompts"),
+        (["x" * 200, "dog"], "{}" * 5, "more than 1000 characters"),
+        (["cat", "dog"], "{}" * 10**6, "more than 1000 characters"),
+        (["cat", "dog"], {"cat": ["a"] * 20_000, "dog": ["b"]}, "more than 10000 prompts"),
+        (["x" * 200, "dog"], {"x" * 200: ["{}" * 10], "dog": ["b"]}, "more than 1000 characters"),
+        (["cat", "dog"], {"cat": ["a"]}, "no prompts for 'dog'"),
+        (["cat", "dog"], [], "there are no templates"),
+    ],
+    ids=range(9),
+)
+def test_what_labels_and_templates_cost_is_known_before_a_prompt_is_made(labels, templates, message):
+    with pytest.raises(InputError, match=message):
+        Limits().check_labels(labels, templates)
