@@ -1,6 +1,7 @@
 """The encoder that all streams share: images are prepared in threads and encoded in batches."""
 
 import os
+from base64 import b64decode
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, InvalidStateError, ThreadPoolExecutor
@@ -85,7 +86,7 @@ class Batcher:
 
     def submit(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
         thumbnails: bool = False,
@@ -93,10 +94,11 @@ class Batcher:
         kind: Kind = "augmix",
         start: int = 0,
     ) -> Future[Encoded]:
-        """Queue image files for encoding, with `views` of this kind; cancelling the future removes them from the queue.
+        """Queue image files, or these as base64, to be encoded with `views` of this kind.
 
         `start` is the position of the first image in its stream, on which its views depend. BusyError is raised if too
-        many images are waiting; the future raises ImageError if an image cannot be read.
+        many images are waiting; the future raises ImageError if an image cannot be read, and cancelling it removes them
+        from the queue.
         """
         with self._change:
             if self._closed or self.waiting + len(images) * views > self.limits.queue:
@@ -144,10 +146,10 @@ class Batcher:
         self._pool.shutdown(wait=True)
         self._thread.join()
 
-    def _prepare(self, request: _Request, position: int, content: bytes, prepare: Preparer, index: int) -> None:
+    def _prepare(self, request: _Request, position: int, content: bytes | str, prepare: Preparer, index: int) -> None:
         try:
             if not request.future.done():
-                image = open_image(content, self.limits.pixels, FORMATS)
+                image = open_image(_decoded(content), self.limits.pixels, FORMATS)
                 request.images[position] = prepare(index, image)
                 if request.thumbnails:
                     request.thumbnails[position] = thumbnail(image, self.limits.thumbnail)
@@ -206,6 +208,13 @@ class Batcher:
             if not request.left:
                 with suppress(InvalidStateError):  # the request was cancelled
                     request.future.set_result(Encoded(np.stack(request.images), tuple(request.thumbnails)))
+
+
+def _decoded(content: bytes | str) -> bytes:
+    try:
+        return b64decode(content, validate=True) if isinstance(content, str) else content
+    except ValueError:
+        raise ImageError("it is not base64; URLs are not fetched, send the image itself.") from None
 
 
 class WorkQueue:

@@ -6,20 +6,23 @@ from typing import Any
 
 from acclimate.errors import InputError
 from acclimate.methods.corrections import MOST
-from acclimate.prompts import clean_labels, prompts_for
+from acclimate.prompts import clean_labels, prompts_for, prompts_size
 from acclimate.prompts.learned import PREFIX
+from acclimate.serve.schemas import IMAGES, LABELS
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits on requests, streams, queues and files."""
 
-    body_bytes: int = 32 * 2**20  # of a request
+    body_bytes: int = 32 * 2**20  # of a request with images or a state
+    json_bytes: int = 2 * 2**20  # of any other request
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
     images: int = 64  # per request
     labels: int = 2000  # per stream
     label_chars: int = 200  # per label
     prompts: int = 200_000  # that the labels and templates of a stream make together
+    prompt_chars: int = 20_000_000  # of these prompts together
     capacity: int = 64  # samples per label that a method may keep
     views: int = 64  # per image
     corrections: int = 1000  # per stream
@@ -42,8 +45,9 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
-        if self.corrections > MOST:
-            raise InputError(f"the limit corrections must be at most {MOST}, got {self.corrections}.")
+        for name, most in {"corrections": MOST, "labels": LABELS, "images": IMAGES}.items():
+            if getattr(self, name) > most:
+                raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
@@ -55,8 +59,13 @@ class Limits:
         longest = max(names, key=len)
         if len(longest) > self.label_chars:
             raise InputError(f"the label {longest[:20]!r}... is longer than {self.label_chars} characters; shorten it.")
-        learned = isinstance(templates, str) and templates.startswith(PREFIX)
-        prompts = len(names) if learned else sum(map(len, prompts_for(names, templates)))
-        if prompts > self.prompts:
-            raise InputError(f"labels and templates make {prompts} prompts, more than {self.prompts}; use fewer.")
+        if not (isinstance(templates, str) and templates.startswith(PREFIX)):
+            prompts, chars = prompts_size(names, templates)  # before there are any: a product can be huge
+            if prompts > self.prompts:
+                raise InputError(f"labels and templates make {prompts} prompts, more than {self.prompts}; use fewer.")
+            if chars > self.prompt_chars:
+                raise InputError(
+                    f"the prompts have {chars} characters, more than {self.prompt_chars}; use shorter ones."
+                )
+            prompts_for(names, templates)
         return names

@@ -7,12 +7,13 @@ from math import isfinite
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
+from acclimate.serve.bodies import described, json_body, read_body
 from acclimate.serve.dependencies import (
     AllStreams,
     Details,
@@ -30,8 +31,13 @@ router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends
 STATE = {"content": {RAW: BINARY}}
 
 
-@router.post("", status_code=201, response_model=schemas.Description)
-def create_stream(body: schemas.StreamRequest, streams: AllStreams, caller: Sender, details: Details) -> dict[str, Any]:
+@router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
+def create_stream(
+    body: Annotated[schemas.StreamRequest, json_body(schemas.StreamRequest)],
+    streams: AllStreams,
+    caller: Sender,
+    details: Details,
+) -> dict[str, Any]:
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
@@ -68,8 +74,8 @@ async def classify_images(
     streams: AllStreams,
     caller: Sender,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
-    top_k: Annotated[int, Query(ge=1, description="Number of labels to return per image.")] = 5,
-    unsure: Annotated[float | None, Query(ge=0, le=1, description=schemas.UNSURE)] = None,
+    top_k: Annotated[int, Query(ge=1, le=schemas.LARGEST, description="Number of labels to return per image.")] = 5,
+    unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
 ) -> Response:
     """Classify images in order and adapt to them.
 
@@ -120,17 +126,21 @@ def take_snapshot(stream: Managed) -> dict[str, int]:
     return {"snapshot": stream.snapshot()}
 
 
-@router.post("/{name}/rollback")
+@router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
 def roll_back(
-    stream: Managed, details: Details, body: Annotated[schemas.RollbackRequest | None, Body()] = None
+    stream: Managed,
+    details: Details,
+    body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    details["snapshot"] = stream.rollback(None if body is None else body.snapshot)
+    details["snapshot"] = stream.rollback(body.snapshot)
     return {"snapshot": details["snapshot"]}
 
 
-@router.patch("/{name}/labels", response_model=schemas.Description)
-def change_labels(stream: Managed, body: schemas.LabelsRequest, details: Details) -> dict[str, Any]:
+@router.patch("/{name}/labels", openapi_extra=described(schemas.LabelsRequest), response_model=schemas.Description)
+def change_labels(
+    stream: Managed, body: Annotated[schemas.LabelsRequest, json_body(schemas.LabelsRequest)], details: Details
+) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
     stream.change_labels(body.add, body.remove)
@@ -149,7 +159,7 @@ def download_state(stream: Managed) -> Response:
 )
 async def upload_state(stream: Managed, request: Request, details: Details) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
-    content = await request.body()
+    content = await read_body(request)
     details["bytes"] = len(content)
     await asyncio.to_thread(stream.load_state, content)
     return await asyncio.to_thread(stream.describe)

@@ -21,10 +21,10 @@ from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.schemas import LARGEST_ID
 from acclimate.serve.setups import read_setup
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
-LARGEST_ID = 2**52  # ids are sent as JSON numbers
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -80,7 +80,7 @@ class Stream:
 
     def classify(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
         adapt: bool = True,
@@ -88,7 +88,7 @@ class Stream:
         unsure: float | None = None,
         client: str = "",
     ) -> "Future[list[Prediction]]":
-        """Classify image files in order, after everything that was requested from this stream before.
+        """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
         label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
@@ -107,7 +107,7 @@ class Stream:
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
 
-    def correct(self, label: str, sample_id: int | None = None, image: bytes | None = None) -> "Future[int]":
+    def correct(self, label: str, sample_id: int | None = None, image: bytes | str | None = None) -> "Future[int]":
         """Say what an image shows: one that was learnt, by its id, or one that is given.
 
         It joins the queue; the future has the correction's id once the correction is on disk. It raises
@@ -282,7 +282,7 @@ class Stream:
         self._received = self.history.next_id
         self._duplicates = self._rejector = None
 
-    def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
+    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = ()) -> "Future[Encoded]":
         self.check_open()
         setup, kind = self.setup, self.setup.views_kind or "augmix"
         return self._batcher.submit(
@@ -294,13 +294,14 @@ class Stream:
         history = self.history
         if label not in self.labels:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
-        if sample_id not in history.corrected and len(history.corrected) >= self.limits.corrections:
-            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         if encoded is not None:
             features, picture = encoded.features, b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
             features, picture = history.files.find(sample_id)
+        known = sample_id in history.corrected or history.adapter.told.knows(history.adapter.head.observe(features))[0]
+        if not known and len(history.corrected) >= self.limits.corrections:
+            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         return history.correct(label, sample_id, features, picture)
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:

@@ -173,7 +173,7 @@ class Streams:
             raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
         shutil.rmtree(gone, ignore_errors=True)
 
-    async def zero_shot(self, image: bytes, labels: Sequence[str], template: str) -> Prediction:
+    async def zero_shot(self, image: bytes | str, labels: Sequence[str], template: str) -> Prediction:
         """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
         names = await asyncio.to_thread(self.limits.check_labels, labels, template)
         encoded = await asyncio.wrap_future(self.batcher.submit([image]))
@@ -214,7 +214,7 @@ def check_setup(
     try:
         setup = Setup(**options)
     except ValidationError as error:
-        raise InputError(validation_message(error.errors(include_url=False))) from None
+        raise InputError(validation_message(error)) from None
     names = limits.check_labels(labels, setup.templates)
     if setup.reject:
         refuse_none(names)
