@@ -23,6 +23,7 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
+from acclimate.serve.chunks import Protocol
 from acclimate.serve.dependencies import AllStreams, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
@@ -174,6 +175,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         access_log=False,
+        http=Protocol,
         limit_concurrency=CONNECTIONS,
         log_config=None,
         proxy_headers=False,  # a client could claim another address and evade a guard
