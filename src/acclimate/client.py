@@ -308,9 +308,20 @@ class _SameOrigin(HTTPRedirectHandler):
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
             fp.close()
-            message = f"{old.scheme}://{old.netloc} redirects to {newurl}; give that address if it is the service."
+            message = (
+                f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is the service."
+            )
             raise ServiceError(code, "unexpected", message)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+    def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError:  # not a URL
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
 
 def _items(found: Any) -> list[Any]:

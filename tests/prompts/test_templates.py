@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from acclimate.errors import InputError
 from acclimate.prompts import as_words, clean_labels, example_prompts, prompts_for, template_sets
 
-ANY_PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]))  # without control characters
-LABELS = st.lists(st.text(max_size=12), max_size=6)
+PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]))  # without control characters
+ANY_LABELS = st.lists(st.text(max_size=12), max_size=6)
 SEVEN = (
     "itap of a {}.",
     "a bad photo of the {}.",

@@ -7,6 +7,7 @@ bounded while it is received. What is left to parse takes milliseconds, and what
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from string import ascii_letters, digits
 from typing import Any, TypeVar
 
 from fastapi import Depends, HTTPException, Request
@@ -20,7 +21,7 @@ Parsed = TypeVar("Parsed")
 JSON = "application/json"
 MARKS = b',:[]{}"'  # one value of JSON has at least one of them
 MOST_MARKS = 200_000  # far more than labels and settings have
-MOST_ESCAPES = 2_000_000  # some programs write each / of base64, one character in 64, as \/
+BASE64 = (ascii_letters + digits + "+/=").encode()
 SMALL = 64 * 2**10  # bytes that are parsed at once
 _threads = ThreadPoolExecutor(2, "acclimate-bodies")  # few, as the parsed copy of a body needs memory, too
 
@@ -44,13 +45,17 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
 
 
 async def _receive_json(request: Request) -> bytes:
-    """The whole body; InputError as soon as it has too many values to be worth parsing."""
-    parts, marks, escapes = [], 0, 0
+    """The whole body; InputError as soon as it has more than images and what JSON without images may have."""
+    most = request.app.state.streams.limits.json_bytes
+    parts, others, marks = [], 0, 0
     async for part in request.stream():
-        marks += len(part) - len(part.translate(None, MARKS))
-        escapes += part.count(b"\\")
-        if marks > MOST_MARKS or escapes > MOST_ESCAPES:
+        rest = part.translate(None, BASE64)
+        others += len(rest)
+        marks += len(rest) - len(rest.translate(None, MARKS))
+        if marks > MOST_MARKS:
             raise InputError(f"the JSON has more than {MOST_MARKS} quotes, commas, colons and brackets; send less.")
+        if others > most:
+            raise InputError(f"the JSON has more than {most} characters that are not base64; send less.")
         parts.append(part)
     return b"".join(parts)
 

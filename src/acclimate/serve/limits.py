@@ -64,8 +64,6 @@ class Limits:
             if prompts > self.prompts:
                 raise InputError(f"labels and templates make {prompts} prompts, more than {self.prompts}; use fewer.")
             if chars > self.prompt_chars:
-                raise InputError(
-                    f"the prompts have {chars} characters, more than {self.prompt_chars}; use shorter ones."
-                )
+                raise InputError(f"the prompts have {chars} characters, more than {self.prompt_chars}; use fewer.")
             prompts_for(names, templates)
         return names
