@@ -66,7 +66,8 @@ def serve(
     snapshot_every: Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")] = 1000,
     snapshot_seconds: Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")] = 300.0,
     history: Annotated[int, typer.Option(help="Snapshots kept per stream.")] = 24,
-    max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 32 * 2**20,
+    max_body: Annotated[int, typer.Option(help="Bytes per request with images or a state.")] = 32 * 2**20,
+    max_json: Annotated[int, typer.Option(help="Bytes of JSON per request, not counting images.")] = 2 * 2**20,
     max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
@@ -89,7 +90,7 @@ def serve(
 
     from acclimate.errors import InputError, missing
 
-    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
+    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
@@ -103,6 +104,7 @@ def serve(
 
     limits = Limits(
         body_bytes=max_body,
+        json_bytes=max_json,
         pixels=max_pixels,
         images=max_images,
         labels=max_labels,

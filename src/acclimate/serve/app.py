@@ -22,13 +22,14 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
+from acclimate.serve.chunks import Protocol
 from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import TASK, decode_image, read_task
+from acclimate.serve.uploads import TASK, read_task
 
 ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
 PAGE = Path(__file__).parent / "page"
@@ -74,14 +75,16 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
 
 
 async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
-    """Write an administrative call to the audit log before it is answered: every one that may change something."""
+    """Write an administrative call to the audit log before it is answered: every one that may change something.
+
+    Calls without permission are in the request log only: who may do nothing must not push anything out of this one.
+    """
     caller, route = scope["state"]["caller"], cast(Any, scope.get("route"))
     changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
-    if caller is None or not changes or route.path.endswith("/classify"):
+    if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
         return
     outcome = "done" if status < 400 else scope["state"]["error"]
-    details = scope["state"]["details"] if status != 403 else {}  # who may do nothing must not fill the log
-    said = {"stream": stream_of(scope), **caller_fields(scope), **details}
+    said = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
     said |= {"status": status, "request_id": scope["state"]["request_id"]}
     await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
 
@@ -101,9 +104,7 @@ async def run_task(
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
 ) -> list[dict[str, Any]]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
-    body = await read_task(request, candidate_labels, hypothesis_template)
-    labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
-    image = decode_image(body.inputs, 0)
+    image, labels, template = await read_task(request, candidate_labels, hypothesis_template)
     prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name, call.wait)
     return [asdict(answer) for answer in prediction.top]
 
@@ -184,6 +185,7 @@ def make_server(app: FastAPI) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         access_log=False,
+        http=Protocol,
         limit_concurrency=CONNECTIONS,
         log_config=None,
         proxy_headers=False,  # a client could claim another address and evade a guard

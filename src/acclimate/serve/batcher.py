@@ -113,10 +113,11 @@ class Batcher:
         start: int = 0,
         client: str = "",
     ) -> Future[Encoded]:
-        """Queue image files for encoding, with `views` of this kind; cancelling the future removes them from the queue.
+        """Queue image files, or these as base64, to be encoded with `views` of this kind.
 
         A text is a file in base64. `start` is the position of the first image in its stream, on which its views depend.
-        BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read.
+        BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read, and
+        cancelling it removes them from the queue.
         """
         names = names or [""] * len(images)
         pictures = [b""] * len(images) if thumbnails else []

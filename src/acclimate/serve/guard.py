@@ -21,8 +21,10 @@ class GuardRules(BaseModel):
         description="Largest share of what was learnt that may come from one client. As many entries (or samples) as "
         "there are labels are always allowed, so that a new stream can start.",
     )
-    burst: int | None = Field(None, ge=1, description="Samples of one client that may be learnt within the window.")
-    window_s: float = Field(60.0, gt=0, allow_inf_nan=False, description="Length of the window in seconds.")
+    burst: int | None = Field(
+        None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
+    )
+    window_s: float = Field(60.0, gt=0, le=604_800, allow_inf_nan=False, description="Length of the window in seconds.")
 
 
 class Guard:

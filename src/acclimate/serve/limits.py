@@ -10,13 +10,15 @@ from acclimate.methods.corrections import MOST
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
+from acclimate.serve.schemas import IMAGES, LABELS
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits on requests, streams, queues and files."""
 
-    body_bytes: int = 32 * 2**20  # of a request
+    body_bytes: int = 32 * 2**20  # of a request with images or a state
+    json_bytes: int = 2 * 2**20  # of any other request
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
     request_pixels: int = 320_000_000  # of all images of a request
     decoding_pixels: int = 60_000_000  # of the images that are decoded at the same time; two thirds for one client
@@ -51,8 +53,9 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
-        if self.corrections > MOST:
-            raise InputError(f"the limit corrections must be at most {MOST}, got {self.corrections}.")
+        for name, most in {"corrections": MOST, "labels": LABELS, "images": IMAGES}.items():
+            if getattr(self, name) > most:
+                raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 

@@ -7,12 +7,13 @@ from math import isfinite
 from typing import Annotated, Any
 
 import anyio
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
+from acclimate.serve.bodies import described, json_body, read_body
 from acclimate.serve.dependencies import (
     AllStreams,
     Details,
@@ -32,9 +33,13 @@ router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends
 STATE = {"content": {RAW: BINARY}}
 
 
-@router.post("", status_code=201, response_model=schemas.Description)
+@router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
 async def create_stream(
-    body: schemas.StreamRequest, streams: AllStreams, caller: Sender, details: Details, call: ThisCall
+    body: Annotated[schemas.StreamRequest, json_body(schemas.StreamRequest)],
+    streams: AllStreams,
+    caller: Sender,
+    details: Details,
+    call: ThisCall,
 ) -> dict[str, Any]:
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
@@ -81,8 +86,8 @@ async def classify_images(
     caller: Sender,
     call: ThisCall,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
-    top_k: Annotated[int, Query(ge=1, description="Number of labels to return per image.")] = 5,
-    unsure: Annotated[float | None, Query(ge=0, le=1, description=schemas.UNSURE)] = None,
+    top_k: Annotated[int, Query(ge=1, le=schemas.LARGEST, description="Number of labels to return per image.")] = 5,
+    unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
 ) -> Response:
     """Classify images in order and adapt to them.
 
@@ -133,19 +138,25 @@ async def take_snapshot(stream: Managed, call: ThisCall) -> dict[str, int]:
     return {"snapshot": await call.wait(stream.later(Stream.snapshot))}
 
 
-@router.post("/{name}/rollback")
+@router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
 async def roll_back(
-    stream: Managed, details: Details, call: ThisCall, body: Annotated[schemas.RollbackRequest | None, Body()] = None
+    stream: Managed,
+    details: Details,
+    body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
+    call: ThisCall,
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    wanted = None if body is None else body.snapshot
-    details["snapshot"] = await call.wait(stream.later(Stream.rollback, wanted))
+    details["snapshot"] = await call.wait(stream.later(Stream.rollback, body.snapshot))
     return {"snapshot": details["snapshot"]}
 
 
-@router.patch("/{name}/labels", response_model=schemas.Description)
+@router.patch("/{name}/labels", openapi_extra=described(schemas.LabelsRequest), response_model=schemas.Description)
 async def change_labels(
-    stream: Managed, body: schemas.LabelsRequest, caller: Sender, details: Details, call: ThisCall
+    stream: Managed,
+    body: Annotated[schemas.LabelsRequest, json_body(schemas.LabelsRequest)],
+    caller: Sender,
+    details: Details,
+    call: ThisCall,
 ) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
@@ -166,7 +177,7 @@ async def download_state(stream: Managed, call: ThisCall) -> Response:
 )
 async def upload_state(stream: Managed, request: Request, details: Details, call: ThisCall) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
-    content = await request.body()
+    content = await read_body(request)
     details["bytes"] = len(content)
     adapter = await call.run(lambda: stream.read_state(content))
     await call.wait(stream.later(Stream.continue_from, adapter))

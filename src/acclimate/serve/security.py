@@ -2,6 +2,7 @@
 
 import hmac
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,8 +26,10 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
 OPEN = ("/", "/docs", "/openapi.json", "/health/live", "/health/ready")
 OPEN_FOLDER = "/page/"
+QUERY_FIELDS = 2000  # in the query of a request
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-BODIES_HELD = 8  # full-sized bodies that all requests together may hold in memory
+LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
+BODIES_HELD = 6  # full-sized bodies that all requests together may hold in memory
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,11 @@ class Caller:
     def may(self, action: Action, stream: str) -> bool:
         """Whether an action on a stream is allowed."""
         return any(granted in (action, "manage") and fnmatchcase(stream, pattern) for pattern, granted in self.grants)
+
+    @property
+    def manages(self) -> bool:
+        """Whether there is any stream that it may manage."""
+        return any(granted == "manage" for _, granted in self.grants)
 
 
 Tokens = Mapping[bytes, Caller]  # by the SHA-256 digest of the token; the token itself is not kept
@@ -126,7 +134,7 @@ class Gate:
 
     def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
         self.app, self.tokens, self.hosts, self.limits = app, tokens, hosts, limits
-        self.held = 0  # bytes of all bodies in memory
+        self.held: Counter[str] = Counter()  # bytes of all bodies in memory, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -134,6 +142,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         body = Body(self, receive, scope)
+        refusal = self._refuse(scope, body)
 
         async def send_and_close(message: Message) -> None:
             if message["type"] == "http.response.start" and not body.complete:
@@ -141,12 +150,11 @@ class Gate:
             await send(message)
 
         try:
-            app = self._refuse(scope) or self.app
-            await app(scope, body.receive, send_and_close)
+            await (refusal or self.app)(scope, body.receive, send_and_close)
         finally:
-            self.held -= body.size
+            body.release()
 
-    def _refuse(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope, body: "Body") -> Response | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts is not None and _host_name(host) not in self.hosts:
@@ -161,21 +169,34 @@ class Gate:
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
+        if scope["query_string"].count(b"&") > QUERY_FIELDS:
+            return failure(
+                scope, 400, f"a query may have at most {QUERY_FIELDS} parameters; send JSON for more labels."
+            )
+        body.caller = "" if caller is None else caller.name
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.limits.body_bytes:
-            return failure(scope, 413, _too_large(self.limits))
+        if not length.isdigit() or len(length) > 20 or int(length) > body.most:
+            return failure(scope, 413, body.too_large())
         return None
 
 
 class Body:
-    """The body of one request, counted while it is received; the gate counts the bytes of all bodies."""
+    """The body of one request, counted while it is received; the gate counts the bytes of all bodies.
+
+    Routes that take images or states get bodies of `limits.body_bytes`, all others of `limits.json_bytes`. Together the
+    bodies occupy `BODIES_HELD` of the largest; each caller may hold as much as is left to the others, so that however
+    many callers hold all they can, something is left for the next.
+    """
 
     def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
         self.gate, self._receive = gate, receive
-        headers = dict(scope["headers"])
+        limits, headers = gate.limits, dict(scope["headers"])
+        self.most = limits.body_bytes
+        if not scope["path"].endswith(LARGE_BODIES):
+            self.most = min(limits.json_bytes, self.most)
         self.complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-        self.size = 0
-        self.deadline = anyio.current_time() + gate.limits.timeout_s
+        self.caller, self.size = "", 0
+        self.deadline = anyio.current_time() + limits.timeout_s
 
     async def receive(self) -> Message:
         """The next part."""
@@ -186,20 +207,26 @@ class Body:
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, "the body was sent too slowly; send smaller or fewer images.") from None
-        part = len(message.get("body", b""))
+        part, held = len(message.get("body", b"")), self.gate.held
         self.size += part
-        self.gate.held += part
+        held[self.caller] += part
         self.complete = not message.get("more_body", False)
-        limits = self.gate.limits
-        if self.size > limits.body_bytes:
-            raise HTTPException(413, _too_large(limits))
-        if self.gate.held > BODIES_HELD * limits.body_bytes:
+        if self.size > self.most:
+            raise HTTPException(413, self.too_large())
+        if held[self.caller] > BODIES_HELD * self.gate.limits.body_bytes - held.total():
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
+    def release(self) -> None:
+        """The body is not in memory any more."""
+        held = self.gate.held
+        held[self.caller] -= self.size
+        if not held[self.caller]:
+            del held[self.caller]
 
-def _too_large(limits: Limits) -> str:
-    return f"a request body may have at most {limits.body_bytes} bytes; send smaller or fewer images."
+    def too_large(self) -> str:
+        """Why a larger body is refused."""
+        return f"the body of this request may have at most {self.most} bytes; send smaller or fewer images or labels."
 
 
 def _host_name(host: str) -> str:

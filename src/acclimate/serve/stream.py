@@ -22,11 +22,11 @@ from acclimate.serve.errors import BusyError, NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.schemas import LARGEST_ID
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
-LARGEST_ID = 2**52  # ids are sent as JSON numbers
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -91,7 +91,7 @@ class Stream:
         unsure: float | None = None,
         client: str = "",
     ) -> "Future[list[Prediction]]":
-        """Classify image files in order, after everything that was requested from this stream before.
+        """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
         label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
@@ -354,13 +354,14 @@ class Stream:
         history = self.history
         if label not in self.labels:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
-        if sample_id not in history.corrected and len(history.corrected) >= self.limits.corrections:
-            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         if encoded is not None:
             features, picture = encoded.features, b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
             features, picture = history.files.find(sample_id)
+        known = sample_id in history.corrected or history.adapter.told.knows(history.adapter.head.observe(features))[0]
+        if not known and len(history.corrected) >= self.limits.corrections:
+            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         return history.correct(label, sample_id, features, picture)
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:

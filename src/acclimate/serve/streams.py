@@ -246,7 +246,7 @@ def check_setup(
     try:
         setup = Setup(**options)
     except ValidationError as error:
-        raise InputError(validation_message(error.errors(include_url=False))) from None
+        raise InputError(validation_message(error)) from None
     names = limits.check_labels(labels, setup.templates)
     if setup.reject:
         refuse_none(names)
