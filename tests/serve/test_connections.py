@@ -8,14 +8,14 @@ import socket
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
+from pathlib import Path
 from threading import Event, Thread
 from urllib.parse import urlsplit
 
 import pytest
 
 from acclimate.serve.app import bind
-from acclimate.serve.connections import Connections, Phase, network
-from acclimate.serve.limits import Limits
+from acclimate.serve.connections import network
 from service_process import service
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs file limits and addresses of 127.0.0.0/8")
@@ -123,21 +123,20 @@ def test_an_honest_client_is_answered(tiny_onnx, tmp_path, pictures, content, co
         check_log(process)
 
 
-@pytest.mark.parametrize("content", SENT.values(), ids=SENT)
-def test_a_flood_that_never_stops(tiny_onnx, tmp_path, pictures, content):
-    """Each connection that is closed is opened again at once."""
+@pytest.mark.parametrize(("what", "pause_s"), [(what, 0.0 if "header" in what else 0.1) for what in list(SENT)[1:]])
+def test_a_flood_that_never_stops(tiny_onnx, tmp_path, pictures, what, pause_s):
+    """Six attackers open connections without end: those with requests 60 per second, others as many as they can."""
     over = Event()
 
     def attack(address, source):
-        lines = [connect(address, content, source) for _ in range(60)]
-        while not over.is_set():
+        lines = [connect(address, SENT[what], source) for _ in range(60)]
+        while not over.wait(pause_s):
             lines.pop(0).close()
-            with suppress(OSError):
-                lines.append(connect(address, content, source))
+            lines.append(connect(address, SENT[what], source))
         for line in lines:
             line.close()
 
-    with running(tiny_onnx, tmp_path, handles=256) as process:
+    with running(tiny_onnx, tmp_path) as process:
         ask_often(process.address, pictures[0], 1)
         threads = [Thread(target=attack, args=(process.address, MANY[i // 3])) for i in range(6)]
         for thread in threads:
@@ -157,12 +156,11 @@ def test_a_header_has_a_time_limit_however_it_is_sent(tiny_onnx, tmp_path):
         first, later = flood(stack, process.address, 2)
         later.sendall(GET)
         assert later.recv(2000).startswith(b"HTTP/1.1 200")
-        began = time.monotonic()
-        with pytest.raises(ConnectionError):
-            for i in range(100):
-                for line in (first, later):
-                    line.sendall(GET[i % 30 : i % 30 + 1])
-                time.sleep(0.2)
+        began, sent = time.monotonic(), iter(GET[i % 30 : i % 30 + 1] for i in range(100))
+        while closed([first, later], 0.2) < 2:
+            for line in (first, later):
+                with suppress(ConnectionError):
+                    line.sendall(next(sent))
         assert HEADER_S - 0.5 < time.monotonic() - began < HEADER_S + 3
 
 
@@ -171,16 +169,19 @@ def test_a_response_that_nobody_reads_is_given_up(tiny_onnx, tmp_path):
         ask(process.address)
         before = handles(process)
         flood(stack, process.address, 100, OPENAPI * 30)
-        time.sleep(1)
-        assert handles(process) > before + 90
-        latest = time.monotonic() + 15
-        while handles(process) > before and time.monotonic() < latest:
-            time.sleep(0.1)
-        assert handles(process) <= before
+        assert wait_until(lambda: handles(process) > before + 90, 10)
+        assert wait_until(lambda: handles(process) <= before, 20)
+
+
+def wait_until(happened, timeout):
+    latest = time.monotonic() + timeout
+    while not happened() and time.monotonic() < latest:
+        time.sleep(0.1)
+    return happened()
 
 
 def handles(process):
-    return len(os.listdir(f"/proc/{process.pid}/fd"))
+    return len(list(Path(f"/proc/{process.pid}/fd").iterdir()))
 
 
 def test_a_client_that_reads_slowly_gets_everything(tiny_onnx, tmp_path):
@@ -195,20 +196,19 @@ def test_a_client_that_reads_slowly_gets_everything(tiny_onnx, tmp_path):
 def test_what_is_sent_ahead_is_bounded(tiny_onnx, tmp_path):
     ahead = b"POST /v1/streams/one/classify HTTP/1.1\r\nHost: localhost\r\n\r\n" + GET * 40_000
     with running(tiny_onnx, tmp_path) as process, connect(process.address) as line:
-        with pytest.raises(ConnectionError):
+        with suppress(ConnectionError):
             line.sendall(ahead)
-            while line.recv(2**16):
-                pass
-            raise ConnectionError  # closed without a reset
-        ask(process.address)
+        assert closed([line], 5) == 1
+        assert ask(process.address) < PATIENCE
+        assert len(check_log(process)) < 10
 
 
 def test_what_is_not_http_is_answered_in_json(tiny_onnx, tmp_path):
-    bad = {
-        b"\x16\x03\x01 hello\r\n\r\n": True,
-        GET.replace(b"localhost", b"a" * 20_000): True,
-        UPLOAD.replace(b"Content-Length: 9000", b"Transfer-Encoding: chunked") + b"zz\r\n": True,
-    }
+    bad = [
+        b"\x16\x03\x01 hello\r\n\r\n",
+        GET.replace(b"localhost", b"a" * 20_000),
+        UPLOAD.replace(b"Content-Length: 9000", b"Transfer-Encoding: chunked") + b"zz\r\n",
+    ]
     with running(tiny_onnx, tmp_path) as process:
         for content in bad:
             with connect(process.address, content) as line, line.makefile("rb") as reader:
@@ -231,6 +231,11 @@ def test_stopping_does_not_wait_for_silent_clients(tiny_onnx, tmp_path, stuck):
         assert check_log(process)[-1]["message"] == "stopped; all states are saved"
 
 
+def test_an_address_counts_as_its_network():
+    assert network("10.0.0.1") != network("10.0.0.2")
+    assert network("::ffff:10.0.0.1") == network("10.0.0.1")
+    assert network("2001:db8::1") == network("2001:db8::ffff:2") != network("2001:db8:0:1::1")
+    assert network("fe80::1%eth0") == network("fe80::2")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])
