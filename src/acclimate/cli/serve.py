@@ -77,6 +77,8 @@ def serve(
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
     max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
+    header_timeout: Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")] = 10.0,
+    max_log_lines: Annotated[int, typer.Option(help="Lines of one kind logged per second.")] = 200,
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
     device: options.Device = "auto",
@@ -114,6 +116,8 @@ def serve(
         streams=max_streams,
         queue=max_queue,
         timeout_s=timeout,
+        header_s=header_timeout,
+        log_lines=max_log_lines,
         batch=batch_size,
         wait_s=max_wait,
         snapshot_samples=snapshot_every,
@@ -161,7 +165,6 @@ def serve(
     if names is not None:
         names, checked = check_setup(names, setup, limits, adapter)
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
-    hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
         encoder = encoder or load_encoder(model, device)
         if learned is not None and names is not None:
@@ -169,6 +172,7 @@ def serve(
         streams = Streams(data, encoder, limits, defaults, learned)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
-        shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
-        typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
+        shown = f"[{address}]" if ":" in address else address
+        hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, shown, *(allow_host or []))) if local else None
+        typer.echo(f"serving on http://{shown}:{bound} (API documentation at /docs); press Ctrl-C to stop.")
         serve_app(create_app(streams, tokens, hosts), listening, model)

@@ -22,12 +22,14 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
-from acclimate.serve.chunks import Protocol
+from acclimate.serve.connections import SEND_BUFFER, Connection, Connections, Listening
+from acclimate.serve.connections import Server as ConnectionServer
 from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
-from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
+from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
+from acclimate.serve.stderr import log_to_stderr
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import TASK, read_task
 
@@ -37,7 +39,6 @@ SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the fil
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NAMES = 20  # of streams in a line of the log
-CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
 router = APIRouter(tags=["service"])
 
@@ -62,6 +63,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
     )
     app.state.streams, app.state.tokens = streams, tokens
+    app.state.connections = Connections(streams.limits)
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
     app.include_router(corrections.router)
@@ -69,7 +71,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
-    app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits)
+    app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits, connections=app.state.connections)
     app.add_middleware(RequestLog, answering=partial(audit_request, streams), finished=streams.metrics.requested)
     return app
 
@@ -159,11 +161,12 @@ def bind(host: str, port: int) -> socket.socket:
     """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        reserved = socket.socket(family, kind, protocol)
+        reserved = Listening(family, kind, protocol)
     except OSError as error:
         raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of every connection
         reserved.bind(address)
     except OSError as error:
         reserved.close()
@@ -171,7 +174,7 @@ def bind(host: str, port: int) -> socket.socket:
     return reserved
 
 
-class Server(uvicorn.Server):
+class Server(ConnectionServer):
     """An HTTP server that stops to encode labels as soon as it shuts down, as nobody knows how many there are."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -180,20 +183,21 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: FastAPI) -> uvicorn.Server:
+def make_server(app: FastAPI) -> Server:
     """A server that has not started yet."""
+    connections = app.state.connections
     config = uvicorn.Config(
         app,
         access_log=False,
-        http=Protocol,
-        limit_concurrency=CONNECTIONS,
+        http=cast(Any, partial(Connection, connections)),
         log_config=None,
+        loop="asyncio",  # others do not accept connections by `Listening`
         proxy_headers=False,  # a client could claim another address and evade a guard
         server_header=False,
         timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
         ws="none",
     )
-    return Server(config)
+    return Server(config, connections)
 
 
 def log_start(streams: Streams, model: str) -> None:
@@ -232,13 +236,13 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
 
     SIGHUP reads the token file again. `model` is the name of the model, for the log.
     """
-    log_to_stderr()
     streams, tokens = app.state.streams, app.state.tokens
-    log_start(streams, model)
-    if tokens is not None and hasattr(signal, "SIGHUP"):
-        # In a thread: a handler may interrupt the log in the middle of a line.
-        signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
-        signal.signal(number, lambda *_: None)
-    make_server(app).run([listening])
-    logger.info("stopped; all states are saved")
+    with log_to_stderr(streams.limits.log_lines):
+        log_start(streams, model)
+        if tokens is not None and hasattr(signal, "SIGHUP"):
+            # In a thread: a handler must not wait for a lock that the interrupted code holds.
+            signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
+            signal.signal(number, lambda *_: None)
+        make_server(app).run([listening])
+        logger.info("stopped; all states are saved")

@@ -37,6 +37,8 @@ class Limits:
     streams: int = 1000
     queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
     timeout_s: float = 30.0  # per request
+    header_s: float = 10.0  # from connecting, or from the response before, to the complete header of a request
+    log_lines: int = 200  # per second, of one kind
     batch: int = 32  # images, counting views, encoded at once
     wait_s: float = 0.005  # that an image waits for others to share its batch
     workers: int = 0  # processes that decode and prepare images; 0 for one more than there are cores

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import InputError
+from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
 from acclimate.serve.limits import Limits
 
@@ -24,7 +25,8 @@ TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0...
 SHORTEST = 16  # characters of a token
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
-OPEN = ("/", "/docs", "/openapi.json", "/health/live", "/health/ready")
+HEALTH = ("/health/live", "/health/ready")
+OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
 QUERY_FIELDS = 2000  # in the query of a request
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -132,8 +134,15 @@ class Gate:
     detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
     """
 
-    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
-        self.app, self.tokens, self.hosts, self.limits = app, tokens, hosts, limits
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: TokenFile | None,
+        hosts: Collection[str] | None,
+        limits: Limits,
+        connections: Connections,
+    ) -> None:
+        self.app, self.tokens, self.hosts, self.limits, self.connections = app, tokens, hosts, limits, connections
         self.held: Counter[str] = Counter()  # bytes of all bodies in memory, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,6 +171,8 @@ class Gate:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
+        if self.connections.full and scope["path"] not in HEALTH:
+            return failure(scope, 503, "too many requests at once; try again in a moment.")
         address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
         caller = Caller(address) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
