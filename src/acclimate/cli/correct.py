@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, nearest, reason
@@ -69,7 +70,7 @@ def correct(
             _clear(results, records, gone)
         adapter.undo([each.id for each in gone])
         save_state(adapter, state, notes)
-        typer.echo(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
+        say(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
     if listed:
         _print(adapter)
     if results is None or encoder is None:
@@ -94,7 +95,7 @@ def correct(
     _mark(results, records, told)
     confirmed = sum(by_file[name]["label"] == label for name, label in told.items())
     counts = f"{len(told) - confirmed} corrected, {confirmed} confirmed"
-    typer.echo(f"{counts}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
+    say(f"{counts}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
 
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
@@ -194,4 +195,4 @@ def _print(adapter: "Adapter") -> None:
     if rows:
         print_table(["file", "label", "id"], rows, left=("file", "label"))
     else:
-        typer.echo("no corrections")
+        say("no corrections")
