@@ -95,6 +95,7 @@ def classify(
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
+    from acclimate.evidence import LONGEST_TEXT
     from acclimate.files import check_writable
     from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
@@ -162,6 +163,8 @@ def classify(
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
+        if len(origin) > LONGEST_TEXT:
+            raise InputError(f"--origin must have {LONGEST_TEXT} characters at most.")
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()

@@ -53,7 +53,7 @@ def correct(
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.methods import load_with_notes, save_state
+    from acclimate.methods import MODEL, fit_note, load_with_notes, save_state
     from acclimate.reading import Preparer, encode_ahead
 
     if not (results or listed or undo) or (results and listed) or (fixes and undo):
@@ -80,6 +80,9 @@ def correct(
             f"{state} is for features of {adapter.head.dim} dimensions, {model!r} has {encoder.dim}; "
             "use the --model that it was made with."
         )
+    made_with = notes.get(MODEL) or fit_note(notes).get("fingerprint")
+    if made_with and made_with != encoder.fingerprint:
+        raise InputError(f"{state} was made with another model than {model!r}; use the --model that it was made with.")
     by_file = {record[FILE]: record for record in records}
     pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
     told = _match(fixes or results, pairs, by_file, adapter.head.class_names)

@@ -14,6 +14,7 @@ from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
@@ -24,7 +25,7 @@ from acclimate.serve.metrics import Metrics
 from acclimate.serve.setups import read_setup
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
-LARGEST_ID = 2**52  # ids are sent as JSON numbers
+LARGEST_ID = 2**52  # of an uploaded state; as many follow until ids are no JSON numbers any more
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -241,14 +242,8 @@ class Stream:
     def load_state(self, content: bytes) -> None:
         """Continue from a state file; one that does not fit is refused with a StateError, and nothing changes."""
         adapter = state_from_bytes(content, like=self.history.adapter)
-        vectors = adapter.head.class_vectors
-        probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
-        with np.errstate(all="ignore"):
-            logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
-        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
-        ids += [each.id for each in adapter.corrections]
-        if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
-            raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        if adapter.next_id > LARGEST_ID or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
+            raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
         adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
