@@ -121,7 +121,7 @@ def test_memory_grows_with_the_classes_seen():
         ("classes", np.zeros(12, np.int32), "a class may hold at most 4 entries, one holds 12"),
         ("targets", np.full((12, 1), 9, np.int32), "targets must be from -1 to 6"),
         ("targets", np.full((12, 1), -2, np.int32), "targets must be from -1 to 6"),
-        ("targets", np.zeros((12, 0), np.int32), "targets must have at least one column"),
+        ("targets", np.zeros((12, 0), np.int32), "targets must have 1 to 7 columns"),
         ("entropies", np.full(12, np.nan), "entropies must be finite"),
         ("entropies", np.zeros(12, np.int32), "entropies must be real numbers"),
         ("ids", np.arange(11), "ids must have one row per entry"),

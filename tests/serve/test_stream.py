@@ -277,8 +277,9 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"positive.ids": 2**60}, "values that no stream can produce"),
-        ({"positive.ids": -(2**40)}, "values that no stream can produce"),
+        ({"positive.ids": 2**60}, "ids must be from 0 to"),
+        ({"positive.ids": -(2**40)}, "ids must be from 0 to"),
+        ({"positive.ids": 2**52}, "no room for more samples"),
         ({"positive.keys": 1e3}, "keys must be of length 1.01 at most"),
     ],
 )

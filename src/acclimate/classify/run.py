@@ -106,7 +106,7 @@ class Classification:
                 finished = self._second_pass(rows, features) and finished
         # The state of a run that was stopped is in its checkpoint; one that follows a folder ends by being stopped.
         if self.state is not None and (finished or self.output is None or self.more is not None):
-            save_state(self.classifier.adapter, self.state)
+            self.classifier.save(self.state)
         if finished and self.output is not None:
             self.output.finish()
         return finished

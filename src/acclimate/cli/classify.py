@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.console import show_predictions, stop_requests
+from acclimate.cli.console import say, show_predictions, stop_requests
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
@@ -95,6 +95,7 @@ def classify(
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
+    from acclimate.evidence import LONGEST_TEXT
     from acclimate.files import check_writable
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
@@ -127,9 +128,7 @@ def classify(
     if output is not None:
         exists, incomplete = output.path.exists(), output.checkpoint.is_file()
         if resume and exists and not incomplete and not (state and state.exists()) and not freeze:
-            typer.echo(
-                "note: what the earlier run learnt is not in a --state; new images start from the model.", err=True
-            )
+            say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
         if overwrite and exists and not incomplete and (moved := moved_images(output.path)):
             what = f"{out} says where {count(moved, 'image')} went"
             raise InputError(f"{what}; take them back with `acclimate sort {out} --undo`, or choose another --out.")
@@ -162,13 +161,15 @@ def classify(
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
+        if len(origin) > LONGEST_TEXT:
+            raise InputError(f"--origin must have {LONGEST_TEXT} characters at most.")
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
     prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
     if sys.stderr.isatty():
         images = "Images as they arrive" if follow else count(len(samples), "image")
-        typer.secho(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
+        say(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
     columns = csv_columns(top_k) if out is None else None
     with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
         run = Classification(
@@ -191,7 +192,7 @@ def classify(
         where = f"after {summary.images} of {len(run.samples)} images"
         where = "in the second pass" if summary.images == len(run.samples) else where
         where = f"after {count(summary.images, 'image')}" if follow else where
-        typer.echo(f"stopped {where}{how}.", err=True)
+        say(f"stopped {where}{how}.", err=True)
         if not follow or not summary.images:
             raise typer.Exit(130)
     if report is not None:
@@ -212,25 +213,25 @@ def classify(
     images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
-    typer.echo(f"{counts}.{where}", err=True)
+    say(f"{counts}.{where}", err=True)
     if run.kept.images:
         new = len(run.samples) - run.kept.images
         start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
-        typer.echo(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
+        say(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
     if unsure:
         doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
-        typer.echo(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
+        say(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
     if none := summary.after[NONE]:
-        typer.echo(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
     if accuracy := str(summary.accuracy):
-        typer.echo(accuracy, err=True)
+        say(accuracy, err=True)
     if advice := classifier.adapter.advice():
-        typer.echo(f"note: {advice}", err=True)
+        say(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")
     if sort_into is not None and out is not None:  # after the report, which reads the images
         sorted_images = sort_images(out, sort_into, sort_how)
-        typer.echo(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
+        say(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar, stage_bars
 from acclimate.errors import RunError
 
@@ -62,7 +63,7 @@ def embed(
             kept += batch.readable
             for name, error in zip(batch.names, batch.errors, strict=True):
                 if error is not None:
-                    typer.echo(f"skipped {name}: {error}", err=True)
+                    say(f"skipped {name}: {error}", err=True)
             advance(len(batch.names))
     if not kept:
         raise RunError("no image could be read.")
@@ -81,4 +82,4 @@ def embed(
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"
-    typer.echo(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)
+    say(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from acclimate.cli.console import say
 from acclimate.errors import InputError, reason
 
 if TYPE_CHECKING:
@@ -171,11 +172,9 @@ def list_images(
         raise InputError(f"no file or folder at {', '.join(words)}; {how}.")
     samples = open_source(source, sys.stdin, fps)
     if samples.skipped:
-        typer.echo(f"note: skipped {samples.left_out}.", err=True)
+        say(f"note: skipped {samples.left_out}.", err=True)
     if order == "auto" and (order := choose_order(samples, classes)) != "path":
-        typer.echo(
-            "note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True
-        )
+        say("note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True)
     return order_samples(samples, order)
 
 
@@ -184,7 +183,7 @@ def note_language(labels: Sequence[str], model: str) -> None:
     from acclimate.prompts import language_note
 
     if model == DEFAULT_MODEL and (note := language_note(labels)):
-        typer.echo(f"note: {note.removesuffix('.')} with --model.", err=True)
+        say(f"note: {note.removesuffix('.')} with --model.", err=True)
         warnings.filterwarnings("ignore", re.escape(note))  # the classifier would say it again
 
 

@@ -15,6 +15,7 @@ from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
@@ -248,14 +249,8 @@ class Stream:
     def read_state(self, content: bytes) -> Adapter:
         """The adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
-        vectors = adapter.head.class_vectors
-        probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
-        with np.errstate(all="ignore"):
-            logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
-        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
-        ids += [each.id for each in adapter.corrections]
-        if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
-            raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        if adapter.next_id > LARGEST_ID or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
+            raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
         return adapter
