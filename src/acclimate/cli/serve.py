@@ -56,13 +56,19 @@ def serve(
     unsure: Annotated[
         float | None, typer.Option(help=f"{NEW}: mark answers with a lower score as unsure.", min=0, max=1)
     ] = None,
+    guard: Annotated[bool, typer.Option(help=f"{NEW}: limit what one of several clients can teach a stream.")] = True,
     guard_share: Annotated[
-        float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
+        float | None,
+        typer.Option(help=f"{NEW}: largest share of one of several clients, up to 1.", show_default="0.5"),
     ] = None,
     guard_burst: Annotated[
         int | None, typer.Option(help=f"{NEW}: samples of one client learnt within --guard-window.")
     ] = None,
-    guard_window: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    guard_window: Annotated[float | None, typer.Option(help=f"{NEW}: in seconds.", show_default="60")] = None,
+    guard_age: Annotated[
+        int | None,
+        typer.Option(help=f"{NEW}: samples after which cache entries give way to others.", show_default="10000"),
+    ] = None,
     snapshot_every: Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")] = 1000,
     snapshot_seconds: Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")] = 300.0,
     history: Annotated[int, typer.Option(help="Snapshots kept per stream.")] = 24,
@@ -128,13 +134,17 @@ def serve(
     local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
-    guarded = guard_share is not None or guard_burst is not None
+    rules = {"share": guard_share, "burst": guard_burst, "window_s": guard_window, "age": guard_age}
+    rules = {name: value for name, value in rules.items() if value is not None}
+    if rules and not guard:
+        raise InputError("--no-guard leaves nothing to set; leave out --guard-share, -burst, -window and -age.")
     viewed = views != 1 or views_kind is not None
     chosen = (
         setting
         or template
         or thumbnails
-        or guarded
+        or rules
+        or not guard
         or viewed
         or method
         or not skip_duplicates
@@ -153,8 +163,7 @@ def serve(
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
     setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
     setup |= {"skip_duplicates": skip_duplicates, "reject": none_of_these, "unsure": unsure}
-    if guarded:
-        setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
+    setup["guard"] = rules if guard else None
     adapter = encoder = None
     if fitted is not None:
         ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)

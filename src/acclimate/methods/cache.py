@@ -12,7 +12,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.evidence import Head
 from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
-from acclimate.methods.schedule import Plan, Queued, Queues, schedule
+from acclimate.methods.schedule import GivesWay, Plan, Queued, Queues, last_if_worse, schedule
 from acclimate.methods.state import LARGEST_ID, Dump, Entry, State
 
 HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
@@ -30,9 +30,14 @@ class Cache(State):
         capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
         longest: the greatest length of a key; features have unit length, keys that are trained need not.
+
+    Attributes:
+        gives_way: which entry of a full class gives way to a newcomer, where that is not the one of highest (or
+            lowest) entropy.
     """
 
     rule = "union"
+    gives_way: GivesWay | None = None
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float = 1.01) -> None:
         self.bounded = capacity is not None
@@ -81,11 +86,13 @@ class Cache(State):
         Nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
         """
         ranks = -entropies if self.highest else entropies
-        samples = np.flatnonzero(offered & (ranks <= self._threshold[classes]))  # few, in a long stream
+        if self.gives_way is None:
+            offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
+        samples = np.flatnonzero(offered)
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
-        plan = schedule(offers, self.queues, capacity, self.size, len(offered))
+        plan = schedule(offers, self.queues, capacity, self.size, len(offered), self.gives_way or last_if_worse)
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 

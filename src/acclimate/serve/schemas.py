@@ -80,7 +80,9 @@ class Setup(Request):
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
     unsure: Share | None = Field(None, description=UNSURE)
-    guard: GuardRules | None = None
+    guard: GuardRules | None = Field(
+        GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
+    )
 
 
 class StreamRequest(Setup):

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from acclimate.errors import InputError
 from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
+from acclimate.serve.guard import client_of
 from acclimate.serve.limits import Limits
 
 Action = Literal["classify", "manage"]
@@ -38,7 +39,7 @@ BODIES_HELD = 6  # full-sized bodies that all requests together may hold in memo
 class Caller:
     """The sender of a request."""
 
-    name: str  # of the token, or the client's address if the service has no tokens
+    name: str  # of the token, or the client's network if the service has no tokens; see `guard.client_of`
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
     token: bool = False  # whether it has sent a token
 
@@ -175,7 +176,7 @@ class Gate:
             return failure(scope, 503, "too many requests at once; try again in a moment.")
         address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
-        caller = Caller(address) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
+        caller = Caller(client_of(address)) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
         if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})

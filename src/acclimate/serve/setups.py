@@ -11,7 +11,7 @@ from acclimate.serve.schemas import Setup
 
 FILE, VERSION = "stream.json", 1
 # What streams had before there was a choice; a new stream may have another default.
-BEFORE = {"views_kind": "augmix", "skip_duplicates": False}
+BEFORE = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
 
 
 def create_files(folder: Path, setup: Setup, model: str, adapter: Adapter, keep: int) -> None:

@@ -15,6 +15,7 @@ from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods.cache import Cache
 from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
@@ -63,8 +64,13 @@ class Stream:
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
-        self._guard = None if rules is None else Guard(rules)
+        learning = [part for part in adapter.parts.values() if part is not adapter.told]
+        rules = self.setup.guard if learning else None  # a method without state cannot be poisoned
+        self._guard = None
+        if rules is not None:
+            self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in learning))
+            for client, samples, ago in self.history.files.taught_within(rules.window_s):
+                self._guard.learnt(client, samples, ago)
         self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
@@ -363,21 +369,13 @@ class Stream:
         self.check_open()
         began = perf_counter()
         adapter, features = self.history.adapter, encoded.features
-        learn = learn and adapter.counts_samples
-        # The guard decides for each sample. Evidence is computed first: an invalid row must fail before any is learnt.
-        size = 1 if learn and self._guard is not None else len(features)
-        parts = [slice(start, start + size) for start in range(0, len(features), size)]
-        evidence = [adapter.head.observe(features[part]) for part in parts]
-        found: list[Prediction] = []
-        replaced = 0
-        for part, seen in zip(parts, evidence, strict=True):
-            if learn:
-                adapted = self._learn(seen, features[part], client, encoded.thumbnails[part])
-            else:
-                none = none_scores(adapter, seen, self._gates())
-                adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none)
-            replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
-            found += predictions(adapter.head, adapted, top_k, range(part.start, part.stop), unsure=unsure)
+        seen = adapter.head.observe(features)
+        if learn and adapter.counts_samples:
+            adapted = self._learn(seen, features, client, encoded.thumbnails)
+        else:
+            adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none_scores(adapter, seen, self._gates()))
+        replaced = sum(len(change.dropped) for change in adapted.step.changes.values())
+        found = predictions(adapter.head, adapted, top_k, range(len(features)), unsure=unsure)
         self._answered += len(found)
         self._changed += sum(prediction.changed for prediction in found)
         self._metrics.answered(found, len(adapter.head))
@@ -388,28 +386,25 @@ class Stream:
 
     def _learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
         """Answer samples and learn from those that may be learnt from."""
-        guard, taught, gates = self._guard, self.history.taught, self._gates()
+        guard, gates, count = self._guard, self._gates(), len(features)
         none = none_scores(self.history.adapter, evidence, gates)
-        refusal = None
-        if guard is not None:
-            refusal = guard.refusal(client, taught[client], taught.total(), len(self.labels))
-        if refusal is None:
-            learnt, refused = choose_samples(self.history.adapter, evidence, True, gates)
-            try:
-                adapted = self.history.learn(evidence, features, learnt, client, thumbnails)
-            except Exception as error:
-                self._duplicates = None  # it remembers samples that were not learnt
-                if not isinstance(error, StorageError):
-                    raise
-                refusal = self._problems["journal"] = str(error)
-        if refusal is not None:
+        allowed, reason = (count, "") if guard is None else guard.allowed(client, count, len(self.labels))
+        learnt, refused = choose_samples(self.history.adapter, evidence, np.arange(count) < allowed, gates)
+        refused[allowed:] = [reason] * (count - allowed)
+        age = guard.rules.age if guard is not None and guard.rules.fair else None
+        try:
+            adapted = self.history.learn(evidence, features, learnt, client, thumbnails, age)
+        except Exception as error:
+            self._duplicates = None  # it remembers samples that were not learnt
+            if not isinstance(error, StorageError):
+                raise
+            self._problems["journal"] = str(error)
             step = self.history.adapter.adapt(evidence, learn=False)
-            return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
+            return Adapted(evidence, step, refused=[str(error)] * count, none=none)
         if learnt.any():
             self._problems.pop("journal", None)
-            changes = adapted.step.changes.values()
-            if guard is not None and (not changes or any(change.admitted for change in changes)):
-                guard.learnt(client)
+            if guard is not None:
+                guard.learnt(client, int(learnt.sum()))
         return adapted._replace(refused=refused, none=none)
 
     def _gates(self) -> list[Gate]:
