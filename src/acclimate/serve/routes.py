@@ -35,7 +35,7 @@ def create_stream(body: schemas.StreamRequest, streams: AllStreams, caller: Send
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
-    return streams.create(**body.model_dump()).describe()
+    return streams.create(**body.model_dump(), client=caller.name).describe()
 
 
 @router.get("", response_model=schemas.Summaries)
@@ -78,11 +78,11 @@ async def classify_images(
     authorize(caller, "classify", name)
     images, names, options = await read_images(request, streams.limits)
     options = {"adapt": adapt, "top_k": top_k, "unsure": unsure, **options}
-    try:
-        stream = streams.get(name)
-    except NotFoundError:
-        stream = await asyncio.to_thread(streams.get_or_create, name, caller.name)
     with anyio.fail_after(streams.limits.timeout_s):
+        try:
+            stream = streams.get(name)
+        except NotFoundError:
+            stream = await streams.create_by_images(name, images, names, caller.name)
         answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
 

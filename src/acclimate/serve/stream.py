@@ -10,7 +10,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, nearest
+from acclimate.errors import InputError, StateError, nearest, reason
 from acclimate.evidence import Evidence
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
@@ -21,6 +21,7 @@ from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.problems import Problems
 from acclimate.serve.setups import read_setup
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
@@ -57,14 +58,14 @@ class Stream:
     def __init__(self, name: str, folder: Path, batcher: Batcher, pool: Executor, metrics: Metrics) -> None:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._metrics = batcher, metrics
-        self.setup, model = read_setup(folder)
+        self.setup, model, self.client = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
         rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
         self._guard = None if rules is None else Guard(rules)
-        self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
+        self._problems = Problems(name)
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
@@ -77,6 +78,11 @@ class Stream:
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in order."""
         return self.history.adapter.head.class_names
+
+    @property
+    def degraded(self) -> str | None:
+        """Why what is learnt cannot be written; None if it can. For any thread."""
+        return self._problems.text
 
     def classify(
         self,
@@ -96,10 +102,7 @@ class Stream:
         image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
         learnt. If `cancel` returns True, nothing of the request was or will be learnt.
         """
-        views = self.setup.views
-        most = min(self.limits.images, self.limits.queue // views)
-        if not 1 <= len(images) <= most:
-            raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
+        self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         encoded = self._encode(images, names)
@@ -156,7 +159,7 @@ class Stream:
                 "answered": self._answered,
                 "changed": self._changed,
                 "changed_share": self._changed / self._answered if self._answered else 0.0,
-                "degraded": " ".join(self._problems.values()) or None,
+                "degraded": self.degraded,
                 "broken": self.history.problem,
             }
 
@@ -267,9 +270,18 @@ class Stream:
             self._retry_at = 0.0
             if self.history.samples:
                 self._try_snapshot("shutdown")
-            self.history.sync()
+            try:
+                self.history.sync()
+            except OSError as error:
+                self._problems.report("journal", f"the last samples may not be on the disk: {reason(error)}.")
 
         return self.queue.put(work)
+
+    @queued
+    def end(self, remove: Callable[[], None]) -> None:
+        """Finish what is queued, then `remove` the stream's files; if that fails, the stream goes on as before."""
+        remove()
+        self._closed = True
 
     def check_open(self) -> None:
         """Raise NotFoundError if the stream was deleted."""
@@ -345,12 +357,13 @@ class Stream:
                 self._duplicates = None  # it remembers samples that were not learnt
                 if not isinstance(error, StorageError):
                     raise
-                refusal = self._problems["journal"] = str(error)
+                refusal = str(error)
+                self._problems.report("journal", refusal)
         if refusal is not None:
             step = self.history.adapter.adapt(evidence, learn=False)
             return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
         if learnt.any():
-            self._problems.pop("journal", None)
+            self._problems.report("journal", None)
             changes = adapted.step.changes.values()
             if guard is not None and (not changes or any(change.admitted for change in changes)):
                 guard.learnt(client)
@@ -377,7 +390,9 @@ class Stream:
             return
         try:
             self.history.snapshot(reason)
-            self._problems.pop("snapshot", None)
         except StorageError as error:
-            self._problems["snapshot"] = str(error)
+            self._problems.report("snapshot", str(error))
             self._retry_at = monotonic() + RETRY_S
+        else:
+            self._problems.report("snapshot", None)
+            self._problems.report("journal", None)  # there is a new one

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock, Thread
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from acclimate.encoders import Encoder
 from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
+from acclimate.files import remove_leftovers, sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
@@ -33,12 +35,14 @@ from acclimate.serve.errors import (
     validation_message,
 )
 from acclimate.serve.limits import Limits
+from acclimate.serve.logs import logger
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
-from acclimate.serve.setups import create_files
+from acclimate.serve.setups import Made, create_files
 from acclimate.serve.stream import Stream
 
 NAME = re.compile(NAME_PATTERN)
+NEW, DELETED = ".new-", ".deleted-"  # how names of folders begin whose streams are being created or deleted
 THREADS = 8  # streams that work at the same time
 
 
@@ -71,33 +75,40 @@ class Streams:
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
         self.audit = AuditLog(Path(folder))
-        self.batcher = Batcher(encoder, self.limits, self.metrics, Path(folder) / "texts", prompts)
+        texts = Path(folder) / "texts"
+        self.batcher = Batcher(encoder, self.limits, self.metrics, texts, prompts)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
         self._unusable: dict[str, str] = {}
         for path in sorted(self._folder.iterdir()):
             if NAME.fullmatch(path.name) and path.is_dir():
+                remove_leftovers(path)
                 try:
                     self._streams[path.name] = self._open(path.name)
                 except StateError as error:
                     self._unusable[path.name] = str(error)
-            elif path.name.startswith("."):  # half created or half deleted
+            elif path.name.startswith((NEW, DELETED)):  # half created or half deleted
                 shutil.rmtree(path, ignore_errors=True)
+        remove_leftovers(texts)
+        self.metrics.watch_degraded(lambda: len(self.degraded()))
         self._closing = Event()
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
 
-    def create(self, name: str, labels: Sequence[str], *, fitted: Adapter | None = None, **options: Any) -> Stream:
+    def create(
+        self, name: str, labels: Sequence[str], *, client: str = "", fitted: Adapter | None = None, **options: Any
+    ) -> Stream:
         """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
 
-        A few-shot method needs an adapter that was `fitted`, of this method, these settings and these labels.
+        A few-shot method needs an adapter that was `fitted`, of this method, these settings and these labels. A client,
+        unless it is "", may make so many streams only.
 
         Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
         if not NAME.fullmatch(name):
             raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
-        self._check_new(name)
+        self._check_new(name, client)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
         if setup.reject:
@@ -106,14 +117,16 @@ class Streams:
             adapter = create(setup.method, self.batcher.head(labels, setup.templates), origin=name, **setup.settings)
         else:
             adapter = duplicate(fitted)
-        unfinished = self._folder / f".new-{token_hex(8)}"
+        unfinished = self._folder / f"{NEW}{token_hex(8)}"
+        made = Made(setup, self.batcher.encoder.fingerprint, client)
         try:
-            create_files(unfinished, setup, self.batcher.encoder.fingerprint, adapter, self.limits.history)
+            create_files(unfinished, made, adapter, self.limits.history)
             with self._lock:
-                self._check_new(name)
+                self._check_new(name, client)
                 os.replace(unfinished, self._folder / name)
                 stream = self._streams[name] = self._open(name)
-                return stream
+            sync_folder(self._folder)
+            return stream
         except OSError as error:
             raise StorageError(f"the stream {name!r} could not be written: {reason(error)}.") from error
         finally:
@@ -128,14 +141,23 @@ class Streams:
             raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
-    def get_or_create(self, name: str, client: str) -> Stream:
-        """The stream with this name, created with the `defaults` if there is none, which the audit log says."""
-        if self.defaults is not None and name not in self.names():
-            with suppress(ExistsError):  # another request was first
-                stream = self.create(name, **self.defaults)
-                self.audit.write("create_stream", client, "done", stream=name, by="its first images")
-                return stream
-        return self.get(name)
+    async def create_by_images(self, name: str, images: Sequence[bytes], names: Sequence[str], client: str) -> Stream:
+        """Create a stream that is not there with the `defaults`, once its first images could be read and encoded.
+
+        The audit log says so. NotFoundError if there are no defaults; otherwise as `create` and `Stream.classify`.
+        """
+        if self.defaults is None:
+            return self.get(name)
+        self.limits.check_images(len(images), self.defaults.get("views", 1))
+        try:
+            self._check_new(name, client)
+            await asyncio.wrap_future(self.batcher.submit(images, names=names))
+            stream = await asyncio.to_thread(partial(self.create, name, client=client, **self.defaults))
+        except ExistsError:  # another request was first
+            return self.get(name)
+        said = partial(self.audit.write, "create_stream", client, "done", stream=name, by="its first images")
+        await asyncio.to_thread(said)
+        return stream
 
     def names(self) -> list[str]:
         """The names of all streams, usable or not."""
@@ -154,24 +176,28 @@ class Streams:
             total.update(stream.history.entries())
         return total
 
+    def degraded(self) -> list[str]:
+        """Why the states of streams cannot be written, for each that has this problem."""
+        return [why for stream in list(self._streams.values()) if (why := stream.degraded)]
+
     def corrections(self) -> int:
         """Number of corrections in all streams."""
         return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
     def delete(self, name: str) -> None:
-        """Finish the stream's queued work, then remove it and its files."""
-        with self._lock:
-            stream = self._streams.pop(name, None)
-            if stream is None and self._unusable.pop(name, None) is None:
-                raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
+        """Finish the stream's queued work, then remove it and its files, for good when this returns.
+
+        StorageError if they cannot be removed; the stream can then be used as before.
+        """
+        stream, gone = self._streams.get(name), self._folder / f"{DELETED}{token_hex(8)}"
         if stream is not None:
-            stream.close().result()
-        gone = self._folder / f".deleted-{token_hex(8)}"
-        try:
-            os.replace(self._folder / name, gone)
-        except OSError as error:
-            raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
+            stream.end(partial(self._remove, name, gone))
+        else:
+            self._remove(name, gone)
+        sync_folder(self._folder)
         shutil.rmtree(gone, ignore_errors=True)
+        if gone.exists():
+            logger.warning("files of a deleted stream could not be removed", extra={"fields": {"folder": str(gone)}})
 
     async def zero_shot(self, image: bytes, labels: Sequence[str], template: str) -> Prediction:
         """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
@@ -195,11 +221,31 @@ class Streams:
     def _open(self, name: str) -> Stream:
         return Stream(name, self._folder / name, self.batcher, self._pool, self.metrics)
 
-    def _check_new(self, name: str) -> None:
+    def _remove(self, name: str, gone: Path) -> None:
+        """Move the files of a stream away, and take it out of the list only then."""
+        with self._lock:
+            if name not in self._streams and name not in self._unusable:
+                raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
+            try:
+                os.replace(self._folder / name, gone)
+            except FileNotFoundError:  # somebody else has removed them
+                pass
+            except OSError as error:
+                raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
+            self._streams.pop(name, None)
+            self._unusable.pop(name, None)
+
+    def _check_new(self, name: str, client: str) -> None:
         if name in self._streams or name in self._unusable:
             raise ExistsError(f"there already is a stream {name!r}; use it, or delete it first.")
         if len(self._streams) + len(self._unusable) >= self.limits.streams:
             raise TooManyError(f"the maximum of {self.limits.streams} streams is reached; delete one first.")
+        most = self.limits.client_streams
+        if client and sum(stream.client == client for stream in list(self._streams.values())) >= most:
+            raise TooManyError(
+                f"{client!r} has made the maximum of {most} streams for one client; delete one first, or have the "
+                "service started with a higher --max-client-streams."
+            )
 
     def _tick(self) -> None:
         while not self._closing.wait(self.limits.sync_s):
@@ -239,6 +285,8 @@ def _claim(folder: Path, streams: Path) -> Any:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         streams.mkdir(exist_ok=True)
+        for parent in (folder, folder.parent):
+            sync_folder(parent)
         file = open(folder / "lock", "w")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
         raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error
