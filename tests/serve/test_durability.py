@@ -435,7 +435,8 @@ def test_a_full_disk_is_in_the_log_in_readiness_and_in_the_metrics(serve, images
                 assert "free some disk space" in answer.json()["results"][0]["refused"]
             answer = client.get("/health/ready")
             assert answer.status_code == 503
-            assert re.match(r"degraded streams: 1; .*cannot write 0.*free some disk space", answer.json()["error"]["message"])
+            message = answer.json()["error"]["message"]
+            assert re.match(r"degraded streams: 1; .*cannot write 0.*free some disk space", message)
             assert "acclimate_degraded_streams 1.0" in client.get("/metrics").text
             assert set(said()) == {"what is learnt cannot be written"}
             assert len(said()) <= 2  # of the journal, of the snapshot
