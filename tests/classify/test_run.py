@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state, refine
+from acclimate.cells import from_cell
 from acclimate.classify import features as features_module
 from acclimate.classify import outputs
 from acclimate.classify import run as run_module
@@ -52,7 +53,8 @@ def make(encoder, photos, tmp_path):
 
 def read_rows(path):
     if path.suffix == ".csv":
-        return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
+        rows = csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))
+        return [{column: from_cell(cell) for column, cell in row.items()} for row in rows]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
