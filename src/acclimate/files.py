@@ -99,7 +99,31 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 def replace_file(path: Path, target: Path) -> None:
     """Put a file in the place of another one in its folder, for good."""
     os.replace(path, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes left that were cut off by a crash; nobody else may be writing to the folder."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def keep_recent(folder: Path, pattern: str, files: int, size: int) -> None:
+    """Remove the files that were changed least recently, so that those of a pattern are so many, of so many bytes.
+
+    Others may read, write and remove them at the same time.
+    """
+    found = []
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # it was removed
+            about = path.stat()
+            found.append((about.st_mtime_ns, about.st_size, path))
+    for number, (_, length, path) in enumerate(sorted(found, reverse=True), 1):
+        size -= length
+        if number > files or size < 0:
+            with suppress(OSError):
+                path.unlink()
 
 
 def append(path: Path, content: bytes) -> None:
@@ -234,8 +258,8 @@ def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
     return checksum
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform can open a folder."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, after a rename; not every platform can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

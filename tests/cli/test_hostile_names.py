@@ -1,7 +1,9 @@
 """Names of files and classes are foreign text: whatever they hold, they neither control a terminal nor forge a line."""
 
+import csv
 import os
 import pty
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acclimate.classify.outputs import read_results
 from acclimate.cli.console import JOINERS, printable
 from acclimate.cli.tables import print_table
 from drawn_images import draw
@@ -97,6 +100,43 @@ def test_errors_on_a_terminal(arguments, on_terminal):
     shown = on_terminal(*arguments, exit_code=2)
     assert not unsafe(shown)
     assert "rror: " in shown
+
+
+FORMULAS = ("=HYPERLINK(1).jpg", "+1+1.jpg", "-2+3.jpg", "@SUM(1).jpg", "'=1.jpg", "plain.jpg")
+LABEL = '=HYPERLINK("http://x")'
+
+
+def test_formulas_in_csv(here, invoke):
+    for seed, name in enumerate(FORMULAS):
+        draw(("red", "green")[seed % 2], seed).save(here / name)
+    (here / "labels.csv").write_text('label\n"\'=HYPERLINK(""http://x"")"\ncat\n')
+    common = ["--labels", "labels.csv", "--top-k", 2]
+    printed = invoke("classify", ".", *common).stdout
+    invoke("classify", ".", *common, "--out", "r.csv", "--state", "s.safetensors")
+    assert (here / "r.csv").read_text() == printed
+    rows = list(csv.DictReader(printed.splitlines()))
+    for row in rows:
+        for cell in row.values():
+            assert not re.match(r"\s*[=+@]|\s*-(?![\d.]+$)", cell), cell
+        assert {row["label"], row["label_2"]} == {f"'{LABEL}", "cat"}
+        assert (here / row["file"]).is_file() or row["file"] == "./'=1.jpg"
+    assert {row["file"] for row in rows} >= {"./-2+3.jpg", "./=HYPERLINK(1).jpg", "plain.jpg"}
+    # Everything that reads it again understands it: resume, truth, corrections, sorting, lists.
+    draw("blue", 9).save(here / "-new.jpg")
+    invoke("classify", ".", *common, "--out", "r.csv", "--state", "s.safetensors", "--resume")
+    found = {each["file"]: each for each in read_results(here / "r.csv")}
+    assert set(found) == {*FORMULAS, "-new.jpg"}
+    assert {each["label"] for each in found.values()} <= {LABEL, "cat"}
+    with open("truth.csv", "w", newline="") as file:
+        csv.writer(file).writerows([("file", "label"), *((row["file"], row["label"]) for row in rows)])
+    said = invoke("classify", ".", *common, "--truth", "truth.csv", "--out", "t.csv").stderr
+    assert "Accuracy on 6 images" in said
+    (here / "fixes.csv").write_text("file,label\n./-2+3.jpg,cat\n")
+    invoke("correct", "r.csv", "fixes.csv", "--state", "s.safetensors")
+    assert {each["file"]: each["correct_label"] for each in read_results(here / "r.csv")}["-2+3.jpg"] == "cat"
+    assert "7 images sorted into sorted" in invoke("sort", "r.csv", "sorted").stderr
+    assert "7 images taken back" in invoke("sort", "r.csv", "--undo").stderr
+    assert "7 images classified" in invoke("classify", "r.csv", *common, "--out", "l.csv").stderr
 
 
 def test_tables_show_names_as_they_are_but_for_control_characters(capsys):

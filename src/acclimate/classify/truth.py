@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
+from acclimate.cells import from_cell
 from acclimate.errors import InputError, nearest, reason
 from acclimate.files import MAX_LIST, open_text
 from acclimate.predict import NONE
@@ -102,7 +103,7 @@ def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
     rows = csv.reader(lines)
     columns: list[int] = []  # of the file and of the label
     for row in rows:
-        cells = [cell.strip() for cell in row]
+        cells = [from_cell(cell.strip()) for cell in row]
         if not any(cells) or cells[0].startswith("#"):
             continue
         if not columns:

@@ -48,9 +48,14 @@ def classify(
         ),
     ] = None,
     passes: Annotated[
-        int,
-        typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
-    ] = 2,
+        int | None,
+        typer.Option(
+            help="2 to answer once more at the end, from everything seen; 1 for online only.",
+            min=1,
+            max=2,
+            show_default="2, with --follow 1",
+        ),
+    ] = None,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
@@ -116,6 +121,8 @@ def classify(
         raise InputError(f"--freeze answers from a state, and there is none at {state}.")
     if follow and sort_into:
         raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
+    if follow and passes == 2:
+        raise InputError("a run that follows a folder has no end at which to answer once more; leave out --passes.")
     if follow and len(source) > 1:
         raise InputError("--follow takes one folder.")
     if follow and truth:
@@ -171,22 +178,28 @@ def classify(
         images = "Images as they arrive" if follow else count(len(samples), "image")
         say(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
     columns = csv_columns(top_k) if out is None else None
+    more = None
     with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
+        if follow:
+            more = Follow(source[0], stopped, fps)
         run = Classification(
             classifier=classifier,
             samples=samples,
             output=output,
             emit=show,
             top_k=top_k,
-            passes=passes,
+            passes=passes or 2,
             on_error="raise" if on_error == "fail" else "skip",
             state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
-            more=Follow(source[0], stopped, fps) if follow else None,
+            more=more,
         )
         finished = run.run(resume)
     summary = run.summary
+    if more is not None and (waiting := more.waiting):
+        named = ", ".join(waiting[:10]) + (f" and {len(waiting) - 10} others" if len(waiting) > 10 else "")
+        say(f"not classified, as they were incomplete or could not be read: {named}.", err=True)
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
         where = f"after {summary.images} of {len(run.samples)} images"

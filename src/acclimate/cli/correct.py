@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cells import from_cell
 from acclimate.cli import options
 from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
@@ -116,7 +117,7 @@ def _read_fixes(path: Path) -> list[tuple[str, str]]:
                 raise InputError(
                     f"{path} has no fixes: its first line must name the columns {FILE} and {LABEL}, or {EDITED}."
                 )
-            pairs = [(row[FILE] or "", (row[column] or "").strip()) for row in rows]
+            pairs = [(from_cell(row[FILE] or ""), from_cell((row[column] or "").strip())) for row in rows]
     except FileNotFoundError:
         raise InputError(f"no fixes at {path}.") from None
     except OSError as error:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from acclimate.cells import from_cell
 from acclimate.cli.console import say
 from acclimate.errors import InputError, reason
 
@@ -144,7 +145,7 @@ def _label_table(path: Path, text: str) -> list[str]:
     first = text.lstrip().split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)  # a comma if there is none
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
+        rows = [[from_cell(cell.strip()) for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
     except csv.Error as error:
         raise InputError(f"the label file {path} is not a table: {error}.") from None
     rows = [row for row in rows if any(row) and not row[0].startswith("#")]

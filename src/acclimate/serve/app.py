@@ -119,9 +119,14 @@ async def live() -> dict[str, bool]:
 
 @router.get("/health/ready")
 async def ready(streams: AllStreams) -> dict[str, bool]:
-    """Report that images are accepted. Before the model and the streams are loaded, the service does not respond."""
+    """Report that images are accepted, and that what is learnt can be written to the disk.
+
+    Before the model and the streams are loaded, the service does not respond.
+    """
     if streams.batcher.full:
         raise HTTPException(503, "the queue is full; try again in a moment.")
+    if problems := streams.degraded():
+        raise HTTPException(503, f"degraded streams: {len(problems)}; they answer, but {problems[0]}")
     return {"ready": True}
 
 

@@ -23,7 +23,7 @@ from acclimate.methods.cache import Cache
 from acclimate.predict import Adapted
 from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import FairSlots
-from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
+from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal, read_mark
 from acclimate.serve.snapshots import JOURNAL, SNAPSHOT, Snapshots, features_of, learnt_of, thumbnails_of
 
 
@@ -297,8 +297,13 @@ class History:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
         snapshots, journals = self.files.numbers(SNAPSHOT), self.files.numbers(JOURNAL)
         last, size = start, 0
+        marked, synced = read_mark(self.files.folder)
+        if marked > max([*snapshots, *journals]):
+            problems.append(f"snapshot {marked} and its journal are missing; what was learnt after that is lost")
+            return None
         for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self.files.path(number, JOURNAL))
+            path = self.files.path(number, JOURNAL)
+            contents = read_journal(path)
             if number not in snapshots and not contents.records:
                 continue  # a snapshot was about to be taken
             if number > start and not contents.about.get("continues"):
@@ -311,6 +316,8 @@ class History:
                     self._learn(self.adapter.head.observe(features_of(record, body)), record, body)
                 else:
                     self._correct(record, body)
+            if contents.damage is None and number == marked and contents.size < synced:
+                contents.damage = f"{path.name} ends at byte {contents.size}, and had {synced}"
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
@@ -323,6 +330,7 @@ class History:
         number, journal = self.files.write(adapter, notes, reason, continues=continues, **about)
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
+        journal.mark()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
         self.files.remove_oldest()
         return number

@@ -35,6 +35,7 @@ class Limits:
     views: int = 64  # per image
     corrections: int = 1000  # per stream
     streams: int = 1000
+    client_streams: int = 100  # that one client may have made
     queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
     timeout_s: float = 30.0  # per request
     header_s: float = 10.0  # from connecting, or from the response before, to the complete header of a request
@@ -60,6 +61,12 @@ class Limits:
                 raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
+
+    def check_images(self, count: int, views: int) -> None:
+        """Refuse a number of images, each with so many views, that no request may have."""
+        most = min(self.images, self.queue // views)
+        if not 1 <= count <= most:
+            raise InputError(f"a request must have 1 to {most} images, got {count}.")
 
     def check_labels(self, labels: Sequence[str], templates: Any, most: int | None = None) -> tuple[str, ...]:
         """The labels, stripped; InputError if they or their prompts cannot be used or are too many.

@@ -1,12 +1,11 @@
 """The routes of streams: create, classify, manage."""
 
-import asyncio
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Annotated, Any
 
-import anyio
 from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import JSONResponse
 
@@ -16,6 +15,7 @@ from acclimate.serve import schemas
 from acclimate.serve.bodies import described, json_body, read_body
 from acclimate.serve.dependencies import (
     AllStreams,
+    Call,
     Details,
     Managed,
     Readable,
@@ -25,8 +25,9 @@ from acclimate.serve.dependencies import (
     authorize,
     known_parameters,
 )
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import ExistsError, NotFoundError
 from acclimate.serve.stream import Stream
+from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
@@ -45,11 +46,11 @@ async def create_stream(
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
     options = body.model_dump(exclude={"name", "labels"})
-    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options))
+    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options, client=caller.name))
     if setup.reject:
         await call.wait(streams.texts.negatives())
     head = await call.wait(streams.texts.head(labels, setup.templates, caller.name))
-    stream = await call.run(lambda: streams.create(body.name, labels, head=head, **options))
+    stream = await call.run(lambda: streams.create(body.name, labels, client=caller.name, head=head, **options))
     return stream.describe()
 
 
@@ -99,10 +100,24 @@ async def classify_images(
     try:
         stream = streams.get(name)
     except NotFoundError:
-        stream = await call.run(lambda: streams.get_or_create(name, caller.name))
-    with anyio.fail_after(streams.limits.timeout_s):
-        answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
+        stream = await create_by_images(streams, name, images, names, caller.name, call)
+    answers = await call.wait(stream.classify(images, names=names, client=caller.name, **options))
     return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
+
+
+async def create_by_images(
+    streams: Streams, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
+) -> Stream:
+    """A stream with the defaults, created once its first images could be read; NotFoundError without defaults."""
+    if streams.defaults is None:
+        return streams.get(name)
+    streams.limits.check_images(len(images), streams.defaults.get("views", 1))
+    try:
+        streams.check_room(name, client)
+        await call.wait(streams.batcher.submit(images, names=names, client=client))
+        return await call.run(lambda: streams.create_default(name, client))
+    except ExistsError:  # another request was first
+        return streams.get(name)
 
 
 @router.post("/{name}/reset", response_model=schemas.Description)

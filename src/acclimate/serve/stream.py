@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, nearest
+from acclimate.errors import InputError, StateError, nearest, reason
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
@@ -24,6 +24,7 @@ from acclimate.serve.errors import BusyError, NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.problems import Problems
 from acclimate.serve.schemas import LARGEST_ID
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts
@@ -59,7 +60,7 @@ class Stream:
     ) -> None:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._texts, self._metrics = batcher, texts, metrics
-        self.setup, model = read_setup(folder)
+        self.setup, model, self.client = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
@@ -71,7 +72,7 @@ class Stream:
             self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in learning))
             for client, samples, ago in self.history.files.taught_within(rules.window_s):
                 self._guard.learnt(client, samples, ago)
-        self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
+        self._problems = Problems(name)
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
@@ -87,6 +88,11 @@ class Stream:
     def labels(self) -> tuple[str, ...]:
         """The names of the classes, in order."""
         return self.history.adapter.head.class_names
+
+    @property
+    def degraded(self) -> str | None:
+        """Why what is learnt cannot be written; None if it can. For any thread."""
+        return self._problems.text
 
     def classify(
         self,
@@ -106,10 +112,7 @@ class Stream:
         image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
         learnt. If `cancel` returns True, nothing of the request was or will be learnt.
         """
-        views = self.setup.views
-        most = min(self.limits.images, self.limits.queue // views)
-        if not 1 <= len(images) <= most:
-            raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
+        self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         encoded = self._encode(images, names, client)
@@ -302,9 +305,18 @@ class Stream:
             self._retry_at = 0.0
             if self.history.samples:
                 self._try_snapshot("shutdown")
-            self.history.sync()
+            try:
+                self.history.sync()
+            except OSError as error:
+                self._problems.report("journal", f"the last samples may not be on the disk: {reason(error)}.")
 
         return self.queue.put(work)
+
+    @queued
+    def end(self, remove: Callable[[], None]) -> None:
+        """Finish what is queued, then `remove` the stream's files; if that fails, the stream goes on as before."""
+        remove()
+        self._closed = True
 
     def check_open(self) -> None:
         """Raise NotFoundError if the stream was deleted."""
@@ -334,7 +346,7 @@ class Stream:
             "answered": self._answered,
             "changed": self._changed,
             "changed_share": self._changed / self._answered if self._answered else 0.0,
-            "degraded": " ".join(self._problems.values()) or None,
+            "degraded": self.degraded,
             "broken": self.history.problem,
         }
 
@@ -388,9 +400,9 @@ class Stream:
         """Answer samples and learn from those that may be learnt from."""
         guard, gates, count = self._guard, self._gates(), len(features)
         none = none_scores(self.history.adapter, evidence, gates)
-        allowed, reason = (count, "") if guard is None else guard.allowed(client, count, len(self.labels))
+        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(self.labels))
         learnt, refused = choose_samples(self.history.adapter, evidence, np.arange(count) < allowed, gates)
-        refused[allowed:] = [reason] * (count - allowed)
+        refused[allowed:] = [why] * (count - allowed)
         age = guard.rules.age if guard is not None and guard.rules.fair else None
         try:
             adapted = self.history.learn(evidence, features, learnt, client, thumbnails, age)
@@ -398,11 +410,11 @@ class Stream:
             self._duplicates = None  # it remembers samples that were not learnt
             if not isinstance(error, StorageError):
                 raise
-            self._problems["journal"] = str(error)
+            self._problems.report("journal", str(error))
             step = self.history.adapter.adapt(evidence, learn=False)
             return Adapted(evidence, step, refused=[str(error)] * count, none=none)
         if learnt.any():
-            self._problems.pop("journal", None)
+            self._problems.report("journal", None)
             if guard is not None:
                 guard.learnt(client, int(learnt.sum()))
         return adapted._replace(refused=refused, none=none)
@@ -428,7 +440,9 @@ class Stream:
             return
         try:
             self.history.snapshot(reason)
-            self._problems.pop("snapshot", None)
         except StorageError as error:
-            self._problems["snapshot"] = str(error)
+            self._problems.report("snapshot", str(error))
             self._retry_at = monotonic() + RETRY_S
+        else:
+            self._problems.report("snapshot", None)
+            self._problems.report("journal", None)  # there is a new one

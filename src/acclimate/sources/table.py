@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
+from acclimate.cells import from_cell
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, open_text
 from acclimate.images import URL
@@ -77,7 +78,7 @@ def _read_txt(source: str, lines: Iterable[str]) -> Iterator[Row]:
 def _read_csv(source: str, lines: Iterable[str]) -> Iterator[Row]:
     rows = csv.DictReader(lines, restkey="", restval="")
     for row in rows:
-        yield rows.line_num, {name.strip().lower(): value.strip() for name, value in row.items() if name}
+        yield rows.line_num, {name.strip().lower(): from_cell(value.strip()) for name, value in row.items() if name}
 
 
 def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:
