@@ -24,6 +24,8 @@ GAP = 4096  # bytes between two segments of a JPEG that belong to neither
 SCANS = 100  # of a JPEG; encoders write about ten
 PASSES = 16  # times as many pixels as are allowed that all scans of a JPEG may hold together
 SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels that its bytes or values may make up
+FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
+ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
 BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
@@ -213,10 +215,13 @@ def tiff(content: bytes, limit: int) -> Header:
         raise _too_much("tiles or strips", min(blocks, PARTS + limit // BLOCK))
     if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
         raise ImageError("damaged: its tiles or strips lie on top of each other")
-    if tags.value(259, 1) in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
+    compression, bits = tags.value(259, 1), planes // apart * int(tags.values(258, 1).max())
+    if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
-    block = across * down * max(4, planes // apart * -(-int(tags.values(258, 1).max()) // 8))
-    return Header(width, height, 4 * width * height + 2 * block if tags.value(259, 1) > 1 else 0)
+    if compression in FAXES and height > limit // ROW:
+        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or raise --max-pixels")
+    row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # of a JPEG, coefficients and RGBA
+    return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
 
 
 def _ceil(size: int, block: int) -> int:
