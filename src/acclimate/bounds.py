@@ -102,7 +102,7 @@ def _scans(content: bytes, place: int) -> int:
 
 def png(content: bytes, limit: int) -> Header:
     """Bound chunks: each costs Pillow time, and some are compressed."""
-    place, beside, packed, count, most = 8, 0, 0, 0, PARTS + len(content) // 1024
+    place, beside, packed, count, frames, most = 8, 0, 0, 0, False, PARTS + len(content) // 1024
     while place + 8 <= len(content):
         length, name = struct.unpack_from(">I4s", content, place)
         place += 12 + length
@@ -112,6 +112,7 @@ def png(content: bytes, limit: int) -> Header:
         if name not in (b"IDAT", b"fdAT"):
             beside += length
             packed += name in (b"iCCP", b"zTXt", b"iTXt")
+            frames |= name == b"acTL"
         if name == b"eXIf":
             check_exif(content[place - 4 - length : place - 4])
         if count > most:
@@ -120,7 +121,8 @@ def png(content: bytes, limit: int) -> Header:
             raise _too_much("compressed chunks", PACKED)
         if beside > METADATA:
             raise _too_much("metadata", METADATA, "bytes")
-    return Header(*struct.unpack_from(">II", content, 16))
+    width, height = struct.unpack_from(">II", content, 16)
+    return Header(width, height, 2 * BYTES * width * height if frames else 0)  # of an animation, a background as well
 
 
 def gif(content: bytes, limit: int) -> Header:
@@ -191,10 +193,11 @@ def jpeg2000(content: bytes, limit: int) -> Header:
     place, boxes = 0, 0
     while not content.startswith(b"\xff\x4f\xff\x51", place):
         length, name = struct.unpack_from(">I4s", content, place)
+        head, length = (16, *struct.unpack_from(">Q", content, place + 8)) if length == 1 else (8, length)
         boxes += 1
         if boxes > PARTS or (name == b"jp2h" and length > GAP):
             raise _too_much("boxes", PARTS)
-        place += 8 if name == b"jp2c" and length != 1 else 16 if name == b"jp2c" else max(length, 8)
+        place += head if name == b"jp2c" else max(length, head)
     width, height, left, top, across, down, _, _, count = struct.unpack_from(">IIIIIIIIH", content, place + 8)
     width, height = width - left, height - top
     if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
