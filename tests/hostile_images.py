@@ -72,9 +72,9 @@ def tiff(width, height, *more, size=0):
     return directory(list(entries.values()), size)
 
 
-def tiled(side=14000):
+def tiled(side=19000):
     """A TIFF of 10 x 10 pixels whose only tile is enormous, in deflated zeros."""
-    data = zlib.compress(bytes(side * side), 9)
+    data = zlib.compress(bytes(side * side), 1)
     at = 4096
     head = tiff(10, 10, (259, 3, 1, 8), (322, 4, 1, side), (323, 4, 1, side), (324, 4, 1, at), (325, 4, 1, len(data)))
     return head.ljust(at, b"\0") + data
@@ -118,6 +118,13 @@ def scanned_tiff():
         (279, 4, 1, len(data)),
     )
     return head.ljust(2048, b"\0") + struct.pack("<HHH", 8, 8, 8).ljust(at - 2048, b"\0") + data
+
+
+def fax(rows=500_000):
+    """A TIFF of noise in which every row of the fax is bad."""
+    data, at = np.random.default_rng(0).bytes(100_000), 4096
+    tags = (258, 3, 1, 1), (259, 3, 1, 3), (278, 4, 1, rows), (273, 4, 1, at), (279, 4, 1, len(data))
+    return tiff(8, rows, *tags).ljust(at, b"\0") + data
 
 
 def gif(*blocks, screen=(10, 10), frame=(10, 10)):
@@ -181,6 +188,7 @@ CASES = {
     "TIFF with strips in one place": repeated_strips,
     "TIFF with tiny tiles": tiny_tiles,
     "TIFF with a JPEG of 900 scans": scanned_tiff,
+    "TIFF with a fax of bad rows": fax,
     "BMP of empty runs": rle,
     "PPM with a comment": lambda: b"P6\n#" + b"x" * FILLER + b"\n1 1 255 abc",
     "PPM with spaces": lambda: b"P6\n" + b" " * FILLER + b"\n1 1 255 abc",

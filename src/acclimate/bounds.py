@@ -24,6 +24,8 @@ GAP = 4096  # bytes between two segments of a JPEG that belong to neither
 SCANS = 100  # of a JPEG; encoders write about ten
 PASSES = 16  # times as many pixels as are allowed that all scans of a JPEG may hold together
 SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels that its bytes or values may make up
+FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
+ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
 BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
@@ -100,7 +102,7 @@ def _scans(content: bytes, place: int) -> int:
 
 def png(content: bytes, limit: int) -> Header:
     """Bound chunks: each costs Pillow time, and some are compressed."""
-    place, beside, packed, count, most = 8, 0, 0, 0, PARTS + len(content) // 1024
+    place, beside, packed, count, frames, most = 8, 0, 0, 0, False, PARTS + len(content) // 1024
     while place + 8 <= len(content):
         length, name = struct.unpack_from(">I4s", content, place)
         place += 12 + length
@@ -110,6 +112,7 @@ def png(content: bytes, limit: int) -> Header:
         if name not in (b"IDAT", b"fdAT"):
             beside += length
             packed += name in (b"iCCP", b"zTXt", b"iTXt")
+            frames |= name == b"acTL"
         if name == b"eXIf":
             check_exif(content[place - 4 - length : place - 4])
         if count > most:
@@ -118,7 +121,8 @@ def png(content: bytes, limit: int) -> Header:
             raise _too_much("compressed chunks", PACKED)
         if beside > METADATA:
             raise _too_much("metadata", METADATA, "bytes")
-    return Header(*struct.unpack_from(">II", content, 16))
+    width, height = struct.unpack_from(">II", content, 16)
+    return Header(width, height, 2 * BYTES * width * height if frames else 0)  # of an animation, a background as well
 
 
 def gif(content: bytes, limit: int) -> Header:
@@ -189,10 +193,11 @@ def jpeg2000(content: bytes, limit: int) -> Header:
     place, boxes = 0, 0
     while not content.startswith(b"\xff\x4f\xff\x51", place):
         length, name = struct.unpack_from(">I4s", content, place)
+        head, length = (16, *struct.unpack_from(">Q", content, place + 8)) if length == 1 else (8, length)
         boxes += 1
         if boxes > PARTS or (name == b"jp2h" and length > GAP):
             raise _too_much("boxes", PARTS)
-        place += 8 if name == b"jp2c" and length != 1 else 16 if name == b"jp2c" else max(length, 8)
+        place += head if name == b"jp2c" else max(length, head)
     width, height, left, top, across, down, _, _, count = struct.unpack_from(">IIIIIIIIH", content, place + 8)
     width, height = width - left, height - top
     if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
@@ -213,10 +218,13 @@ def tiff(content: bytes, limit: int) -> Header:
         raise _too_much("tiles or strips", min(blocks, PARTS + limit // BLOCK))
     if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
         raise ImageError("damaged: its tiles or strips lie on top of each other")
-    if tags.value(259, 1) in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
+    compression, bits = tags.value(259, 1), planes // apart * int(tags.values(258, 1).max())
+    if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
-    block = across * down * max(4, planes // apart * -(-int(tags.values(258, 1).max()) // 8))
-    return Header(width, height, 4 * width * height + 2 * block if tags.value(259, 1) > 1 else 0)
+    if compression in FAXES and height > limit // ROW:
+        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or raise --max-pixels")
+    row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # of a JPEG, coefficients and RGBA
+    return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
 
 
 def _ceil(size: int, block: int) -> int:
