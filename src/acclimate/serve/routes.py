@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.bodies import described, json_body, read_body
+from acclimate.serve.bodies import described, json_body, read_body, run_apart
 from acclimate.serve.dependencies import (
     AllStreams,
     Details,
@@ -29,6 +29,7 @@ from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
 STATE = {"content": {RAW: BINARY}}
+ANSWER_BYTES = 50  # of a label and its score as JSON, about
 
 
 @router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
@@ -90,7 +91,8 @@ async def classify_images(
         stream = await asyncio.to_thread(streams.get_or_create, name, caller.name)
     with anyio.fail_after(streams.limits.timeout_s):
         answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
-    return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
+    size = sum(len(each.top) for each in answers) * ANSWER_BYTES
+    return await run_apart(lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))}), size)
 
 
 @router.post("/{name}/reset", response_model=schemas.Description)
