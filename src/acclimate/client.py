@@ -308,9 +308,7 @@ class _SameOrigin(HTTPRedirectHandler):
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
             fp.close()
-            message = (
-                f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is the service."
-            )
+            message = f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is right."
             raise ServiceError(code, "unexpected", message)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 

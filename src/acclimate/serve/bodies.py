@@ -61,7 +61,7 @@ async def _receive_json(request: Request) -> bytes:
 
 
 async def run_apart(work: Callable[[], Parsed], size: int) -> Parsed:
-    """The result of parsing a body of this size; in a thread if it is large."""
+    """The result of parsing or writing so many bytes; in a thread if they are many."""
     return work() if size <= SMALL else await asyncio.get_running_loop().run_in_executor(_threads, work)
 
 

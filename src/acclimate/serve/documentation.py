@@ -53,3 +53,4 @@ def document(app: FastAPI) -> None:
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi()  # at the start, as it takes long: the first request would hold up all others

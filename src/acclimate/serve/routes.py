@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
-from acclimate.serve.bodies import described, json_body, read_body
+from acclimate.serve.bodies import described, json_body, read_body, run_apart
 from acclimate.serve.dependencies import (
     AllStreams,
     Call,
@@ -32,6 +32,7 @@ from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
 STATE = {"content": {RAW: BINARY}}
+ANSWER_BYTES = 50  # of a label and its score as JSON, about
 
 
 @router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
@@ -102,7 +103,8 @@ async def classify_images(
     except NotFoundError:
         stream = await create_by_images(streams, name, images, names, caller.name, call)
     answers = await call.wait(stream.classify(images, names=names, client=caller.name, **options))
-    return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
+    size = sum(len(each.top) for each in answers) * ANSWER_BYTES
+    return await run_apart(lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))}), size)
 
 
 async def create_by_images(

@@ -51,7 +51,7 @@ class Request(BaseModel):
         """Name what an unknown field may have been meant to be, which Pydantic's own message does not."""
         for name in data if isinstance(data, dict) else ():
             if name not in cls.model_fields:
-                quoted = {"name": repr(str(name)[:80]), "known": nearest(str(name)[:80], cls.model_fields)}
+                quoted = {"name": repr(str(name)[:80]), "known": nearest(str(name), cls.model_fields)}
                 raise PydanticCustomError("unknown_field", "unknown field {name}; {known}", quoted)
         return data
 
