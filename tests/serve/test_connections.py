@@ -1,10 +1,13 @@
 """Floods of connections against a real service process: an honest client is answered throughout."""
 
+import errno
 import json
 import os
 import select
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import ExitStack, contextmanager, suppress
 from http.client import HTTPConnection
@@ -25,7 +28,8 @@ PATIENCE = 2.0  # seconds that an honest client may wait
 ONE, MANY = ("127.0.0.1",), tuple(f"127.0.0.{i}" for i in range(1, 30))
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OPENAPI = GET.replace(b"/health/live", b"/openapi.json")
-UPLOAD = b"PUT /v1/streams/one/state HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n"
+UPLOAD = b"POST /v1/streams/honest/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+UPLOAD += b"Content-Length: 9000\r\n\r\n"
 SENT = {
     "nothing": b"",
     "half a header": GET[:40],
@@ -229,6 +233,29 @@ def test_stopping_does_not_wait_for_silent_clients(tiny_onnx, tmp_path, stuck):
         assert process.wait(30) == 0
         assert time.monotonic() - began < (3 if stuck == "nothing" else 10)
         assert check_log(process)[-1]["message"] == "stopped; all states are saved"
+
+
+EXHAUSTED = """
+import asyncio, os, resource, socket
+from acclimate.serve.app import bind
+failures = []
+async def main():
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: failures.append(context["exception"].errno))
+    await loop.create_server(asyncio.Protocol, sock=listening, backlog=2048)
+    await asyncio.sleep(1.5)
+listening = bind("127.0.0.1", 0)
+listening.listen(100)
+lines = [socket.create_connection(listening.getsockname()) for _ in range(50)]
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))) + 20, 4096))
+asyncio.run(main())
+print(len(failures), set(failures))
+"""
+
+
+def test_without_handles_it_is_tried_again_after_a_second():
+    done = subprocess.run([sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == f"2 {{{errno.EMFILE}}}\n"
 
 
 def test_an_address_counts_as_its_network():
