@@ -108,7 +108,7 @@ def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_
         tensors = {key: value for key, value in changed.items() if key != "head"}
         (tmp_path / "edited").write_bytes(snapshot_bytes(arrays | tensors, description | edited))
         with pytest.raises(
-            StateError, match="edited holds (learned prompts that break a rule|a head that cannot be used)"
+            StateError, match=r"edited holds (learned prompts that break a rule|a head that cannot be used)"
         ):
             LearnedPrompts.load(tmp_path / "edited")
     (tmp_path / "junk").write_bytes(b"junk" * 10)

@@ -3,7 +3,8 @@
 import copy
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import numpy as np
@@ -143,7 +144,7 @@ def build_adapter(
     made_with, given = description.get(ENCODER, ""), getattr(text, "fingerprint", "")
     if made_with and given and made_with != given:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
-    with np.errstate(all="ignore"):  # what becomes of numbers that are too large is checked
+    with np.errstate(all="ignore"), _naming(what):  # what becomes of numbers that are too large is checked
         try:
             if not needs_text:  # what a part of this size allocates must be in the file
                 small = method(Head(np.eye(2), logit_scale=1.0), **settings)
@@ -195,6 +196,15 @@ def check_description(description: Mapping[str, Any], what: object) -> None:
         raise StateError(f"{what} is not a complete state: 'seen' must hold counts; it was damaged or edited.")
 
 
+@contextmanager
+def _naming(what: object) -> Iterator[None]:
+    """Let errors of the parts of a state, which do not know where it comes from, name `what` it is."""
+    try:
+        yield
+    except StateError as error:
+        raise StateError(str(error).replace("the state", str(what), 1)) from error
+
+
 def _take_over(adapter: Adapter, tensors: Mapping[str, Any], seen: Mapping[str, int]) -> None:
     """Restore the state and compare it with what would be written: nothing may be lost or changed on the way."""
     adapter.restore(_without_exports(tensors), seen)
@@ -238,6 +248,8 @@ def merge_states(adapters: Iterable[Adapter]) -> Adapter:
     """Combine what several adapters of one kind learnt into a new one; the order of adapters never matters.
 
     Merging the shards of a stream (stepped with `ids`, the samples' positions) gives the state of the whole stream.
+    Without, every shard counts its samples from 0, and entries of a merged cache may share an id. They are told apart
+    by their keys, all stay, and samples that follow get ids above all of them.
 
     Raises:
         InputError: they differ in method, settings or head, the method cannot merge, or states that add up share an
