@@ -90,7 +90,7 @@ def test_addresses_of_one_machine_or_network_are_one_client():
     assert client_of("10.1.3.3") != client_of("10.1.2.3")
     assert client_of("2001:db8:1:2::1") == client_of("2001:db8:1:2:ffff::9") == "2001:db8:1:2::/64"
     assert client_of("fe80::1%eth0") == "fe80::/64"
-    assert client_of("") == ""
+    assert client_of("") == "unknown"
 
 
 @given(st.integers(0, 2**128 - 1))
@@ -172,6 +172,14 @@ def test_whoever_has_taught_least_is_always_allowed_and_many_at_once_are_as_one_
         others = taught.total() - taught[client]
         limit = max(share, 1 / len(+taught)) if +taught else 1.0
         assert not others or taught[client] <= limit * taught.total() + labels + 1e-6 or not allowed
+
+
+def test_clients_without_a_name_are_not_limited():
+    guard = Guard(GuardRules(share=0.1, burst=1))
+    for client in ("", "a", ""):
+        guard.learnt(client, 100)
+    assert guard.allowed("", 64, labels=2) == (64, "")
+    assert guard._taught == {"a": 100}
 
 
 def test_methods_with_entries_alone_refuse_nobody_for_its_share():
