@@ -88,7 +88,8 @@ def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
     rng, head, images = np.random.default_rng(seed), stream.head, unit(np.asarray(stream.features, np.float32))
     count, classes = len(images), len(head)
     vectors = np.asarray(head.class_vectors)
-    means = np.stack([images[stream.labels == label].mean(axis=0) for label in range(classes)])
+    members = [stream.labels == label for label in range(classes)]
+    means = np.stack([images[each].mean(axis=0) if each.any() else vectors[i] for i, each in enumerate(members)])
     seen = head.observe(images)
     answers = seen.logits.argmax(axis=1)
 

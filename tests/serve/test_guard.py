@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from ipaddress import ip_address
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from acclimate import Head, list_methods
+from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods.schedule import Queued
 from acclimate.serve import guard as module
 from acclimate.serve.guard import FairSlots, Guard, GuardRules, client_of
@@ -399,3 +402,16 @@ def test_an_uploaded_state_belongs_to_nobody_and_gives_way_to_better_entries_alo
     stream.load_state(stream.state_bytes())
     show(stream, range(80, 160), "alice")
     assert all(held == {"": 3} for held in holders(stream).values())
+
+
+@pytest.mark.slow
+def test_the_table_of_attacks_can_be_made(table, tmp_path):
+    head = Head(np.stack(list(table.vectors.values())), logit_scale=table.logit_scale, class_names=NAMES)
+    write_stream(FeatureStream(table.features, head, np.arange(280) % 4), tmp_path / "drawn.safetensors")
+    script = Path(__file__).parents[2] / "benchmarks" / "poisoning.py"
+    command = [sys.executable, script, tmp_path / "drawn.safetensors", "--quick", "--methods", "tda", "--out", tmp_path]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    page = (tmp_path / "poisoning.md").read_text()
+    assert "| tda, 16 entries | " in page
+    assert (tmp_path / "poisoning.csv").read_text().count("squatting, worst class") == 2 * 3
+    assert (tmp_path / "poisoning.png").stat().st_size > 1000
