@@ -2,8 +2,11 @@
 
 import json
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from ipaddress import ip_address
+from pathlib import Path
 
 import httpx
 import numpy as np
@@ -12,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from acclimate import Head, list_methods
+from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods.schedule import Queued
 from acclimate.serve import guard as module
 from acclimate.serve.guard import FairSlots, Guard, GuardRules, client_of
@@ -90,7 +93,7 @@ def test_addresses_of_one_machine_or_network_are_one_client():
     assert client_of("10.1.3.3") != client_of("10.1.2.3")
     assert client_of("2001:db8:1:2::1") == client_of("2001:db8:1:2:ffff::9") == "2001:db8:1:2::/64"
     assert client_of("fe80::1%eth0") == "fe80::/64"
-    assert client_of("") == ""
+    assert client_of("") == "unknown"
 
 
 @given(st.integers(0, 2**128 - 1))
@@ -172,6 +175,14 @@ def test_whoever_has_taught_least_is_always_allowed_and_many_at_once_are_as_one_
         others = taught.total() - taught[client]
         limit = max(share, 1 / len(+taught)) if +taught else 1.0
         assert not others or taught[client] <= limit * taught.total() + labels + 1e-6 or not allowed
+
+
+def test_clients_without_a_name_are_not_limited():
+    guard = Guard(GuardRules(share=0.1, burst=1))
+    for client in ("", "a", ""):
+        guard.learnt(client, 100)
+    assert guard.allowed("", 64, labels=2) == (64, "")
+    assert guard._taught == {"a": 100}
 
 
 def test_methods_with_entries_alone_refuse_nobody_for_its_share():
@@ -391,3 +402,16 @@ def test_an_uploaded_state_belongs_to_nobody_and_gives_way_to_better_entries_alo
     stream.load_state(stream.state_bytes())
     show(stream, range(80, 160), "alice")
     assert all(held == {"": 3} for held in holders(stream).values())
+
+
+@pytest.mark.slow
+def test_the_table_of_attacks_can_be_made(table, tmp_path):
+    head = Head(np.stack(list(table.vectors.values())), logit_scale=table.logit_scale, class_names=NAMES)
+    write_stream(FeatureStream(table.features, head, np.arange(280) % 4), tmp_path / "drawn.safetensors")
+    script = Path(__file__).parents[2] / "benchmarks" / "poisoning.py"
+    command = [sys.executable, script, tmp_path / "drawn.safetensors", "--quick", "--methods", "tda", "--out", tmp_path]
+    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    page = (tmp_path / "poisoning.md").read_text()
+    assert "| tda, 16 entries | " in page
+    assert (tmp_path / "poisoning.csv").read_text().count("squatting, worst class") == 2 * 3
+    assert (tmp_path / "poisoning.png").stat().st_size > 1000

@@ -4,7 +4,8 @@ There are two kinds of rules, as there are two kinds of state. What is learnt of
 taken back: a client that has taught too much within a window is refused. Entries of a cache can be replaced: nobody is
 refused, but in a full class the entries of clients that hold more than others give way.
 
-A client that has a stream to itself is never limited, except by `burst`.
+A client that has a stream to itself is never limited, except by `burst`. Clients without a name, which are calls from
+Python and the entries of uploaded states, are neither limited nor counted.
 """
 
 from collections import Counter
@@ -78,6 +79,8 @@ class Guard:
         `t + n <= share * (T + n) + labels`, where a share below that of equal clients is raised to it. So the client
         that has taught least is always allowed.
         """
+        if not client:
+            return samples, ""
         self._forget()
         taught, total, room, reason = self._taught[client], self._taught.total(), float(samples), ""
         clients = len(self._taught.keys() | {client})
@@ -96,6 +99,8 @@ class Guard:
 
     def learnt(self, client: str, samples: int, ago: float = 0.0) -> None:
         """Count samples that were learnt; those of some time ago must be counted first, the oldest before others."""
+        if not client:
+            return
         part = self._part(ago)
         self._counts[part, client] = self._counts.get((part, client), 0) + samples
         self._taught[client] += samples
@@ -164,7 +169,7 @@ def client_of(address: str) -> str:
     try:
         found = ip_address(address.partition("%")[0])
     except ValueError:  # such as that of a Unix socket
-        return address
+        return address or "unknown"
     if isinstance(found, IPv6Address):
         found = found.ipv4_mapped or found
     if found.is_loopback:
