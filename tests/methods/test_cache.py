@@ -20,9 +20,10 @@ def filled(rng, classes=7, dim=5, entries=12, capacity=4, to_backend=np.asarray)
     mask = rng.random((entries, classes)) < 0.4
     labels = np.arange(entries) % classes
     cache = Cache(head_of(classes, dim, to_backend), capacity)
+    keys = rng.uniform(-1, 1, (entries, dim))
     cache.restore(
         {
-            "keys": (rng.uniform(-1, 1, (entries, dim)) / dim**0.5).astype(np.float32),
+            "keys": (keys / np.linalg.norm(keys, axis=1, keepdims=True)).astype(np.float32),
             "classes": labels.astype(np.int32),
             "entropies": rng.random(entries).round(1),  # rounded, so that there are ties
             "ids": rng.permutation(entries),
@@ -148,7 +149,7 @@ def test_memory_grows_with_the_classes_seen():
     [
         ("keys", np.zeros((12, 4), np.float32), "keys must have 5 columns"),
         ("keys", np.full((12, 5), np.nan, np.float32), "keys must be finite"),
-        ("keys", np.full((12, 5), 9, np.float32), "keys must be of length 1.01 at most"),
+        ("keys", np.full((12, 5), 9, np.float32), "keys must have unit length"),
         ("keys", np.zeros(12, np.float32), "keys must have 2 axes"),
         ("classes", np.full(12, 7, np.int32), "classes must be from 0 to 6"),
         ("classes", np.full(12, -1, np.int32), "classes must be from 0 to 6"),

@@ -29,7 +29,7 @@ class Cache(State):
         head: the keys live where it lives.
         capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
-        longest: the greatest length of a key; features have unit length, keys that are trained need not.
+        longest: the greatest length of a key that is trained; features, which are not, have unit length.
 
     Attributes:
         gives_way: which entry of a full class gives way to a newcomer, where that is not the one of highest (or
@@ -39,7 +39,7 @@ class Cache(State):
     rule = "union"
     gives_way: GivesWay | None = None
 
-    def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float = 1.01) -> None:
+    def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float | None = None) -> None:
         self.bounded = capacity is not None
         self.capacity = capacity or 0  # of a cache without a bound: the most entries that a class holds
         self.highest = highest
@@ -259,8 +259,11 @@ class Cache(State):
         require(0 < arrays["targets"].shape[1] <= classes, f"targets must have 1 to {classes} columns")
         require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
         with np.errstate(over="ignore"):
-            longest = np.linalg.norm(arrays["keys"], axis=1).max(initial=0.0)
-        require(longest < self.longest, f"keys must be of length {self.longest:.3g} at most")
+            lengths = np.linalg.norm(arrays["keys"], axis=1)
+        if self.longest is None:
+            require(np.all(np.abs(lengths - 1.0) < 0.01), "keys must have unit length")
+        else:
+            require(np.all(lengths < self.longest), f"keys must be of length {self.longest:.3g} at most")
         require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
         held, targets = arrays["classes"], arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")

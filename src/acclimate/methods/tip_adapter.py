@@ -77,9 +77,9 @@ class TipAdapter(FewShot):
         self.weights = self.declare("weights", weights)
 
     @property
-    def longest(self) -> float:
-        """The greatest length of a key."""
-        return 1.01
+    def longest(self) -> float | None:
+        """The greatest length of a key that is trained; None where keys are features."""
+        return None
 
     def chosen(self) -> dict[str, float]:
         """The alpha and beta that count."""

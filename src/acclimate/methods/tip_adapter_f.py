@@ -92,7 +92,7 @@ class TipAdapterF(TipAdapter):
                 second = SCALING * second + (1.0 - SCALING) * slope**2
                 spread = xp.sqrt(second / (1.0 - SCALING**step)) + EPSILON
                 keys = (1.0 - rate * DECAY) * keys - rate / (1.0 - MOMENTUM**step) * first / spread
-                if not bool(xp.all(xp.vecdot(keys, keys) < self.shots.longest**2)):
+                if not bool(xp.all(xp.vecdot(keys, keys) < self.longest**2)):
                     raise InputError("the training diverged: keys became too long. Lower learning_rate, alpha or beta.")
                 progress(1)
         return keys
