@@ -17,7 +17,7 @@ from acclimate.files import read_snapshot, snapshot_bytes, write_atomically
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
-BATCH = 256
+BATCH = 32  # prompts at once: larger batches take more memory and are not faster on a CPU
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
 Result = TypeVar("Result")
