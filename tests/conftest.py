@@ -18,6 +18,11 @@ settings.register_profile("acclimate", deadline=None, max_examples=40, derandomi
 settings.load_profile("acclimate")
 
 
+def pytest_addoption(parser):
+    parser.addoption("--fuzz-seconds", type=float, default=20.0, help="seconds to fuzz each target for")
+    parser.addoption("--fuzz-seed", type=int, default=0, help="number of the first case")
+
+
 @pytest.fixture
 def shared():
     """The folder of real data that may lie beside the project."""

@@ -6,9 +6,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def service(model, data, *options):
-    """The process, and its address once it answers; its log is written beside its data."""
+def service(model, data, *options, handles=None):
+    """The process, and its address once it answers; its log is written beside its data.
+
+    `handles` is the number of files and connections that it may have open.
+    """
     command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{model}", "--data", str(data)]
+    if handles is not None:
+        command = ["sh", "-c", f'ulimit -n {handles} && exec "$@"', "sh", *command]
     with open(data.with_suffix(".log"), "ab") as log:
         process = subprocess.Popen([*command, "--port", "0", *options], stdout=subprocess.PIPE, stderr=log, text=True)
     try:

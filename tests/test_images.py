@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from acclimate import Classifier
 from acclimate.cli.options import DEFAULT_MAX_PIXELS
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import ImageError, ModelError
+from acclimate.errors import AcclimateError, ImageError, ModelError
 from acclimate.images import MAX_PIXELS, lacking_for_heif, limit_pixels, open_image, pixel_limit, thumbnail
 from drawn_images import draw
 
@@ -131,7 +132,7 @@ def test_truncated_files_and_bombs_are_refused(picture):
         with pytest.raises(ImageError):
             open_image(content[: len(content) // 2])
     assert MAX_PIXELS < 30_000**2
-    with pytest.raises(ImageError, match=r"900 million pixels: more than 179 million; .* raise --max-pixels"):
+    with pytest.raises(ImageError, match=r"30000 x 30000 pixels: more than 179 million; .* raise --max-pixels"):
         open_image(bomb())
 
 
@@ -144,7 +145,7 @@ def test_the_limit_of_pixels(picture, monkeypatch):
     limit_pixels(pixels)
     assert open_image(content).size == picture.size
     limit_pixels(pixels - 2)
-    with pytest.raises(ImageError, match="million pixels: more than"):
+    with pytest.raises(ImageError, match="pixels: more than"):
         open_image(content)
     limit_pixels(1_000_000_000)
     with pytest.raises(ImageError, match=r"truncated|damaged|broken"):  # no longer for its pixels
@@ -162,7 +163,7 @@ def test_heic(picture, monkeypatch):
     assert (image.mode, image.size) == ("RGB", picture.size[::-1])
     turned = picture.transpose(Image.Transpose.ROTATE_270)
     assert np.abs(np.asarray(image, int) - np.asarray(turned, int)).mean() < 25
-    with pytest.raises(ImageError, match="pixels: more than"):
+    with pytest.raises(ImageError, match=r"48 x 60 pixels.*: more than"):
         open_image(content, max_pixels=100)
     with pytest.raises(ImageError):
         open_image(content[: len(content) // 2])
@@ -283,3 +284,36 @@ def test_a_crop_of_an_odd_excess_is_a_pixel_from_that_of_transformers():
 def test_thumbnails_of_every_mode(mode):
     with Image.open(io.BytesIO(thumbnail(Image.new(mode, (500, 3)), 112))) as small:
         assert (small.format, small.mode, small.size) == ("JPEG", "RGB", (112, 1))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "WEBP", "TIFF"])
+def test_thumbnails_carry_no_metadata(kind):
+    exif = Image.Exif()
+    exif[0x010E] = "private " * 1000
+    more = {"icc_profile": b"private " * 1000, "exif": exif}
+    more |= {"comment": b"private " * 7000} if kind in ("JPEG", "GIF") else {}
+    content = encoded(draw("red", 1, (300, 200)), kind, **more)
+    assert b"private" in content
+    with Image.open(io.BytesIO(content)) as opened:
+        for image in (opened, open_image(content), open_image(opened)):
+            small = thumbnail(image, 96)
+            assert len(small) < 5000
+            assert b"private" not in small
+            assert set(Image.open(io.BytesIO(small)).info) <= {"jfif", "jfif_version", "jfif_unit", "jfif_density"}
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (5, "pass an image .* or several of them, got int"),
+        (None, "got NoneType"),
+        ({"a": 1}, "got dict"),
+        ([[draw("red", 1)]], "image 0 cannot be read: an image is a path, encoded bytes, .* got list"),
+        ([5], "an image is a path, encoded bytes, .* got int"),
+        ("a" * 5000, "^a{200} cannot be read: File name too long$"),
+        ("a\0b", "embedded null byte"),
+    ],
+)
+def test_what_is_no_image_is_refused_by_a_classifier(images, message):
+    with pytest.raises(AcclimateError, match=message):
+        Classifier(["cat", "dog"])(images)

@@ -17,11 +17,13 @@ from acclimate.fitting import Fit, Fitting, Progress
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import (
     DEFAULT_METHOD,
+    MODEL,
     NOTE,
     Adapter,
     Correction,
     create,
     find_method,
+    fit_note,
     load_fitted,
     load_with_notes,
     require,
@@ -372,12 +374,14 @@ class Classifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        save_state(self.adapter, path, {NOTE: self.about_fit} if self.about_fit else None)
+        save_state(
+            self.adapter, path, {MODEL: self.encoder.fingerprint} | ({NOTE: self.about_fit} if self.about_fit else {})
+        )
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
         self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self._begin(notes.get(NOTE, {}))
+        self._begin(fit_note(notes))
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         shown = partial(progress, "encoding the labels")

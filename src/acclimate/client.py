@@ -6,12 +6,14 @@ import os
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from http.client import HTTPException, HTTPMessage
+from functools import partial
+from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
+from numbers import Integral, Real
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
+from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 from uuid import uuid4
 
 from acclimate.errors import AcclimateError
@@ -19,6 +21,9 @@ from acclimate.errors import AcclimateError
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"
 RETRY_S = 10.0  # the longest wait between two attempts
+LARGEST, LARGEST_STATE = 64 * 2**20, 2**30  # bytes of an answer
+CHARS = 2000  # of an error message
+Value = TypeVar("Value")
 
 
 class ServiceError(AcclimateError):
@@ -48,7 +53,7 @@ class Client:
     Args:
         url: address of the service.
         token: needed if the service was started with `--token-file`.
-        timeout: seconds to wait for an answer.
+        timeout: seconds that a call may take, however often it is sent and however slowly it is answered.
         retries: how often a request is sent again at most.
 
     Examples:
@@ -66,7 +71,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_SameOrigin)
+        self._opener = build_opener(_SameOrigin, _Http, _Https)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -74,7 +79,7 @@ class Client:
     def ready(self) -> bool:
         """Whether the service accepts images at the moment; ServiceError if it cannot be reached."""
         try:
-            return bool(self._get("/health/ready", retries=0)["ready"])
+            return self._parsed(self._send("GET", "/health/ready", retries=0), bool, "ready")
         except ServiceError as error:
             if error.status == 503:
                 return False
@@ -82,11 +87,11 @@ class Client:
 
     def metrics(self) -> str:
         """The metrics in Prometheus' text format."""
-        return self._send("GET", "/metrics").decode()
+        return self._send("GET", "/metrics").decode(errors="replace")
 
     def streams(self) -> list[dict[str, Any]]:
         """The streams that the token may use."""
-        return cast(list[dict[str, Any]], self._get("/v1/streams")["streams"])
+        return self._list("/v1/streams", "streams")
 
     def create(self, stream: str, labels: Iterable[str], **setup: Any) -> dict[str, Any]:
         """Create a stream with labels, and a `method`, `settings`, `templates`, ... if they are given."""
@@ -94,7 +99,7 @@ class Client:
 
     def describe(self, stream: str) -> dict[str, Any]:
         """A stream: labels, settings, counts, and its problems, if it has any."""
-        return self._get(_path(stream))
+        return self._parsed(self._send("GET", _path(stream)), dict)
 
     def delete(self, stream: str) -> None:
         """Delete a stream and everything it has learnt."""
@@ -110,15 +115,13 @@ class Client:
         query = {"adapt": str(adapt).lower(), "top_k": top_k} | ({} if unsure is None else {"unsure": unsure})
         body, kind = _form([_named(image) for image in images])
         path = f"{_path(stream, 'classify')}?{urlencode(query)}"
-        answer = self._parsed(self._send("POST", path, body, kind, again=not adapt))
-        return cast(list[dict[str, Any]], answer["results"])
+        return self._parsed(self._send("POST", path, body, kind, again=not adapt), list, "results")
 
     def zero_shot(self, image: Any, labels: Iterable[str], template: str | None = None) -> list[dict[str, Any]]:
         """Classify an image into any labels without a stream; nothing is learnt."""
         parameters = {"candidate_labels": list(labels), "hypothesis_template": template}
-        body = json.dumps({"inputs": _base64(image), "parameters": parameters}).encode()
-        answers = self._parsed(self._send("POST", "/classify", body, JSON, again=True))
-        return cast(list[dict[str, Any]], answers)
+        body = _dumped({"inputs": _base64(image), "parameters": parameters})
+        return self._parsed(self._send("POST", "/classify", body, JSON, again=True), list)
 
     def change_labels(self, stream: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> dict[str, Any]:
         """Add and remove labels; what was learnt about the others is kept."""
@@ -126,17 +129,17 @@ class Client:
 
     def correct(self, stream: str, image_or_id: Any, label: str) -> int:
         """Say what an image shows: one that was learnt, by its id, or any image. Returns the correction's id."""
-        given = {"id": image_or_id} if isinstance(image_or_id, int) else {"image": _base64(image_or_id)}
-        answer = self._json("POST", _path(stream, "corrections"), {**given, "label": label}, again=True)
-        return cast(int, answer["id"])
+        given = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
+        body = _dumped({**given, "label": label})
+        return self._parsed(self._send("POST", _path(stream, "corrections"), body, JSON, again=True), int, "id")
 
     def corrections(self, stream: str) -> list[dict[str, Any]]:
         """The corrections of a stream."""
-        return cast(list[dict[str, Any]], self._get(_path(stream, "corrections"))["corrections"])
+        return self._list(_path(stream, "corrections"), "corrections")
 
     def undo(self, stream: str, correction: int) -> None:
         """Undo a correction."""
-        self._send("DELETE", _path(stream, "corrections", str(correction)))
+        self._send("DELETE", _path(stream, "corrections", str(int(correction))))
 
     def freeze(self, stream: str, frozen: bool = True) -> dict[str, Any]:
         """Stop learning, or with `frozen=False` resume it."""
@@ -148,50 +151,56 @@ class Client:
 
     def snapshots(self, stream: str) -> list[dict[str, Any]]:
         """The snapshots that can be rolled back to, newest first."""
-        return cast(list[dict[str, Any]], self._get(_path(stream, "snapshots"))["snapshots"])
+        return self._list(_path(stream, "snapshots"), "snapshots")
 
     def snapshot(self, stream: str) -> int:
         """Take a snapshot; returns its id."""
-        return cast(int, self._json("POST", _path(stream, "snapshot"))["snapshot"])
+        return self._parsed(self._send("POST", _path(stream, "snapshot")), int, "snapshot")
 
     def rollback(self, stream: str, snapshot: int | None = None) -> int:
         """Go back to a snapshot, by default the last one that differs; returns its id."""
-        return cast(int, self._json("POST", _path(stream, "rollback"), {"snapshot": snapshot})["snapshot"])
+        body = _dumped({"snapshot": snapshot})
+        return self._parsed(self._send("POST", _path(stream, "rollback"), body, JSON), int, "snapshot")
 
     def state(self, stream: str) -> bytes:
         """What was learnt, as the content of a state file."""
-        return self._send("GET", _path(stream, "state"))
+        return self._send("GET", _path(stream, "state"), most=LARGEST_STATE)
 
     def upload_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> dict[str, Any]:
         """Continue from a state file: its content, or its path."""
         content = state if isinstance(state, bytes) else Path(state).read_bytes()
-        answer = self._parsed(self._send("PUT", _path(stream, "state"), content, "application/octet-stream"))
-        return cast(dict[str, Any], answer)
+        return self._parsed(self._send("PUT", _path(stream, "state"), content, "application/octet-stream"), dict)
 
     def caches(self, stream: str, thumbnails: bool = False) -> list[dict[str, Any]]:
         """Every cache entry: label, entropy, id, client, and thumbnail if the stream keeps them."""
-        found = self._get(f"{_path(stream, 'caches')}?{urlencode({'thumbnails': str(thumbnails).lower()})}")
-        return cast(list[dict[str, Any]], found["entries"])
+        return self._list(f"{_path(stream, 'caches')}?{urlencode({'thumbnails': str(thumbnails).lower()})}", "entries")
 
     def learnt(self, stream: str) -> dict[str, Any]:
         """What was learnt about each label, and how much each client has taught."""
-        return self._get(_path(stream, "learnt"))
+        return self._parsed(self._send("GET", _path(stream, "learnt")), dict)
 
-    def _get(self, path: str, retries: int | None = None) -> dict[str, Any]:
-        return cast(dict[str, Any], self._parsed(self._send("GET", path, retries=retries)))
+    def _list(self, path: str, field: str) -> list[dict[str, Any]]:
+        return self._parsed(self._send("GET", path), list, field)
 
     def _json(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, again: bool = False
     ) -> dict[str, Any]:
-        content = b"" if body is None else json.dumps(body).encode()
-        return cast(dict[str, Any], self._parsed(self._send(method, path, content, JSON, again=again)))
+        content = b"" if body is None else _dumped(body)
+        return self._parsed(self._send(method, path, content, JSON, again=again), dict)
 
-    def _parsed(self, content: bytes) -> Any:
+    def _parsed(self, content: bytes, kind: type[Value], field: str = "") -> Value:
+        """The JSON of an answer, or one of its fields."""
         try:
-            return json.loads(content)
-        except ValueError as error:
-            message = f"{self.url} does not answer as acclimate does; check the URL."
-            raise ServiceError(0, "unexpected", message) from error
+            found = json.loads(content)
+            found = found[field] if field else found
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise self._unexpected() from error
+        if not isinstance(found, kind) or not all(isinstance(each, dict) for each in _items(found)):
+            raise self._unexpected()
+        return found
+
+    def _unexpected(self) -> ServiceError:
+        return ServiceError(0, "unexpected", f"{self.url} does not answer as acclimate does; check the URL.")
 
     def _send(
         self,
@@ -202,29 +211,92 @@ class Client:
         *,
         again: bool = False,
         retries: int | None = None,
+        most: int = LARGEST,
     ) -> bytes:
         """Send a request, several times if it was not carried out, or if it may be carried out `again`."""
         headers = self._headers | ({"Content-Type": kind} if kind else {})
         left = self.retries if retries is None else retries
         again, wait = again or method == "GET", 0.5
+        deadline = time.monotonic() + self.timeout
         while True:
             request = Request(f"{self.url}{path}", body or None, headers, method=method)
             try:
-                with self._opener.open(request, timeout=self.timeout) as response:
-                    return cast(bytes, response.read())
+                with self._opener.open(request, timeout=max(deadline - time.monotonic(), 0.001)) as response:
+                    return _read(response, most)
             except HTTPError as answer:
                 failure = _failure(answer)
                 asked = answer.headers.get("Retry-After", "")  # seconds, or of a proxy a date
-                wait = float(asked) if asked.isdecimal() else wait
+                wait = float(asked[:9]) if asked.isdecimal() else wait
                 worth_it = answer.code in BUSY
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
-                failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}")
+                failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}"[:CHARS])
                 worth_it = again or isinstance(reason, ConnectionRefusedError)
-            if not left or not worth_it:
+            except ValueError as error:  # headers that cannot be understood
+                raise self._unexpected() from error
+            wait = min(wait, RETRY_S)
+            if not left or not worth_it or time.monotonic() + wait > deadline:
                 raise failure
-            time.sleep(min(wait, RETRY_S))
+            time.sleep(wait)
             left, wait = left - 1, 2 * wait
+
+
+class _Until(io.RawIOBase):
+    """What a socket receives until a deadline, however slowly it comes."""
+
+    def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
+        self._raw, self._sock, self._deadline = raw, sock, deadline
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out")
+        self._sock.settimeout(left)
+        received: int | None = self._raw.readinto(buffer)
+        return received
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(HTTPResponse):
+    def __init__(self, sock: Any, *args: Any, deadline: float, **kwargs: Any) -> None:
+        super().__init__(sock, *args, **kwargs)
+        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock, deadline))
+
+
+class _Connection(HTTPConnection):
+    """Ends in time, and reads the answer of a service that does not want the rest of the request."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        assert self.timeout is not None
+        self.response_class = partial(_Response, deadline=time.monotonic() + self.timeout)  # type: ignore[assignment]
+
+    def send(self, data: Any) -> None:
+        try:
+            super().send(data)
+        except (BrokenPipeError, ConnectionResetError):
+            if self.sock is None:
+                raise
+
+
+class _SecureConnection(_Connection, HTTPSConnection):
+    pass
+
+
+class _Http(HTTPHandler):
+    def http_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_Connection, req)
+
+
+class _Https(HTTPSHandler):
+    def https_open(self, req: Request) -> HTTPResponse:
+        return self.do_open(_SecureConnection, req)
 
 
 class _SameOrigin(HTTPRedirectHandler):
@@ -236,19 +308,57 @@ class _SameOrigin(HTTPRedirectHandler):
         old, new = urlsplit(req.full_url), urlsplit(newurl)
         if (old.scheme, old.netloc) != (new.scheme, new.netloc):
             fp.close()
-            message = f"{old.scheme}://{old.netloc} redirects to {newurl}; give that address if it is the service."
+            message = f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is right."
             raise ServiceError(code, "unexpected", message)
         return super().redirect_request(req, fp, code, msg, headers, newurl)
 
+    def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
+        try:
+            return super().http_error_302(req, fp, code, msg, headers)
+        except ValueError:  # not a URL
+            fp.close()
+            raise
+
+    http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
+
+
+def _items(found: Any) -> list[Any]:
+    return found if isinstance(found, list) else []
+
+
+def _read(response: HTTPResponse, most: int) -> bytes:
+    parts, size = [], 0
+    while part := response.read(2**20):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise ServiceError(response.status, "unexpected", f"the answer has more than {most} bytes.")
+    if response.length:  # what is missing: with a size to read, this is no error of `read`
+        raise IncompleteRead(b"", response.length)
+    return b"".join(parts)
+
 
 def _failure(answer: HTTPError) -> ServiceError:
-    with answer:
-        content = answer.read()
     try:
-        error = json.loads(content)["error"]
-        return ServiceError(answer.code, error["code"], error["message"], error["request_id"])
-    except (ValueError, KeyError, TypeError):  # of a proxy, say
-        return ServiceError(answer.code, "unexpected", f"{answer.code} {answer.reason}")
+        with answer:
+            error = json.loads(answer.read(2**20))["error"]
+        code, message, request_id = (str(error[name])[:CHARS] for name in ("code", "message", "request_id"))
+        return ServiceError(answer.code, code, message, request_id)
+    except (ValueError, KeyError, TypeError, RecursionError, HTTPException, OSError):  # of a proxy, say
+        return ServiceError(answer.code, "unexpected", f"{answer.code} {answer.reason}"[:CHARS])
+
+
+def _dumped(body: Mapping[str, Any]) -> bytes:
+    return json.dumps(body, default=_plain).encode()
+
+
+def _plain(value: Any) -> int | float:
+    """A number of NumPy as JSON has it."""
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    raise TypeError(f"{type(value).__name__} cannot be sent as JSON.")
 
 
 def _path(stream: str, *parts: str) -> str:

@@ -110,7 +110,7 @@ def lacking(module: str, package: str, extra: str) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the known words that are nearest to an unknown one."""
     known = list(known)
-    near = get_close_matches(word, known, n=3)
+    near = get_close_matches(word[:100], known, n=3)  # the time grows with the length
     if near:
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     more = f", ... (20 of {len(known)})" if len(known) > 20 else ""

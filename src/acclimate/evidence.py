@@ -4,10 +4,10 @@ Evidence is the seam of the library: encoders and views know nothing of methods,
 """
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import isfinite
 
 import numpy as np
 
@@ -25,9 +25,23 @@ from acclimate.arrays import (
     to_host,
     unit_rows,
 )
-from acclimate.errors import InputError, nearest
+from acclimate.errors import InputError, StateError, nearest
 
+LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
+LONGEST_TEXT = 4096  # characters of a name
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
+
+
+def is_text(value: object) -> bool:
+    r"""Whether it is a string that can be a name: of LONGEST_TEXT characters at most, and without lone surrogates.
+
+    Examples:
+        >>> is_text("chat noir"), is_text("\ud800"), is_text(7)
+        (True, False, False)
+    """
+    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
+        return False
+    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 @dataclass(frozen=True)
@@ -113,25 +127,45 @@ class Head:
                 f"class vectors must be (classes, dim) with at least one class, got shape {tuple(vectors.shape)}."
             )
         scale, bias = float(self.logit_scale), float(self.logit_bias)
-        if not (isfinite(scale) and scale > 0 and isfinite(bias)):
+        if not (0 < scale <= LARGEST_LOGIT and abs(bias) <= LARGEST_LOGIT):
             raise InputError(
                 f"logit_scale must be a positive number and logit_bias a number, got {scale} and {bias}; "
-                "take both from the model (OpenAI's CLIP: 100 and 0)."
+                f"take both from the model (OpenAI's CLIP: 100 and 0; at most {LARGEST_LOGIT:.0e})."
             )
         names = tuple(self.class_names) or tuple(str(i) for i in range(vectors.shape[0]))
         if len(names) != vectors.shape[0]:
             raise InputError(
                 f"{len(names)} class names for {vectors.shape[0]} class vectors; give one name per vector."
             )
-        if not all(isinstance(name, str) for name in names):
-            raise InputError("class names must be strings.")
+        if not all(map(is_text, names)):
+            raise InputError(f"class names must be strings of Unicode characters, {LONGEST_TEXT} at most each.")
         if len(set(names)) < len(names):
-            repeated = next(name for place, name in enumerate(names) if name in names[:place])
-            raise InputError(f"class names must differ; {repeated!r} is duplicated.")
+            ((repeated, _),) = Counter(names).most_common(1)
+            raise InputError(f"class names must differ; {repeated[:80]!r} is duplicated.")
         object.__setattr__(self, "class_vectors", unit_rows(vectors, "class vectors"))
         object.__setattr__(self, "logit_scale", scale)
         object.__setattr__(self, "logit_bias", bias)
         object.__setattr__(self, "class_names", names)
+
+    @classmethod
+    def from_file(cls, class_vectors: object, about: object, what: object) -> "Head":
+        """The head in a file `what`: class vectors and the other arguments by name; StateError if they break a rule."""
+        try:
+            if not isinstance(class_vectors, np.ndarray) or class_vectors.dtype not in (np.float32, np.float64):
+                raise InputError("class_vectors must be float32 or float64")
+            if not isinstance(about, dict) or about.keys() != {"class_names", "logit_scale", "logit_bias"}:
+                raise InputError("it needs class_names, logit_scale and logit_bias")
+            if not isinstance(about["class_names"], list) or len(about["class_names"]) != len(class_vectors):
+                raise InputError("class_names must be a list of one name per class vector")
+            if not all(type(about[name]) in (int, float) for name in ("logit_scale", "logit_bias")):
+                raise InputError("logit_scale and logit_bias must be numbers")
+            head = cls(class_vectors, **about)
+            if not np.allclose(head.class_vectors, class_vectors, atol=1e-3):
+                raise InputError("class_vectors must be rows of unit length")
+            return head
+        except (InputError, OverflowError, TypeError) as error:
+            why = str(error).removesuffix(".")
+            raise StateError(f"{what} holds a head that cannot be used ({why}); it was damaged or edited.") from error
 
     def __len__(self) -> int:
         """Number of classes."""

@@ -1,12 +1,15 @@
 """Files written whole or not at all, and snapshots: safetensors with a JSON description and a checksum."""
 
+import errno
+import io
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 from zlib import crc32
 
 import numpy as np
@@ -19,6 +22,10 @@ from acclimate.errors import AcclimateError, InputError, RunError, StateError, r
 
 FORMAT = "acclimate-state"
 VERSION = 2
+MOST_BYTES = 4 * 2**30  # of a snapshot; the largest states, of methods that keep K x K numbers, have 2 GB
+MOST_ITEMS = 2**20  # of the description: names of classes, of streams, notes
+MAX_TEXT = 16 * 2**20  # bytes of labels, templates and the like
+MAX_LIST = 256 * 2**20  # bytes of a list of images
 EXPORTS = "exports."  # before the names of tensors that readers who do not know the method may use
 
 
@@ -34,6 +41,43 @@ def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> b
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)  # the data that follows must be aligned
     return len(text).to_bytes(8, "little") + text + content[8 + length :]
+
+
+def open_regular(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading; OSError for a pipe, a device or another that is not a regular file, without waiting."""
+    return open(path, "rb", opener=_regular)
+
+
+def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
+    """The content of a regular file; OSError, before anything is read, if it holds more than `most` bytes.
+
+    Examples:
+        >>> read_regular("/dev/null", 10)
+        Traceback (most recent call last):
+        ...
+        OSError: [Errno 22] a device, not a regular file: '/dev/null'
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, more than the {most:,} allowed", str(path))
+        return file.read(size)  # not to its end: that of a growing file may never come
+
+
+def open_text(path: str | os.PathLike[str], most: int = MAX_TEXT, newline: str | None = None) -> TextIO:
+    """`read_regular` as text in UTF-8; decoding fails where it is read."""
+    return io.TextIOWrapper(io.BytesIO(read_regular(path, most)), "utf-8-sig", newline=newline)
+
+
+def _regular(path: str, flags: int) -> int:
+    handle = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))  # a pipe is opened without waiting for a writer
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return handle
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, f"a {'pipe' if stat.S_ISFIFO(mode) else 'device'}, not a regular file", path)
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
@@ -55,7 +99,31 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 def replace_file(path: Path, target: Path) -> None:
     """Put a file in the place of another one in its folder, for good."""
     os.replace(path, target)
-    _sync_folder(target.parent)
+    sync_folder(target.parent)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what writes left that were cut off by a crash; nobody else may be writing to the folder."""
+    for path in folder.glob(".*.tmp"):
+        with suppress(OSError):
+            path.unlink()
+
+
+def keep_recent(folder: Path, pattern: str, files: int, size: int) -> None:
+    """Remove the files that were changed least recently, so that those of a pattern are so many, of so many bytes.
+
+    Others may read, write and remove them at the same time.
+    """
+    found = []
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # it was removed
+            about = path.stat()
+            found.append((about.st_mtime_ns, about.st_size, path))
+    for number, (_, length, path) in enumerate(sorted(found, reverse=True), 1):
+        size -= length
+        if number > files or size < 0:
+            with suppress(OSError):
+                path.unlink()
 
 
 def append(path: Path, content: bytes) -> None:
@@ -109,16 +177,22 @@ def check_writable(path: Path) -> None:
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
     """A snapshot: tensors and a description that JSON can hold, with a checksum that detects damage."""
     text = json.dumps(description, sort_keys=True)
+    _require_few_items(text)  # what cannot be read again must not be written
     checksum = f"{_checksum(tensors, text):08x}"
     metadata = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": checksum}
     return to_bytes(tensors, metadata)
 
 
 def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str, HostArray], dict[str, Any]]:
-    """The tensors and the description of a snapshot; anything else is refused with a reason that names `what` it is."""
+    """The tensors and the description of a snapshot; anything else is refused with a reason that names `what` it is.
+
+    What it costs is proportional to the length of the content, whatever the content is.
+    """
     try:
         length = int.from_bytes(content[:8], "little")
-        metadata = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+        if length > len(content) - 8:
+            raise ValueError(f"a header of {length} bytes in a file of {len(content)}")
+        metadata = _parse_json(content[8 : 8 + length].decode()).get("__metadata__", {})
         if metadata.get("format") != FORMAT:
             raise StateError(f"{what} is a safetensors file but not an acclimate state.")
         if metadata.get("version") != str(VERSION):
@@ -127,9 +201,12 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
                 "use the acclimate that wrote it, or start a new state."
             )
         tensors = deserialise(content)
+        for name, values in tensors.items():
+            if max(values.shape, default=0) > len(content):  # only an array without elements can be so wide
+                raise ValueError(f"{name} has the shape {values.shape}")
         if metadata["checksum"] != f"{_checksum(tensors, metadata['description']):08x}":
             raise StateError(f"{what} is damaged: its checksum does not match its content. Use another copy.")
-        description = json.loads(metadata["description"])
+        description = _parse_json(metadata["description"])
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise StateError(f"{what} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
     if not isinstance(description, dict):
@@ -141,24 +218,48 @@ def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], d
     """`parse_snapshot` of a file."""
     path = Path(path)
     try:
-        if not path.is_file():
-            raise StateError(f"no state file at {path}.")
-        content = path.read_bytes()
-    except OSError as error:
-        raise StateError(f"{path} cannot be read: {reason(error)}.") from error
+        content = read_regular(path, MOST_BYTES)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+        raise StateError(f"no state file at {path}.") from None
+    except (OSError, ValueError) as error:  # ValueError: a path with a null byte
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        raise StateError(f"{path} cannot be read: {why}.") from error
     return parse_snapshot(content, path)
+
+
+def _parse_json(text: str) -> Any:
+    """A JSON value without repeated names, NaN and infinity, and with few enough items to be cheap."""
+    _require_few_items(text)
+    return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_refuse_constant)
+
+
+def _require_few_items(text: str) -> None:
+    """Refuse JSON with more items than MOST_ITEMS: each takes a hundred times as much memory as text."""
+    if sum(text.count(each) for each in ",[{") > MOST_ITEMS:
+        raise StateError(f"the description of a state may have {MOST_ITEMS:,} items at most.")
+
+
+def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is given twice")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a number")
 
 
 def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
     checksum = crc32(text.encode())
     for name in sorted(tensors):
         about = f"{name} {tensors[name].dtype} {tensors[name].shape}"
-        checksum = crc32(np.ascontiguousarray(tensors[name]).tobytes(), crc32(about.encode(), checksum))
+        checksum = crc32(np.ascontiguousarray(tensors[name]).data, crc32(about.encode(), checksum))
     return checksum
 
 
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable; not every platform can open a folder."""
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable, after a rename; not every platform can open a folder."""
     with suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:

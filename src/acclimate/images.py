@@ -3,23 +3,44 @@
 import io
 import os
 import re
+import sys
 import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
+from acclimate.bounds import BYTES, WALKS, find_kind
 from acclimate.errors import ImageError, lacking, reason
+from acclimate.files import read_regular
+from acclimate.tags import check_exif
 
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
 COMMON = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # named where an image is of no known kind
-HEIF = re.compile(rb"....ftyp(hei|hev|mif1|msf1)", re.DOTALL)  # how HEIC files begin
+FORMATS = (*WALKS, "AVIF", "HEIF")  # Pillow reads more: some call other programs, some are slow, few are photos
+MAX_BYTES = 256 * 2**20  # of a file
+HEAVY = 16  # bytes of memory per pixel while AVIF and HEIF are decoded
+ASPECT = 16  # times as long as it is wide an image may be; of longer ones the centre is taken
+STRIP = 2**18  # pixels that are converted at once
+ORIENTATION = 0x0112  # EXIF's tag
+TURNINGS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -44,74 +65,186 @@ def lacking_for_heif() -> str:
     return why
 
 
+@dataclass(frozen=True)
+class Examined:
+    """An image file whose cost is known and bounded, not yet decoded.
+
+    Attributes:
+        content: the file.
+        kind: Pillow's name for the kind of file; it is opened as no other.
+        pixels: what decoding takes, in pixels of 8 bytes of memory at its peak; at least width times height.
+    """
+
+    content: bytes
+    kind: str
+    pixels: int
+
+    def decode(self, upright: bool = True) -> Image.Image:
+        """The image as 8-bit RGB, at most `ASPECT` times as long as it is wide; ImageError if it cannot be read."""
+        with _reading():
+            return _turn(*self._decode(upright))
+
+    def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
+        with Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:
+            if image.width * image.height > self.pixels:
+                raise ImageError("damaged: it says different things of its size")
+            image.load()
+            return _rgb(_centre(image)), _turning(image) if upright else None
+
+
+def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:
+    """Find out what decoding an image file takes, in time and in memory, and refuse what takes too much.
+
+    Nothing is decoded: the structure of the file is read once, in far less time than decoding takes.
+
+    Args:
+        content: the file.
+        max_pixels: decoding may take as much memory as that of a photo of so many pixels, and time in proportion;
+            without it, as many as Pillow allows, 179 million (twice `PIL.Image.MAX_IMAGE_PIXELS`).
+        formats: names among `FORMATS` of the kinds of files to accept; all of them when not given.
+
+    Raises:
+        ImageError: it cannot be read, or takes too much; the message says why.
+
+    Examples:
+        >>> from acclimate.images import examine_image
+        >>> examined = examine_image(b"P6 3 2 255 " + bytes(18))
+        >>> examined.pixels, examined.decode().size
+        (6, (3, 2))
+    """
+    if not content:
+        raise ImageError("the file is empty")
+    kind = find_kind(content)
+    if kind not in (FORMATS if formats is None else formats) or kind not in FORMATS:
+        raise _unknown(formats)
+    if kind == "HEIF" and (why := lacking_for_heif()):
+        raise ImageError(f"a HEIC image, which {why}")
+    limit = min(each for each in (max_pixels, pixel_limit(), sys.maxsize) if each is not None)
+    with _reading(formats):
+        if kind in WALKS:
+            width, height, peak = WALKS[kind](content, limit)
+        else:
+            with Image.open(io.BytesIO(content), formats=(kind,)) as image:
+                width, height, peak = image.width, image.height, HEAVY * image.width * image.height
+    pixels = max(width * height, -(-peak // BYTES))
+    if pixels > limit:
+        raise ImageError(too_large(f"{width} x {height}", limit, pixels / (width * height)))
+    return Examined(content, kind, pixels)
+
+
 def open_image(
-    source: Any, max_pixels: int | None = None, formats: tuple[str, ...] | None = None, upright: bool = True
+    source: Any, max_pixels: int | None = None, formats: Sequence[str] | None = None, upright: bool = True
 ) -> Image.Image:
     """Read an image as 8-bit RGB.
 
     Args:
         source: a path, encoded bytes, a Pillow image, or an array (h, w), (h, w, c) or (c, h, w) of bytes or of floats
             from 0 to 1, with 1, 3 or 4 channels; PyTorch tensors are arrays. Of an animation, the first frame.
-        max_pixels: encoded images that hold more are refused before they are decoded; without it, those that hold
-            more than Pillow allows, 179 million (twice `PIL.Image.MAX_IMAGE_PIXELS`).
-        formats: Pillow's names of the kinds of files to accept; all that Pillow reads when not given.
+        max_pixels: see `examine_image`, which checks paths and bytes.
+        formats: see `examine_image`; images of other kinds can be opened with Pillow, and passed on.
         upright: turn it as its EXIF orientation says; published benchmarks take the pixels as they are stored.
+
+    Returns:
+        At most 16 times as long as it is wide, or as wide as it is long: of more, the centre.
 
     Raises:
         ImageError: it cannot be read; the message says why.
     """
-    if is_array_api_obj(source):
-        return _from_array(to_host(source))
-    if isinstance(source, Image.Image):
-        return _rgb(source, upright)
+    if isinstance(source, (str, os.PathLike)):
+        if URL.match(os.fspath(source)):
+            raise ImageError("a URL is not downloaded; download the image, and pass its path")
+        with _reading():
+            source = read_regular(source, MAX_BYTES)
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return examine_image(bytes(source), max_pixels, formats).decode(upright)
+    with _reading():
+        if isinstance(source, Image.Image):
+            return _turn(_rgb(_centre(source)), _turning(source) if upright else None)
+        if is_array_api_obj(source):
+            return _centre(_from_array(to_host(source)))
+    raise ImageError(f"an image is a path, encoded bytes, a Pillow image or an array, got {type(source).__name__}")
+
+
+@contextmanager
+def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
+    """Turn whatever an image causes within the block into an ImageError."""
     try:
-        if isinstance(source, (str, os.PathLike)):
-            if URL.match(os.fspath(source)):
-                raise ImageError("a URL is not downloaded; download the image, and pass its path")
-            with open(source, "rb") as file:
-                source = file.read()
-        if not source:
-            raise ImageError("the file is empty")
-        if HEIF.match(source) and formats is None and (why := lacking_for_heif()):
-            raise ImageError(f"a HEIC image, which {why}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # what Pillow warns of is either harmless or refused below
-            with Image.open(io.BytesIO(source), formats=formats) as image:
-                if max_pixels is not None and image.width * image.height > max_pixels:
-                    raise ImageError(too_large(f"{image.width} x {image.height}", max_pixels))
-                return _rgb(image, upright)
+            yield
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
         held = re.search("[0-9]+", str(error))
         raise ImageError(too_large(_millions(int(held[0])) if held else "too many", pixel_limit() or 0)) from error
     except UnidentifiedImageError as error:
-        raise ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON)})") from error
+        raise _unknown(formats) from error
     except OSError as error:
         raise ImageError(reason(error)) from error
+    except MemoryError as error:
+        raise ImageError("there is not enough memory for it; make it smaller") from error
     except Exception as error:  # decoders meet hostile bytes, and not all of them fail with OSError
         raise ImageError(f"damaged ({type(error).__name__}: {error})") from error
+
+
+def _unknown(formats: Sequence[str] | None) -> ImageError:
+    return ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON)})")
 
 
 def _millions(pixels: int) -> str:
     return f"{pixels / 1e6:.3g} million"
 
 
-def too_large(held: str, limit: int) -> str:
-    """Why an image that holds too many pixels is refused."""
-    return f"{held} pixels: more than {_millions(limit)}; make it smaller, or raise --max-pixels"
+def too_large(held: str, limit: int, factor: float = 1.0) -> str:
+    """Why an image that holds too many pixels, or takes `factor` as much memory as others, is refused."""
+    taking = f", which take as much memory as {factor:,.1f} times as many" if factor >= 1.05 else ""
+    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or raise --max-pixels"
 
 
-def _rgb(image: Image.Image, upright: bool) -> Image.Image:
-    if upright:
-        image = ImageOps.exif_transpose(image)
+def _centre(image: Image.Image) -> Image.Image:
+    """The middle of an image that is very long: scaled to the size of a model, the whole would be far too large."""
+    most = ASPECT * min(image.size)
+    if max(image.size) <= most:
+        return image
+    left, top = (max(0, (side - most) // 2) for side in image.size)
+    return image.crop((left, top, left + min(most, image.width), top + min(most, image.height)))
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """A copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
+    top = 65535.0
+    if image.mode == "F":
+        _, most = cast("tuple[float, float]", image.getextrema())
+        top = 65535.0 if most > 255 else 255.0
+    rows = max(1, STRIP // image.width)
+    if image.mode == "RGB" or image.height <= rows:
+        return _strip_rgb(image, top)
+    whole = Image.new("RGB", image.size)
+    for row in range(0, image.height, rows):
+        strip = image.crop((0, row, image.width, min(row + rows, image.height)))
+        whole.paste(_strip_rgb(strip, top), (0, row))
+    return whole
+
+
+def _strip_rgb(image: Image.Image, top: float) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;"):  # 16 bits and more: `convert` would clip them
-        values = np.asarray(image, np.float32)
-        top = 65535.0 if image.mode != "F" or values.max(initial=0) > 255 else 255.0
-        return Image.fromarray(np.clip(values * (255.0 / top), 0, 255).astype(np.uint8)).convert("RGB")
+        values = np.clip(np.asarray(image, np.float32) * (255.0 / top), 0, 255)
+        return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
         image = image.convert("RGBA")
     return image.convert("RGB")
+
+
+def _turning(image: Image.Image) -> Image.Transpose | None:
+    """How an image must be turned according to its EXIF, which is checked before Pillow reads it."""
+    check_exif(image.info.get("exif") or b"")
+    if profile := image.info.get("Raw profile type exif"):  # of a PNG, in hexadecimal
+        check_exif(bytes.fromhex("".join(profile.split("\n")[3:])))
+    return TURNINGS.get(image.getexif().get(ORIENTATION, 1))
+
+
+def _turn(image: Image.Image, how: Image.Transpose | None) -> Image.Image:
+    return image if how is None else image.transpose(how)
 
 
 def _from_array(array: HostArray) -> Image.Image:

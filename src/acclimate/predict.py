@@ -127,10 +127,10 @@ def adapt_batch(
 
 
 def choose_samples(
-    adapter: Adapter, evidence: Evidence, learn: bool, gates: Sequence[Gate]
+    adapter: Adapter, evidence: Evidence, learn: bool | HostArray, gates: Sequence[Gate]
 ) -> tuple[HostArray, list[str | None]]:
-    """From which of B samples an adapter may learn (B,), and why not from the others although it should `learn`."""
-    learnt = np.full(len(evidence), learn and adapter.counts_samples)
+    """From which of B samples an adapter may learn (B,), and why not from others of those it should `learn` from."""
+    learnt = np.broadcast_to(learn, len(evidence)) & adapter.counts_samples
     refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.told.knows(evidence)
     for row in np.flatnonzero(corrected).tolist():

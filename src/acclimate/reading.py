@@ -6,6 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from PIL import Image
 
 from acclimate.arrays import HostArray, move
 from acclimate.encoders import Encoder
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError, reason
 from acclimate.images import open_image
 from acclimate.views import KINDS, Kind
@@ -110,6 +112,15 @@ class Preparer:
         self.device, self.generator = device or gpu_of(encoder), generator
         self._target = ModelInput.of(encoder.prepare) if views > 1 else None
 
+    @property
+    def travels(self) -> bool:
+        """Whether it can be pickled, to prepare images in another process; it does not encode them there."""
+        on_cpu = self._target is None or (self.device is None and self.generator is None)
+        return on_cpu and isinstance(self.encoder.prepare, Preprocess)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "encoder": SimpleNamespace(prepare=self.encoder.prepare)}  # without the weights
+
     def __call__(self, index: int, image: Image.Image, name: str = "") -> list[Any]:
         """What the encoder takes for the views of an RGB image, the first of which is the image itself."""
         plain = self.encoder.prepare(image)
@@ -173,7 +184,7 @@ def encode_ahead(
             errors = [str(each.inputs) if isinstance(each.inputs, ImageError) else None for each in batch]
             if on_error == "raise" and (unreadable := [place for place, error in enumerate(errors) if error]):
                 name = batch[unreadable[0]].name or f"image {start + unreadable[0]}"
-                raise ImageError(f"{name} cannot be read: {errors[unreadable[0]]}")
+                raise ImageError(f"{name:.200} cannot be read: {errors[unreadable[0]]}")
             features = prepare.encode([each.inputs for each in batch if not isinstance(each.inputs, ImageError)])
             yield Batch(start, [each.name for each in batch], errors, features, [each.truth for each in batch])
             start += len(batch)
@@ -201,3 +212,5 @@ def _read(prepare: Preparer, item: tuple[int, Any]) -> _Prepared:
         return _Prepared(name, truth, error)
     except OSError as error:
         return _Prepared(name, truth, ImageError(reason(error)))
+    except (MemoryError, OverflowError) as error:
+        return _Prepared(name, truth, ImageError(f"there is not enough memory to prepare it ({error})"))

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state, refine
+from acclimate.cells import from_cell
 from acclimate.classify import features as features_module
 from acclimate.classify import outputs
 from acclimate.classify import run as run_module
@@ -52,7 +53,8 @@ def make(encoder, photos, tmp_path):
 
 def read_rows(path):
     if path.suffix == ".csv":
-        return list(csv.DictReader(io.StringIO(path.read_bytes().decode(), newline="")))
+        rows = csv.DictReader(io.StringIO(path.read_bytes().decode(), newline=""))
+        return [{column: from_cell(cell) for column, cell in row.items()} for row in rows]
     if path.suffix == ".jsonl":
         return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     return pytest.importorskip("pyarrow.parquet").read_table(path).to_pylist()
@@ -285,8 +287,62 @@ def test_another_job_is_not_continued(make, encoder, photos, tmp_path):
     with pytest.raises(StateError, match="3 classes against 2"):
         other.run(resume=True)
     (tmp_path / "work" / "x.csv").write_text("")
-    with pytest.raises(StateError, match="shorter than its checkpoint says"):
+    with pytest.raises(InputError, match="is not what the stopped run has written"):
         make("x.csv").run(resume=True)
+
+
+def edited(content):
+    return content.replace(b"red", b"rot", 1)
+
+
+def of_another_run(content):
+    return content.replace(b"img", b"foreign") + content
+
+
+@pytest.mark.parametrize("change", [edited, of_another_run, lambda content: b"rubbish\n" * 10_000, lambda content: b""])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_file_that_was_changed_while_the_run_was_stopped_is_refused_and_kept(make, tmp_path, suffix, change):
+    make(f"x.{suffix}", stop=lambda: True).run()
+    path = tmp_path / "work" / (f"x.{suffix}" if suffix != "parquet" else "x.parquet.partial.jsonl")
+    whole = path.read_bytes()
+    path.write_bytes(change(whole))
+    before = {each.name: each.read_bytes() for each in path.parent.iterdir()}
+    with pytest.raises(InputError, match="is not what the stopped run has written"):
+        make(f"x.{suffix}").run(resume=True)
+    assert {each.name: each.read_bytes() for each in path.parent.iterdir()} == before
+    path.write_bytes(whole)
+    assert make(f"x.{suffix}").run(resume=True)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_a_run_that_was_killed_before_its_second_checkpoint_is_not_begun_anew_over_a_foreign_file(
+    make, tmp_path, suffix
+):
+    killed = make(f"x.{suffix}", checkpoint_every=1e9, emit=lambda predictions, final: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        killed.run()
+    path = tmp_path / "work" / f"x.{suffix}"
+    own = path.read_bytes()
+    assert own.count(b"\n") > 1
+    for foreign in (b"rubbish\n", b"\xff\n", own.replace(b"img", b"foreign")):
+        path.write_bytes(foreign)
+        with pytest.raises(InputError, match="is not what the stopped run has written"):
+            make(f"x.{suffix}").run(resume=True)
+        assert path.read_bytes() == foreign
+    path.write_bytes(own)
+    assert make(f"x.{suffix}").run(resume=True)
+
+
+def test_a_stopped_run_is_not_continued_with_other_true_labels(make, photos, tmp_path):
+    samples = [replace(each, label=LABELS[0]) for each in make("x.csv").samples]
+    make("x.csv", samples=samples, stop=lambda: True).run()
+    before = (tmp_path / "work" / "x.csv").read_bytes()
+    for label in (None, LABELS[1]):
+        others = [replace(each, label=label) for each in samples]
+        with pytest.raises(InputError, match=r"true label of .* was .*pass the --truth"):
+            make("x.csv", samples=others).run(resume=True)
+    assert (tmp_path / "work" / "x.csv").read_bytes() == before
+    assert make("x.csv", samples=samples).run(resume=True)
 
 
 @pytest.fixture

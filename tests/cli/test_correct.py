@@ -7,6 +7,7 @@ import pytest
 
 from acclimate import load_state
 from acclimate.classify.outputs import read_results, write_results
+from acclimate.files import read_snapshot, snapshot_bytes
 from own_methods import SHARPEN
 
 LABELS = ("red circle", "green square", "blue stripes")
@@ -212,3 +213,16 @@ def test_what_else_can_go_wrong(invoke, classified, model):
         ([path, path, "--state", STATE], "use the --model that it was made with"),
     ]:
         assert message in invoke("correct", *arguments, exit_code=2).stderr
+
+
+def test_a_state_of_another_model_is_not_taught(invoke, classified, model, here):
+    path = classified()
+    arrays, description = read_snapshot(here / STATE)
+    assert description["notes"]["model"]
+    (here / STATE).write_bytes(snapshot_bytes(arrays, description | {"notes": {"model": "another"}}))
+    before = (here / STATE).read_bytes()
+    row = read_results(path)[0]
+    write_fixes([(row["file"], other(row["label"]))])
+    said = invoke("correct", path, "fixes.csv", "--state", STATE, *model, exit_code=2).stderr
+    assert "was made with another model" in said
+    assert (here / STATE).read_bytes() == before

@@ -37,6 +37,7 @@ def test_it_follows_a_folder_until_it_is_stopped_and_goes_on(folder, model, tmp_
         "--state",
         "s.state",
     ]
+    (folder / "half.png").write_bytes(b"on its way")
     for seed, resume in ((100, []), (200, ["--resume"])):
         child = subprocess.Popen([*command, "--follow", *resume], stderr=subprocess.PIPE, text=True, cwd=tmp_path)
         before = rows(tmp_path)
@@ -48,6 +49,7 @@ def test_it_follows_a_folder_until_it_is_stopped_and_goes_on(folder, model, tmp_
         assert child.returncode == 130
         assert "stopped after" in said
         assert "--resume to continue" in said
+        assert f"not classified, as they were incomplete or could not be read: {folder}/half.png." in said
     found = [row["file"].rsplit("/", 1)[1] for row in rows(tmp_path)]
     assert sorted(found[:6]) == [f"img{i}.png" for i in range(6)]
     assert found[6:] == ["late100.png", "late200.png"]
@@ -72,6 +74,7 @@ def test_images_are_sorted_and_taken_back(invoke, folder, model, tmp_path):
     ("options", "message"),
     [
         (["--follow", "--sort-into", "x", "--out", "r.csv"], "has no end at which to sort"),
+        (["--follow", "--passes", "2"], "no end at which to answer once more; leave out --passes"),
         (["--sort-into", "x"], "name the file with --out"),
         (["--resume", "--overwrite", "--out", "r.csv"], "pass one of them"),
         (["--freeze", "--state", "typo.safetensors"], "there is none at typo.safetensors"),

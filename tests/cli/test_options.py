@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from acclimate.cli.options import (
     read_templates,
 )
 from acclimate.errors import InputError
+from acclimate.files import MAX_TEXT
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.sources import order_samples
 from small_images import draw, names
@@ -52,6 +54,14 @@ def test_label_files_that_are_none(tmp_path):
             read_labels(str(tmp_path / name))
     with pytest.raises(InputError, match="is a folder"):
         read_labels(str(tmp_path))
+    os.mkfifo(tmp_path / "pipe")
+    for special, what in {"/dev/zero": "device", str(tmp_path / "pipe"): "pipe"}.items():
+        with pytest.raises(InputError, match=f"cannot be read: a {what}, not a regular file"):
+            read_labels(special)
+    (tmp_path / "long.txt").write_bytes(b"")
+    os.truncate(tmp_path / "long.txt", MAX_TEXT + 1)
+    with pytest.raises(InputError, match=r"more than the .* allowed"):
+        read_labels(str(tmp_path / "long.txt"))
     for missing in (str(tmp_path / "animals"), *(f"animals.{kind}" for kind in ("txt", "csv", "JSON", "tsv", "xlsx"))):
         with pytest.raises(InputError, match=r"no label file at .*animals"):
             read_labels(missing)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, Halves, Head, load_state, save_state
+from acclimate import TDA, Halves, Head, create, load_state, save_state
 from acclimate.files import read_snapshot, snapshot_bytes
 
 
@@ -78,3 +78,77 @@ def test_state_inspect_passes_on_what_the_method_advises(invoke, tmp_path):
     adapter.step(np.eye(8)[np.arange(200) % 2])
     save_state(adapter, tmp_path / "few.safetensors")
     assert "note: about 2 of the 8 classes" in invoke("state", "inspect", "few.safetensors").stdout
+
+
+@pytest.mark.parametrize("name", ["positive.keys", "negative.keys", "positive.entropies", "positive.ids"])
+def test_states_that_differ_in_one_array_differ(invoke, states, tmp_path, name):
+    arrays, description = read_snapshot(states[0])
+    changed = arrays[name].copy()
+    changed[0] = changed[0] * 0.5 if changed.dtype.kind == "f" else 1000
+    (tmp_path / "other").write_bytes(snapshot_bytes(arrays | {name: changed}, description))
+    output = invoke("state", "diff", states[0], "other", exit_code=1).stdout
+    assert f"{name}: differs by up to " in output
+    assert invoke("state", "diff", states[0], states[0]).stdout == "no difference\n"
+
+
+@pytest.mark.parametrize("method", ["dota", "halves", "bca"])
+def test_one_more_sample_is_a_difference(invoke, tmp_path, stream, method):
+    adapter = create(method, stream.head)
+    adapter.step(stream.features[:200])
+    save_state(adapter, tmp_path / "one")
+    adapter.step(stream.features[200:201])
+    adapter.seen = {"": 200}
+    save_state(adapter, tmp_path / "other")
+    assert ": differs by up to " in invoke("state", "diff", "one", "other", exit_code=1).stdout
+
+
+def test_class_names_cannot_drive_the_terminal(invoke, tmp_path):
+    names = ("[/bold]", "\x1b]0;title\x07", "a\nb", "7", ":cat:")
+    adapter = TDA(Head(np.eye(5), 10.0, class_names=names), origin="\x1b[2J")
+    adapter.step(np.eye(5))
+    save_state(adapter, tmp_path / "names.safetensors")
+    for option in ([], ["--entries"]):
+        output = invoke("state", "inspect", "names.safetensors", *option).stdout
+        assert not set(output) & {"\x1b", "\x07"}
+        for shown in ("[/bold]", r"\x1b]0;title\x07", r"a\nb", ":cat:", r"samples of \x1b[2J"):
+            assert shown in output
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda arrays, about: about["head"].update(class_names=[7, *about["head"]["class_names"][1:]]),
+        lambda arrays, about: about["head"].update(class_names=["\ud800", *about["head"]["class_names"][1:]]),
+        lambda arrays, about: about.update(notes={"fitted": []}, seen=[]),
+        lambda arrays, about: about.update(seen={"\x1b[2J": 2**60}),
+        lambda arrays, about: about.update(method="\x1b[2J"),
+        lambda arrays, about: arrays.update({"positive.ids": arrays["positive.ids"] + 2**62}),
+        lambda arrays, about: arrays.update({"positive.keys": arrays["positive.keys"] * 100}),
+        lambda arrays, about: arrays.update({"positive.keys": np.full_like(arrays["positive.keys"], 3e38)}),
+        lambda arrays, about: arrays.update({"negative.targets": np.zeros((0, 10**8), np.int32)}),
+        lambda arrays, about: arrays.update({"\x1b[2J.keys": arrays["positive.keys"]}),
+    ],
+)
+def test_every_command_refuses_an_edited_state_in_one_line(invoke, states, here, tiny_onnx, photos, change):
+    arrays, description = read_snapshot(states[0])
+    change(arrays, description)
+    states[0].write_bytes(snapshot_bytes(arrays, description))
+    before = states[0].read_bytes()
+    classify = ("classify", photos, "--model", f"onnx:{tiny_onnx}", "--labels", "cat,dog")
+    for command in (
+        ("state", "inspect", states[0]),
+        ("state", "merge", *states, "--out", "merged"),
+        ("state", "diff", *states),
+        ("correct", "--state", states[0], "--list"),
+        ("correct", "--state", states[0], "--undo", "1"),
+        (*classify, "--method", "tda", "--state", states[0]),
+        (*classify[:4], "--fitted", states[0]),
+    ):
+        result = invoke(*command, exit_code=2)
+        error = result.stderr.strip().splitlines()[-1]
+        assert error.startswith("error: "), result.stderr
+        assert states[0].name in error
+        assert "\x1b" not in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
+    assert states[0].read_bytes() == before
+    assert not (here / "merged").exists()

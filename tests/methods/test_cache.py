@@ -8,7 +8,7 @@ from acclimate.errors import StateError
 from acclimate.evidence import Head
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import compact
-from acclimate.methods.schedule import Plan
+from acclimate.methods.schedule import Plan, last_if_worse
 
 
 def head_of(classes, dim, to_backend=np.asarray):
@@ -97,6 +97,40 @@ def test_merging_keeps_the_best_of_all_whatever_the_order(seed, highest):
         assert sorted(kept) == sorted(offered)[:2]
 
 
+def shown(cache, classes, entropies, sizes):
+    """The cache after samples in batches of these sizes; keys are those of `head_of`, by class."""
+    start = 0
+    for size in sizes:
+        part = slice(start, start + size)
+        ids = np.arange(start, start + size)
+        keys = np.eye(5, dtype=np.float32)[ids % 5]
+        cache.commit(cache.plan(np.full(size, True), classes[part], entropies[part], ids), keys)
+        start += size
+    return cache.dump()
+
+
+@given(st.integers(0, 999), st.booleans(), st.sampled_from([None, "same", "oldest"]))
+def test_a_rule_of_its_own_gives_the_same_in_batches_and_the_usual_one_changes_nothing(seed, highest, rule):
+    rng = np.random.default_rng(seed)
+    classes, entropies = rng.integers(0, 3, 40), rng.random(40).round(1)
+    rules = {
+        "same": last_if_worse,
+        "oldest": lambda queue, rank, entry_id: min(range(len(queue)), key=lambda place: queue[place].id),
+    }
+    found = []
+    for sizes in ([40], [1] * 40, [7, 13, 1, 19]):
+        cache = Cache(head_of(3, 5), 2, highest)
+        cache.gives_way = rules.get(rule)
+        found.append(shown(cache, classes, entropies, sizes))
+    if rule == "same":
+        found.append(shown(Cache(head_of(3, 5), 2, highest), classes, entropies, [40]))
+    for other in found[1:]:
+        assert all(np.array_equal(values, other[name]) for name, values in found[0].items())
+    if rule == "oldest":
+        last = {label: set(np.flatnonzero(classes == label)[-2:]) for label in range(3)}
+        assert all(entry in last[label] for label, entry in zip(found[0]["classes"], found[0]["ids"], strict=True))
+
+
 def test_memory_grows_with_the_classes_seen():
     cache = Cache(head_of(20_000, 768), 3)
     labels = np.arange(10)
@@ -121,7 +155,7 @@ def test_memory_grows_with_the_classes_seen():
         ("classes", np.zeros(12, np.int32), "a class may hold at most 4 entries, one holds 12"),
         ("targets", np.full((12, 1), 9, np.int32), "targets must be from -1 to 6"),
         ("targets", np.full((12, 1), -2, np.int32), "targets must be from -1 to 6"),
-        ("targets", np.zeros((12, 0), np.int32), "targets must have at least one column"),
+        ("targets", np.zeros((12, 0), np.int32), "targets must have 1 to 7 columns"),
         ("entropies", np.full(12, np.nan), "entropies must be finite"),
         ("entropies", np.zeros(12, np.int32), "entropies must be real numbers"),
         ("ids", np.arange(11), "ids must have one row per entry"),

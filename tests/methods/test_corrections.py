@@ -359,5 +359,5 @@ def test_names_are_bounded():
     assert correction.name.endswith("end.jpg")
     state = adapter.dump()
     state["corrections.names"] = np.full((1, 5000), 120, np.uint8)
-    with pytest.raises(StateError, match="names must have at most 4096 bytes"):
+    with pytest.raises(StateError, match="names must have 1 to 4096 bytes"):
         adapter.restore(state)

@@ -62,18 +62,19 @@ def test_a_stream_that_its_first_images_create_is_there(serve, pictures):
         assert (entry["action"], entry["caller"], entry["stream"]) == ("create_stream", "127.0.0.1", "shop-1")
 
 
-def test_refusals_are_there_with_the_name_of_the_token_and_strangers_are_not(serve, tmp_path):
+def test_who_may_change_nothing_cannot_fill_it(serve, tmp_path):
+    """Neither strangers, nor tokens without permission, by any kind of failure."""
     file = tmp_path / "tokens"
-    file.write_text(f"camera {CAMERA} one=classify\nkeeper {KEEPER} *=manage\n")
+    file.write_text(f"camera {CAMERA} one=classify\nkeeper {KEEPER} one=manage\n")
     with serve(tokens=TokenFile(file)) as client:
-        for token in (CAMERA, KEEPER, "wrong-token-0123456789"):
-            client.post("/v1/streams/one/freeze", headers={"Authorization": f"Bearer {token}"})
-        found = lines(client.folder)
-        assert [(each["caller"], each["token"], each["outcome"]) for each in found] == [
-            ("camera", "camera", "forbidden"),
-            ("keeper", "keeper", "done"),
-        ]
-        assert CAMERA not in (client.folder / "audit.jsonl").read_text()
+        for token in (CAMERA, "wrong-token-0123456789", KEEPER):
+            headers = {"Authorization": f"Bearer {token}"}
+            client.post("/v1/streams/two/freeze", headers=headers)
+            client.post("/v1/streams/one/freeze", headers=headers)
+            client.post("/v1/streams", content=b"x", headers={**headers, "Content-Type": "application/json"})
+        found = [(each["action"], each["caller"], each["outcome"]) for each in lines(client.folder)]
+        assert found == [("freeze_stream", "keeper", "done"), ("create_stream", "keeper", "invalid")]
+        assert KEEPER not in (client.folder / "audit.jsonl").read_text()
 
 
 def test_the_log_is_bounded(tmp_path):

@@ -1,12 +1,16 @@
 """The Python client, against a real service."""
 
 import re
+import socket
 import subprocess
 import sys
-from contextlib import contextmanager
+import time
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from itertools import chain, repeat
 from threading import Event, Thread
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -181,6 +185,125 @@ def test_the_token_stays_with_its_service(status):
         Client(url, KEEPER, retries=0).streams()  # again and again, but at the same address
     assert all(each["Authorization"] == f"Bearer {KEEPER}" for each in ours)
     assert len(ours) > 4
+
+
+@contextmanager
+def sending(*pieces, pause=0.0):
+    """The address of a server that sends these bytes to everybody, whatever is asked; the last without end if slow."""
+    ended = Event()
+
+    def serve(listening):
+        while not ended.is_set():
+            with suppress(OSError), listening.accept()[0] as line:
+                line.settimeout(5)
+                line.recv(2**16)
+                for piece in pieces if not pause else chain(pieces, repeat(pieces[-1])):
+                    if ended.wait(pause):
+                        break
+                    line.sendall(piece)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        listening.settimeout(0.2)
+        thread = Thread(target=serve, args=(listening,))
+        thread.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        ended.set()
+        thread.join()
+
+
+def ok(body, *headers):
+    return "\r\n".join(["HTTP/1.1 200 OK", *headers, "", ""]).encode() + body
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"nonsense\r\n\r\n",
+        b"HTTP/1.1 abc OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 500 + b"\r\n",
+        b"HTTP/1.1 200 OK\r\nA: " + b"b" * 10**6 + b"\r\n\r\n",
+        b"HTTP/1.1 302 Found\r\nLocation: http://[x/\r\n\r\n",
+        b"HTTP/1.1 400 Bad\r\nContent-Length: 10\r\n\r\n{",
+        b"HTTP/1.1 400 Bad\r\nTransfer-Encoding: chunked\r\n\r\nzz",
+        b'HTTP/1.1 500 Bad\r\n\r\n{"error": 7}',
+        b'HTTP/1.1 500 Bad\r\n\r\n{"error": {"code": 1, "message": [], "request_id": null}}',
+        b"HTTP/1.1 500 Bad\r\n\r\n" + b"[" * 100_000,
+        ok(b"{}", "Content-Length: 100"),
+        ok(b"5\r\n{}", "Transfer-Encoding: chunked"),
+        ok(b""),
+        ok(b"\xff\xfe"),
+        ok(b"null"),
+        ok(b"7"),
+        ok(b"[]"),
+        ok(b"{}"),
+        ok(b'{"streams": 7, "results": {}, "id": "7", "snapshot": null, "entries": [7], "ready": "yes"}'),
+        ok(b"[" * 100_000),
+        ok(b"1" * 100_000),
+    ],
+    ids=lambda answer: repr(answer[-40:]),
+)
+def test_any_answer_is_understood_or_an_error(answer):
+    """What is a dict is passed on as it is; nothing else is, and no other error is raised."""
+    with sending(answer) as url:
+        client = Client(url, retries=0, timeout=20)
+        calls = [
+            client.ready,
+            client.streams,
+            lambda: client.classify("one", b"x"),
+            lambda: client.correct("one", 1, "cat"),
+            lambda: client.rollback("one"),
+            lambda: client.caches("one"),
+        ]
+        for call in calls:
+            with pytest.raises(ServiceError) as caught:
+                call()
+            assert len(str(caught.value)) < 3000
+        for call in (client.metrics, lambda: client.state("one"), lambda: client.describe("one")):
+            with suppress(ServiceError):
+                call()
+
+
+def test_a_state_that_is_cut_off_is_an_error():
+    with sending(ok(b"half", "Content-Length: 8")) as url, pytest.raises(ServiceError):
+        Client(url, retries=0).state("one")
+
+
+def test_answers_are_bounded(monkeypatch):
+    monkeypatch.setattr("acclimate.client.LARGEST_STATE", 1000)
+    with sending(ok(b"x" * 2000)) as url, pytest.raises(ServiceError, match="more than 1000 bytes"):
+        Client(url, retries=0).state("one")
+
+
+@pytest.mark.parametrize("begin", [b"H", b"HTTP/1.1 200 OK\r\nA: b", b"HTTP/1.1 100 Continue\r\n\r\n", ok(b" ")])
+def test_a_call_ends_in_time(begin):
+    """However slowly the answer drips, and however often it would be asked again."""
+    with sending(begin, begin[-1:], pause=0.05) as url:
+        began = time.monotonic()
+        with pytest.raises(ServiceError) as caught:
+            Client(url, retries=100, timeout=1).streams()
+        assert time.monotonic() - began < 10
+        assert caught.value.code == "unreachable"
+
+
+def test_an_upload_that_is_too_large_is_said_to_be(client):
+    remote = Client(str(client.base_url), retries=0)
+    for call in (
+        lambda: remote.classify("one", b"x" * 40_000_000),
+        lambda: remote.upload_state("one", b"x" * 40_000_000),
+        lambda: remote.create("new", ["x" * 100] * 100_000),
+    ):
+        with pytest.raises(ServiceError) as caught:
+            call()
+        assert (caught.value.status, caught.value.code) == (413, "too_large")
+
+
+def test_numbers_of_numpy(remote, pictures):
+    (result,) = remote.classify("one", pictures[0])
+    assert remote.correct("one", np.int64(result["id"]), LABELS[0]) == result["id"]
+    remote.undo("one", np.int32(result["id"]))
+    assert remote.rollback("one", np.int64(remote.snapshot("one"))) > 0
+    assert remote.create("new", LABELS, unsure=np.float32(0.5))["unsure"] == 0.5
 
 
 def test_it_needs_the_standard_library_only():

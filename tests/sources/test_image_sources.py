@@ -109,6 +109,27 @@ def test_what_is_not_there_is_named(here):
             open_source(url)
 
 
+def test_pipes_and_devices_are_listed_and_cannot_be_read(here):
+    os.mkfifo(here / "pipe")
+    (here / "photos").mkdir()
+    draw(here / "photos/a.png", 5)
+    targets = {"b.jpg": "/dev/zero", "c.png": "/dev/urandom", "d.jpg": here / "pipe", "e.mp4": here / "pipe"}
+    for name, target in targets.items():
+        (here / "photos" / name).symlink_to(target)
+    samples = open_source("photos")
+    assert len(samples) == 5
+    assert shade(samples[0]) == 5
+    for sample in samples[1:]:
+        with pytest.raises(OSError, match=r"a (device|pipe), not a regular file"):
+            sample.read()
+    (here / "list.txt").symlink_to("/dev/zero")
+    for spec in ("pipe", "/dev/zero", "list.txt"):
+        with pytest.raises(InputError, match="is a pipe or a device; pass a regular file"):
+            open_source(spec)
+    with pytest.raises(InputError, match="no file or folder at aaa"):
+        open_source("a" * 5000)
+
+
 def test_a_file_whose_name_has_a_colon_is_a_file(here):
     draw(here / "shot:1.png", 5)
     assert shade(open_source("shot:1.png")[0]) == 5

@@ -13,6 +13,7 @@ import numpy as np
 from acclimate.bench.leaderboard import Plan, Score, Standing, shape_title, size_text
 from acclimate.bench.plots import draw_leaderboard, shown
 from acclimate.bench.results import DIGITS, hardware
+from acclimate.cells import to_cell
 from acclimate.files import write_atomically, writing
 
 SUMMARY = ("method", "mean gain", "worst run", "accuracy", "ECE", "Brier", "µs per sample", "state")
@@ -70,7 +71,8 @@ def write_scores(scores: Sequence[Any], path: Path) -> None:
     lines = csv.writer(text, lineterminator="\n")
     lines.writerow([field.name for field in fields(scores[0])])
     for score in scores:
-        lines.writerow([round(value, DIGITS) if isinstance(value, float) else value for value in astuple(score)])
+        values = [round(value, DIGITS) if isinstance(value, float) else value for value in astuple(score)]
+        lines.writerow([to_cell(value) if isinstance(value, str) else value for value in values])
     with writing(path):
         write_atomically(path, text.getvalue().encode())
 

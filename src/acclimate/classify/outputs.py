@@ -1,16 +1,18 @@
 """Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times."""
 
 import csv
+import hashlib
 import io
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
+from acclimate.cells import from_cell, to_cell
 from acclimate.errors import InputError, missing
 from acclimate.files import append, cut_back, replace_file, sync, write_atomically, writing
 from acclimate.predict import Answer, Prediction
@@ -34,6 +36,8 @@ COLUMNS: dict[str, type] = {
     "error": str,
     "sorted_to": str,
 }
+PATHS = ("file", "sorted_to")  # columns
+BLOCK = 2**20  # bytes read at a time
 HINT = "The rows written so far are complete; free some space and resume."
 
 
@@ -100,24 +104,28 @@ def csv_columns(top_k: int) -> list[str]:
 
 
 def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The records of csv results, numbers as text; spreadsheets may separate the cells with semicolons or tabs."""
+    """The records of csv results, numbers as text; spreadsheets may separate the cells with semicolons or tabs.
+
+    Cells that were written so that they are no formulas are as they were before.
+    """
     lines = iter(lines)
     header = next(lines, "")
     separator = max(",;\t", key=header.count)
     for row in csv.DictReader(chain([header], lines), delimiter=separator):
+        row |= {name: from_cell(cell) for name, cell in row.items() if isinstance(cell, str)}
         ranks = [name.removeprefix("label") for name in row if name == "label" or name.startswith("label_")]
         answers = [{"label": row[f"label{rank}"], "score": row.get(f"score{rank}")} for rank in ranks]
         yield row | {"predictions": [answer for answer in answers if answer["label"]]}
 
 
 def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """One line of csv per record."""
+    """One line of csv per record; a spreadsheet takes no cell for a formula."""
     lines = []
     for record in records:
         ranks = enumerate(record["predictions"], start=1)
         more = {f"{column}_{rank}": value for rank, answer in ranks for column, value in answer.items()}
         cells = {**record, **more}
-        lines.append(",".join(_csv_cell(cells.get(column)) for column in columns) + "\n")
+        lines.append(",".join(_csv_cell(cells.get(column), column in PATHS) for column in columns) + "\n")
     return "".join(lines)
 
 
@@ -166,7 +174,8 @@ class ResultFile:
     """A csv, jsonl or parquet file with `top_k` labels per row; parquet is made at the end, from a file of JSON lines.
 
     The file is open only while it is written to. All lines can be written a second time, to `again`; `finish` puts them
-    in the place of the first ones.
+    in the place of the first ones. A run that continues the file says which `digest` it had, so that no rows are added
+    to a file that was edited, or is another one.
     """
 
     def __init__(self, path: Path, top_k: int) -> None:
@@ -180,6 +189,13 @@ class ResultFile:
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
         self.features = path.with_name(f"{path.name}.features")  # exists until a second pass is complete
         self._columns = csv_columns(top_k) if suffix == ".csv" else []
+        self._header = f"{','.join(self._columns)}\n" if self._columns else ""
+        self._hash = hashlib.sha256()
+
+    @property
+    def digest(self) -> str:
+        """Identifies what was written so far."""
+        return self._hash.hexdigest()
 
     @property
     def again(self) -> "ResultFile":
@@ -196,6 +212,7 @@ class ResultFile:
         content = _csv_content(records, self._columns) if self._columns else json_lines(records)
         with writing(self.lines, hint=HINT):
             write_atomically(self.lines, content.encode())
+        self._hash = hashlib.sha256(content.encode())
         return len(content.encode())
 
     def open(self, offset: int = 0) -> None:
@@ -205,7 +222,39 @@ class ResultFile:
                 cut_back(self.lines, offset)
             else:
                 self.again.lines.unlink(missing_ok=True)
-                self.lines.write_bytes(f"{','.join(self._columns)}\n".encode() if self._columns else b"")
+                self.lines.write_bytes(self._header.encode())
+                self._hash = hashlib.sha256(self._header.encode())
+
+    def check(self, offset: int, digest: str | None, files: Collection[str]) -> None:
+        """Refuse to continue a file whose first `offset` bytes are not those with this digest.
+
+        Where nothing is to be kept, its first row must be of one of the files, if there are any.
+        """
+        try:
+            with open(self.lines, "rb") as file:
+                self._hash = hashlib.sha256()
+                for start in range(0, offset, BLOCK):
+                    self._hash.update(file.read(min(BLOCK, offset - start)))
+            own = self.digest == digest if offset else self._begins(files)
+        except FileNotFoundError:
+            own = not offset
+        if not own:
+            raise InputError(
+                f"cannot continue {self.path}: {self.lines.name} is not what the stopped run has written; it was "
+                "edited, cut off or replaced. Put it back, choose another --out, or --overwrite it."
+            )
+
+    def _begins(self, files: Collection[str]) -> bool:
+        """Whether the file is empty, or begins with the header and a row of one of the files."""
+        with open(self.lines, encoding="utf-8", errors="replace", newline="") as file:
+            if not self._header.startswith(file.read(len(self._header))):
+                return False
+            file.seek(0)
+            try:
+                first = next(csv_records(file) if self._columns else map(json.loads, file), None)
+                return first is None or not files or first["file"] in files
+            except (ValueError, KeyError, TypeError, csv.Error):
+                return False
 
     def open_like(self, other: "ResultFile", size: int) -> None:
         """Begin with the first `size` bytes of another file; with none, as a new file."""
@@ -221,6 +270,7 @@ class ResultFile:
         text = csv_lines(records, self._columns) if self._columns else json_lines(records)
         with writing(self.path, hint=HINT):
             append(self.lines, text.encode())
+        self._hash.update(text.encode())
 
     def read(self) -> Iterator[Prediction]:
         """The predictions that were written, as far as the columns hold them, one by one."""
@@ -262,13 +312,13 @@ def _to_parquet(lines: TextIO) -> bytes:
     return buffer.getvalue()
 
 
-def _csv_cell(value: Any) -> str:
+def _csv_cell(value: Any, path: bool = False) -> str:
     """Text with quotes where needed; the csv module of older Pythons does not quote a carriage return."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
-    text = f"{value:.6f}".rstrip("0").ljust(6, "0") if isinstance(value, float) else str(value)  # 0.5000
+    text = f"{value:.6f}".rstrip("0").ljust(6, "0") if isinstance(value, float) else to_cell(str(value), path)  # 0.5000
     return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
 
 

@@ -106,7 +106,7 @@ class Classification:
                 finished = self._second_pass(rows, features) and finished
         # The state of a run that was stopped is in its checkpoint; one that follows a folder ends by being stopped.
         if self.state is not None and (finished or self.output is None or self.more is not None):
-            save_state(self.classifier.adapter, self.state)
+            self.classifier.save(self.state)
         if finished and self.output is not None:
             self.output.finish()
         return finished
@@ -174,7 +174,7 @@ class Classification:
         if features is not None and not first:
             features.sync()
         notes = {"identity": self._identity, "offset": self.kept.size if first else self.output.sync()}
-        notes["kept"] = self.kept
+        notes |= {"digest": self.output.digest, "kept": self.kept}
         notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
         notes["gates"] = [gate.dump() for gate in self.classifier.gates]
         save_state(self.classifier.adapter, self.output.checkpoint, notes)
@@ -187,6 +187,8 @@ class Classification:
             for name, value in self._identity.items():
                 if notes["identity"].get(name) != value:
                     raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
+            if Summary.from_json(notes["summary"]).passes == 1 or rows.again.lines.exists():  # else they are complete
+                rows.check(notes["offset"], notes.get("digest"), {readable_name(each.name) for each in self.samples})
             self.classifier.adapter, self.first_id, offset = adapter, notes["first_id"], notes["offset"]
             self.summary, self.kept = Summary.from_json(notes["summary"]), Kept(*notes["kept"])
             for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
@@ -201,7 +203,9 @@ class Classification:
         if self.summary.passes == 1:  # otherwise all is written
             rows.open(offset)
             if stopped:
-                self._line_up([each.name for each in rows.read()], rows)
+                done = list(rows.read())
+                self._check_truth(done, rows.path)
+                self._line_up([each.name for each in done], rows)
             if features is not None:
                 features.open(self.summary.answered - self.kept.answered)
         return True
@@ -250,6 +254,18 @@ class Classification:
                 why = "it was made with another --unsure"
             if why:
                 raise InputError(f"cannot continue {path}: {why}. Use the options it was made with, or another --out.")
+
+    def _check_truth(self, done: Sequence[Prediction], path: Path) -> None:
+        """Refuse to continue rows whose images have other true labels now."""
+        labels = true_labels(self.classifier.head, [sample.label for sample in self.samples])
+        truths = dict(zip((readable_name(sample.name) for sample in self.samples), labels, strict=True))
+        for each in done:
+            if (truth := truths.get(each.name, each.truth)) != each.truth:
+                was, now = (repr(label) if label else "not known" for label in (each.truth, truth))
+                raise InputError(
+                    f"cannot resume {path}: the true label of {each.name} was {was}, and is {now}; pass the --truth "
+                    "that it was begun with, or start again."
+                )
 
     def _line_up(self, done: Sequence[str], rows: ResultFile, moved: bool = False) -> None:
         """Put the images that have rows first, in the order of these, and then all others."""

@@ -5,7 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
+from acclimate.cells import from_cell
 from acclimate.errors import InputError, nearest, reason
+from acclimate.files import MAX_LIST, open_text
 from acclimate.predict import NONE
 from acclimate.prompts.templates import same_words
 from acclimate.sources.base import Sample
@@ -78,7 +80,7 @@ def _rows(path: Path) -> Iterator[Row]:
         raise InputError(f"cannot tell the format of {path}; true labels are in a .csv, .txt or .jsonl file.")
     empty = True
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             for line, name, label in _read_jsonl(path, file) if suffix == ".jsonl" else _read_csv(path, file):
                 empty = False
                 if label:
@@ -101,7 +103,7 @@ def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
     rows = csv.reader(lines)
     columns: list[int] = []  # of the file and of the label
     for row in rows:
-        cells = [cell.strip() for cell in row]
+        cells = [from_cell(cell.strip()) for cell in row]
         if not any(cells) or cells[0].startswith("#"):
             continue
         if not columns:

@@ -5,7 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.options import COMPARED, Device, Generated, Model, ViewsKind, Workers
+from acclimate.cli.console import say
+from acclimate.cli.options import COMPARED, DEFAULT_MAX_PIXELS, Device, Generated, MaxPixels, Model, ViewsKind, Workers
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
@@ -47,6 +48,7 @@ def bench(
     store: Store = Path("features"),
     out: Out = Path("results"),
     skip_existing: Annotated[bool, typer.Option(help="Do not run again what has a result in --out.")] = True,
+    max_pixels: MaxPixels = DEFAULT_MAX_PIXELS,
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",
@@ -78,10 +80,10 @@ def bench(
     try:
         results = run_suite(setup, present, methods, settings, out, skip_existing, fitted)
     except KeyboardInterrupt:
-        typer.echo("stopped; run the same command again to continue.", err=True)
+        say("stopped; run the same command again to continue.", err=True)
         raise typer.Exit(130) from None
     print_results(results)
-    typer.echo(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
+    say(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
 
 
 def report_pictures() -> None:
@@ -92,10 +94,10 @@ def report_pictures() -> None:
     try:
         pyplot()
     except MissingExtraError as error:
-        typer.echo(f"note: the pictures are left out; {error}", err=True)
+        say(f"note: the pictures are left out; {error}", err=True)
 
 
 def report_skipped(keys: list[str], data: Path) -> None:
     """Report on stderr which datasets are not in a folder."""
     if keys:
-        typer.echo(f"skipped, not in {data}: {', '.join(keys)}; see `acclimate data check {data}`.", err=True)
+        say(f"skipped, not in {data}: {', '.join(keys)}; see `acclimate data check {data}`.", err=True)

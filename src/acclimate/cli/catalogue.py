@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 
 
@@ -12,10 +13,10 @@ def models() -> None:
     """List the kinds of models, and well-known models by name."""
     from acclimate.encoders.base import BUNDLED, KNOWN, PREFIXES
 
-    typer.echo(f"{BUNDLED:11} the small model that comes with acclimate; the default, no download")
+    say(f"{BUNDLED:11} the small model that comes with acclimate; the default, no download")
     for prefix, (_, _, what, example) in PREFIXES.items():
-        typer.echo(f"{prefix + ':':11} {what}\n{'':11} {example}")
-    typer.echo("\n  ".join(["\nwell-known models:", *KNOWN]))
+        say(f"{prefix + ':':11} {what}", f"{'':11} {example}")
+    say("", "well-known models:", *(f"  {name}" for name in KNOWN))
 
 
 def methods(plugin: Plugins = None) -> None:
@@ -27,11 +28,11 @@ def methods(plugin: Plugins = None) -> None:
     for name, method in list_methods().items():
         merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
         needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
-        typer.echo(f"{name:11} {method.summary}\n{'':11} {method.kind}; {merges}; {needs}")
+        say(f"{name:11} {method.summary}", f"{'':11} {method.kind}; {merges}; {needs}")
         meanings = _arguments(method)
         for setting in method.default_settings():
-            meaning = f"\n{'':15} {meanings[setting]}" if setting in meanings else ""  # a plugin may say nothing
-            typer.echo(f"{'':13} {signature(method).parameters[setting]}{meaning}")
+            meaning = [f"{'':15} {meanings[setting]}"] if setting in meanings else []  # a plugin may say nothing
+            say(f"{'':13} {signature(method).parameters[setting]}", *meaning)
 
 
 def _arguments(method: type) -> dict[str, str]:
@@ -61,7 +62,7 @@ def doctor() -> None:
     from acclimate.prompts import default_cache_folder
 
     system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
-    typer.echo(f"acclimate {__version__}, {system}")
+    say(f"acclimate {__version__}, {system}")
     packages = {  # what each is for, and the extra that installs it
         "numpy": ("everything", ""),
         "onnxruntime": ("the bundled model and onnx: models", ""),
@@ -80,15 +81,15 @@ def doctor() -> None:
     }
     for package, (purpose, extra) in packages.items():
         try:
-            typer.echo(f"  {package:16} {version(package):12} {purpose}")
+            say(f"  {package:16} {version(package):12} {purpose}")
         except PackageNotFoundError:
-            typer.echo(f"  {package:16} {'missing':12} {purpose}; {install_command(extra, package)}")
+            say(f"  {package:16} {'missing':12} {purpose}; {install_command(extra, package)}")
     found = [name for name in onnxruntime.get_available_providers() if name.startswith(("CUDA", "CoreML", "Tensorrt"))]
     with suppress(ImportError):
         import torch
 
         found += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    typer.echo(f"  text cache       {default_cache_folder()}\n  accelerators     {', '.join(found) or 'none'}")
+    say(f"  text cache       {default_cache_folder()}", f"  accelerators     {', '.join(found) or 'none'}")
 
 
 def convert(
@@ -100,4 +101,4 @@ def convert(
 
     difference = convert_encoder(model, to)
     size = sum(path.stat().st_size for path in to.iterdir()) / 1e6
-    typer.echo(f"{to}: {size:.1f} MB, features differ by at most {difference:.1e}. Use it as onnx:{to}")
+    say(f"{to}: {size:.1f} MB, features differ by at most {difference:.1e}. Use it as onnx:{to}")

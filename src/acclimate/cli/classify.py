@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
-from acclimate.cli.console import show_predictions, stop_requests
+from acclimate.cli.console import say, show_predictions, stop_requests
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
@@ -48,9 +48,14 @@ def classify(
         ),
     ] = None,
     passes: Annotated[
-        int,
-        typer.Option(help="2 to answer once more at the end, from everything seen; 1 for online only.", min=1, max=2),
-    ] = 2,
+        int | None,
+        typer.Option(
+            help="2 to answer once more at the end, from everything seen; 1 for online only.",
+            min=1,
+            max=2,
+            show_default="2, with --follow 1",
+        ),
+    ] = None,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
@@ -95,8 +100,8 @@ def classify(
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
+    from acclimate.evidence import LONGEST_TEXT
     from acclimate.files import check_writable
-    from acclimate.images import limit_pixels
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
@@ -108,7 +113,6 @@ def classify(
         check_writable(path)
     if report is not None:
         options.check_report(report)
-    limit_pixels(max_pixels)
     if out is None and (resume or sort_into):
         raise InputError("--resume and --sort-into work from results; name the file with --out.")
     if resume and overwrite:
@@ -117,6 +121,8 @@ def classify(
         raise InputError(f"--freeze answers from a state, and there is none at {state}.")
     if follow and sort_into:
         raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
+    if follow and passes == 2:
+        raise InputError("a run that follows a folder has no end at which to answer once more; leave out --passes.")
     if follow and len(source) > 1:
         raise InputError("--follow takes one folder.")
     if follow and truth:
@@ -129,9 +135,7 @@ def classify(
     if output is not None:
         exists, incomplete = output.path.exists(), output.checkpoint.is_file()
         if resume and exists and not incomplete and not (state and state.exists()) and not freeze:
-            typer.echo(
-                "note: what the earlier run learnt is not in a --state; new images start from the model.", err=True
-            )
+            say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
         if overwrite and exists and not incomplete and (moved := moved_images(output.path)):
             what = f"{out} says where {count(moved, 'image')} went"
             raise InputError(f"{what}; take them back with `acclimate sort {out} --undo`, or choose another --out.")
@@ -164,36 +168,44 @@ def classify(
     if state is not None and state.exists():
         classifier.load(state)
     if origin is not None:
+        if len(origin) > LONGEST_TEXT:
+            raise InputError(f"--origin must have {LONGEST_TEXT} characters at most.")
         classifier.adapter.origin = origin
     if freeze:
         classifier.freeze()
     prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
     if sys.stderr.isatty():
         images = "Images as they arrive" if follow else count(len(samples), "image")
-        typer.secho(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
+        say(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
     columns = csv_columns(top_k) if out is None else None
+    more = None
     with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
+        if follow:
+            more = Follow(source[0], stopped, fps)
         run = Classification(
             classifier=classifier,
             samples=samples,
             output=output,
             emit=show,
             top_k=top_k,
-            passes=passes,
+            passes=passes or 2,
             on_error="raise" if on_error == "fail" else "skip",
             state=None if freeze else state,
             checkpoint_every=checkpoint_every,
             stop=stopped,
-            more=Follow(source[0], stopped, fps) if follow else None,
+            more=more,
         )
         finished = run.run(resume)
     summary = run.summary
+    if more is not None and (waiting := more.waiting):
+        named = ", ".join(waiting[:10]) + (f" and {len(waiting) - 10} others" if len(waiting) > 10 else "")
+        say(f"not classified, as they were incomplete or could not be read: {named}.", err=True)
     if not finished:
         how = "" if out is None else "; run the command again with --resume to continue"
         where = f"after {summary.images} of {len(run.samples)} images"
         where = "in the second pass" if summary.images == len(run.samples) else where
         where = f"after {count(summary.images, 'image')}" if follow else where
-        typer.echo(f"stopped {where}{how}.", err=True)
+        say(f"stopped {where}{how}.", err=True)
         if not follow or not summary.images:
             raise typer.Exit(130)
     if report is not None:
@@ -214,25 +226,25 @@ def classify(
     images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
-    typer.echo(f"{counts}.{where}", err=True)
+    say(f"{counts}.{where}", err=True)
     if run.kept.images:
         new = len(run.samples) - run.kept.images
         start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
-        typer.echo(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
+        say(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
     if unsure:
         doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
-        typer.echo(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
+        say(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
     if none := summary.after[NONE]:
-        typer.echo(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
     if accuracy := str(summary.accuracy):
-        typer.echo(accuracy, err=True)
+        say(accuracy, err=True)
     if advice := classifier.adapter.advice():
-        typer.echo(f"note: {advice}", err=True)
+        say(f"note: {advice}", err=True)
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")
     if sort_into is not None and out is not None:  # after the report, which reads the images
         sorted_images = sort_images(out, sort_into, sort_how)
-        typer.echo(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
+        say(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)

@@ -1,7 +1,8 @@
-"""What `acclimate classify` shows while it runs, and how it is stopped."""
+"""How commands print, what `acclimate classify` shows while it runs, and how it is stopped."""
 
 import signal
 import sys
+import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,32 @@ from acclimate.cli.progress import progress_bar
 if TYPE_CHECKING:
     from acclimate.classify.run import Emit
     from acclimate.predict import Prediction
+
+UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surrogate, line and paragraph separators
+JOINERS = "\u200c\u200d"  # format characters that Persian, Hindi and emoji are spelled with; they do no harm
+
+
+def printable(text: object) -> str:
+    r"""The text in one line, with everything escaped that could control a terminal or misplace what stands beside it.
+
+    Names of files and classes are foreign text: they may hold escape sequences, newlines, marks that turn the direction
+    of writing, or bytes that are not Unicode.
+
+    Examples:
+        >>> printable("Größe \U0001f408 \x1b[2J\n\u202e\udcff.jpg")
+        'Größe \U0001f408 \\x1b[2J\\n\\u202e\\udcff.jpg'
+    """
+    text = str(text)
+    if text.isascii() and text.isprintable():
+        return text
+    hidden = {each for each in set(text) - {*JOINERS} if unicodedata.category(each) in UNSEEN}
+    return text.translate({ord(each): each.encode("unicode_escape").decode() for each in hidden})
+
+
+def say(*lines: object, err: bool = False, **style: Any) -> None:
+    """Print lines on stdout, or on stderr, as `printable` text; `style` as for `typer.style`."""
+    text = "\n".join(map(printable, lines))
+    typer.echo(typer.style(text, **style) if style else text, err=err)
 
 
 @contextmanager
@@ -35,7 +62,8 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
             again = predictions[0].index < done
             if for_people:
                 shown = [each for each in predictions if not again or each.label != each.online.label]
-                typer.echo("".join(map(_line, shown)), nl=False)
+                if shown:
+                    say(*map(_line, shown))
             elif columns is not None and final:
                 typer.echo(csv_lines(map(to_record, predictions), columns), nl=False)
             if again:
@@ -52,14 +80,14 @@ def _line(prediction: "Prediction") -> str:
     from acclimate.classify.wording import score_text
 
     if prediction.error is not None:
-        return f"{prediction.name}  could not be read: {prediction.error}\n"
+        return f"{prediction.name}  could not be read: {prediction.error}"
     other = {"zero-shot": prediction.zero_shot, "online": prediction.online}
     notes = [
         f"{who}: {was.label} {score_text(was.score)}" for who, was in other.items() if was.label != prediction.label
     ]
     notes = ["unsure", *notes] if prediction.unsure else notes
     note = f"  ({', '.join(notes)})" if notes else ""
-    return f"{prediction.name:40}  {prediction.label:24} {score_text(prediction.score):>6}{note}\n"
+    return f"{prediction.name:40}  {prediction.label:24} {score_text(prediction.score):>6}{note}"
 
 
 @contextmanager

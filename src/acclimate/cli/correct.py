@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from acclimate.cells import from_cell
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, nearest, reason
@@ -39,6 +41,7 @@ def correct(
             help="A corrected file, or the id of a correction, to take back; repeatable. In the results, too, if given."
         ),
     ] = None,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
@@ -52,7 +55,7 @@ def correct(
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.methods import load_with_notes, save_state
+    from acclimate.methods import MODEL, fit_note, load_with_notes, save_state
     from acclimate.reading import Preparer, encode_ahead
 
     if not (results or listed or undo) or (results and listed) or (fixes and undo):
@@ -69,7 +72,7 @@ def correct(
             _clear(results, records, gone)
         adapter.undo([each.id for each in gone])
         save_state(adapter, state, notes)
-        typer.echo(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
+        say(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
     if listed:
         _print(adapter)
     if results is None or encoder is None:
@@ -79,6 +82,9 @@ def correct(
             f"{state} is for features of {adapter.head.dim} dimensions, {model!r} has {encoder.dim}; "
             "use the --model that it was made with."
         )
+    made_with = notes.get(MODEL) or fit_note(notes).get("fingerprint")
+    if made_with and made_with != encoder.fingerprint:
+        raise InputError(f"{state} was made with another model than {model!r}; use the --model that it was made with.")
     by_file = {record[FILE]: record for record in records}
     pairs = _read_fixes(fixes) if fixes else [(record[FILE], record[EDITED] or "") for record in records]
     told = _match(fixes or results, pairs, by_file, adapter.head.class_names)
@@ -94,13 +100,15 @@ def correct(
     _mark(results, records, told)
     confirmed = sum(by_file[name]["label"] == label for name, label in told.items())
     counts = f"{len(told) - confirmed} corrected, {confirmed} confirmed"
-    typer.echo(f"{counts}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
+    say(f"{counts}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
 
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
     """Files and their right labels, which may be empty if the file is results."""
+    from acclimate.files import MAX_LIST, open_text
+
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             rows = csv.DictReader(file)
             names = [name.strip().lower() for name in rows.fieldnames or ()]
             rows.fieldnames = names
@@ -109,7 +117,7 @@ def _read_fixes(path: Path) -> list[tuple[str, str]]:
                 raise InputError(
                     f"{path} has no fixes: its first line must name the columns {FILE} and {LABEL}, or {EDITED}."
                 )
-            pairs = [(row[FILE] or "", (row[column] or "").strip()) for row in rows]
+            pairs = [(from_cell(row[FILE] or ""), from_cell((row[column] or "").strip())) for row in rows]
     except FileNotFoundError:
         raise InputError(f"no fixes at {path}.") from None
     except OSError as error:
@@ -194,4 +202,4 @@ def _print(adapter: "Adapter") -> None:
     if rows:
         print_table(["file", "label", "id"], rows, left=("file", "label"))
     else:
-        typer.echo("no corrections")
+        say("no corrections")

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.console import printable
 from acclimate.cli.group import Group
 from acclimate.cli.tables import print_table
 
@@ -52,13 +53,13 @@ def check(
     }
     if json:
         content = {key: {"state": states[key], "findings": list(map(asdict, findings[key]))} for key in findings}
-        typer.echo(dumps({"root": str(root), "datasets": content}, indent=2))
+        typer.echo(dumps({"root": str(root), "datasets": content}, indent=2))  # ASCII only
     else:
         colours = {"found": "green", "missing": "dim", "wrong": "red"}
         rows = []
         for each in chosen:
             state = Text(states[each.key], colours[states[each.key]])
-            problems = "\n".join(f"{one.kind}: {one.message}" for one in findings[each.key])
+            problems = Text("\n".join(printable(f"{one.kind}: {one.message}") for one in findings[each.key]))
             rows.append((each.key, state, str(each.classes), str(each.test), problems))
         headings = ("dataset", "state", "classes", "images", "what to do")
         print_table(headings, rows, left=("dataset", "state", "what to do"), width=120)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.console import say
 from acclimate.cli.options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -42,22 +43,20 @@ def demo(
         labels = sorted(folder.name for folder in pictures.iterdir())
         names.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     _adapt_live(read_stream(recorded[0]))
-    typer.echo(
-        "\nThe same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is"
-    )
-    typer.echo("little to gain. In the second pass, every image is answered once more from everything seen:\n")
+    say("", "The same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is")
+    say("little to gain. In the second pass, every image is answered once more from everything seen:", "")
     run(recorded, method=[DEFAULT_METHOD], passes=2)
-    typer.echo("\nNow pictures drawn by acclimate: tilted, and small as if far away.")
+    say("", "Now pictures drawn by acclimate: tilted, and small as if far away.")
     classify([str(pictures)], str(names), out=results, report=report, order="seed:0", overwrite=True)
     _score(results)
-    typer.echo(f"Open {report.resolve().as_uri()} in a browser. To go on from here:\n")
+    say(f"Open {report.resolve().as_uri()} in a browser. To go on from here:", "")
     command, activate = as_typed()
     for line in (
         *((f"{activate:64}  # puts acclimate on the PATH",) if activate else ()),
         f"{command} classify {pictures} --labels {names}",
         f"{command} run {recorded[0]} --passes 2 --orders 20",
     ):
-        typer.echo(f"  {line}")
+        say(f"  {line}")
 
 
 def as_typed() -> tuple[str, str]:
@@ -78,9 +77,9 @@ def _adapt_live(stream: "FeatureStream") -> None:
 
     assert stream.labels is not None
     assert stream.domains is not None
-    typer.echo(f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},")
-    typer.echo("recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;")
-    typer.echo(f"the classifier gets no labels.\n\n{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting")
+    say(f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},")
+    say("recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;")
+    say("the classifier gets no labels.", "", f"{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting")
     adapters, width = [create(name, stream.head) for name in ("zero-shot", DEFAULT_METHOD)], len(stream) // 14
     for start in range(0, len(stream), width):
         part, end = slice(start, start + width), min(start + width, len(stream)) - 1
@@ -89,7 +88,7 @@ def _adapt_live(stream: "FeatureStream") -> None:
             right = (adapter.step(stream.features[part]).argmax(axis=1) == stream.labels[part]).mean()
             bar = typer.style(f"{'█' * round(15 * right):15}", colour)
             line += f"  {bar} {100 * right:5.1f} %"
-        typer.echo(line)
+        typer.echo(line)  # its bars have colours
 
 
 def _score(results: Path) -> None:

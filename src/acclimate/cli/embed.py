@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar, stage_bars
 from acclimate.errors import RunError
 
@@ -39,7 +40,6 @@ def embed(
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.images import limit_pixels
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.reading import Preparer, encode_ahead
@@ -48,7 +48,6 @@ def embed(
 
     check_stream_path(out)
     check_writable(out)
-    limit_pixels(max_pixels)
     names, templates = options.read_labels(labels), options.read_templates(template)
     options.note_language(names, model)
     samples = options.list_images(source, order, names, fps)
@@ -64,7 +63,7 @@ def embed(
             kept += batch.readable
             for name, error in zip(batch.names, batch.errors, strict=True):
                 if error is not None:
-                    typer.echo(f"skipped {name}: {error}", err=True)
+                    say(f"skipped {name}: {error}", err=True)
             advance(len(batch.names))
     if not kept:
         raise RunError("no image could be read.")
@@ -83,4 +82,4 @@ def embed(
     )
     write_stream(stream, out)
     scored = "with true labels" if stream.labels is not None else "without true labels"
-    typer.echo(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)
+    say(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.bench import Out, report_pictures
+from acclimate.cli.console import say
 from acclimate.cli.options import COMPARED, Settings, parse_settings
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
@@ -56,11 +57,11 @@ def few_shot(
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     for sentence in plan.short:
-        typer.echo(f"note: {sentence}", err=True)
+        say(f"note: {sentence}", err=True)
     try:
         scores = run_few_shot(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
     except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written.", err=True)
+        say("stopped; nothing was written.", err=True)
         raise typer.Exit(130) from None
     given: list[tuple[str, object]] = [("shots", each) for each in shots]
     given += [("method", each) for each in method or ()] + [("set", each) for each in setting or ()]
@@ -70,4 +71,4 @@ def few_shot(
     board = curves(scores)
     write_few_shot(plan, scores, board, out, f"acclimate few-shot {as_patterns(files)} {options}")
     print_table(headings(plan), table_rows(plan, board), left=("method",), width=140)
-    typer.echo(f"the results are in {out}/few-shot.*.", err=True)
+    say(f"the results are in {out}/few-shot.*.", err=True)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.errors import InputError
@@ -43,6 +44,7 @@ def fit(
     views: Annotated[
         int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)
     ] = 10,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     batch_size: options.BatchSize = 32,
     workers: options.Workers = None,
     device: options.Device = "auto",
@@ -84,10 +86,10 @@ def fit(
         with stage_bars() as show:
             fitted = classifier.fit(images, truth, validation=_split(held), views=views, on_error="skip", progress=show)
     except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written.", err=True)
+        say("stopped; nothing was written.", err=True)
         raise typer.Exit(130) from None
     for name, why in fitted.skipped:
-        typer.echo(f"skipped {name}: {why}", err=True)
+        say(f"skipped {name}: {why}", err=True)
     about = {**classifier.about_fit, "seed": seed, "source": " ".join(source)}
     save_state(classifier.adapter, out, {NOTE: about})
     made = f"{method} fitted to {count(fitted.samples, 'image')} of {len(names)} classes"
@@ -95,7 +97,7 @@ def fit(
     held_out = count(fitted.validation, "validation image")
     scored = f"accuracy on {held_out}: {scores}" if scores else "no validation images"
     given = f" --model {model}" if model != options.DEFAULT_MODEL else ""
-    typer.echo(f"{out}: {made}; {scored}.\nNext: acclimate classify PHOTOS{given} --fitted {out}", err=True)
+    say(f"{out}: {made}; {scored}.", f"Next: acclimate classify PHOTOS{given} --fitted {out}", err=True)
 
 
 def _labelled(source: Sequence[str]) -> "list[tuple[Sample, str]]":
@@ -119,7 +121,7 @@ def _of_classes(samples: "list[tuple[Sample, str]]", names: Sequence[str]) -> "l
     known = [(sample, by_words[as_words(label)]) for sample, label in samples if as_words(label) in by_words]
     if others := {label for _, label in samples if as_words(label) not in by_words}:
         shown = ", ".join(sorted(others)[:5]) + (", ..." if len(others) > 5 else "")
-        typer.echo(f"note: images of other classes are left out: {shown}.", err=True)
+        say(f"note: images of other classes are left out: {shown}.", err=True)
     return known
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import ImageError, InputError, RunError, reason
 
@@ -21,6 +22,7 @@ def generate(
     upright: Annotated[
         bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")
     ] = True,
+    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
     device: options.Device = "auto",
 ) -> None:
     """Generate variations of every image with a diffusion model, and store them for --generated.
@@ -45,7 +47,7 @@ def generate(
                     image = open_image(sample.read(), upright=upright)
                 except (ImageError, OSError) as error:
                     why = reason(error) if isinstance(error, OSError) else error
-                    typer.echo(f"skipped {sample.name}: {why}", err=True)
+                    say(f"skipped {sample.name}: {why}", err=True)
                     failed += 1
                 else:
                     with writing(out):
@@ -55,6 +57,4 @@ def generate(
     if failed == len(samples):
         raise RunError("no image could be read.")
     there = len(samples) - made - failed
-    typer.echo(
-        f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True
-    )
+    say(f"{out}: {counted(made, 'image')} done, {there} were there already, {failed} could not be read.", err=True)

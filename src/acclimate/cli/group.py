@@ -5,7 +5,10 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from acclimate.cli.console import printable, say
 from acclimate.errors import AcclimateError, RunError, reason
+
+UsageError: Any = typer.BadParameter.__base__  # wherever this version of typer has it
 
 
 class Group(TyperGroup):
@@ -16,12 +19,15 @@ class Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except AcclimateError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}", err=True)
             raise typer.Exit(1 if isinstance(error, RunError) else 2) from error
+        except UsageError as error:  # wrong arguments, which may be names of files that a shell filled in
+            error.message = printable(error.message)
+            raise
         except OSError as error:  # a name that is too long, a folder that may not be entered
             if error.filename is None:
                 raise
-            typer.echo(f"error: {error.filename} cannot be used: {reason(error)}.", err=True)
+            say(f"error: {error.filename} cannot be used: {reason(error)}.", err=True)
             raise typer.Exit(1) from error
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

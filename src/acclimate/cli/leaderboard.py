@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.bench import Out, report_pictures
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
@@ -47,11 +48,11 @@ def leaderboard(
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
     for sentence in plan.left_out:
-        typer.echo(f"left out: {sentence}", err=True)
+        say(f"left out: {sentence}", err=True)
     try:
         scores = run_board(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
     except KeyboardInterrupt:
-        typer.echo("stopped; nothing was written.", err=True)
+        say("stopped; nothing was written.", err=True)
         raise typer.Exit(130) from None
     board = standings(scores)
     given: list[tuple[str, object]] = [("orders", orders), *(("shape", each) for each in shape or ())]
@@ -60,4 +61,4 @@ def leaderboard(
     options = " ".join(f"--{name} {value}" for name, value in (*given, ("out", out)))
     write_board(plan, scores, board, out, f"acclimate leaderboard {as_patterns(files)} {options}")
     print_table(SUMMARY, summary_rows(board), left=("method", "worst run"), width=130)
-    typer.echo(f"the results are in {out}/leaderboard.*.", err=True)
+    say(f"the results are in {out}/leaderboard.*.", err=True)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from acclimate.cells import from_cell
+from acclimate.cli.console import say
 from acclimate.errors import InputError, reason
 
 if TYPE_CHECKING:
@@ -27,6 +29,14 @@ MODEL_HELP = (
     "bundled (reads English labels only), onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 )
 TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
+
+
+def _limit_pixels(count: int) -> int:
+    from acclimate.images import limit_pixels
+
+    limit_pixels(count)
+    return count
+
 
 Source = Annotated[
     list[str],
@@ -64,7 +74,15 @@ Order = Annotated[
     str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
 ]
 Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[int, typer.Option(help="Refuse larger images.", min=1_000_000, show_default="179 million")]
+MaxPixels = Annotated[  # holds from when it is parsed
+    int,
+    typer.Option(
+        help="Refuse images that hold more pixels, or take more memory or time than so many should.",
+        min=1_000_000,
+        show_default="179 million",
+        callback=_limit_pixels,
+    ),
+]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
 Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
@@ -127,7 +145,7 @@ def _label_table(path: Path, text: str) -> list[str]:
     first = text.lstrip().split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)  # a comma if there is none
     try:
-        rows = [[cell.strip() for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
+        rows = [[from_cell(cell.strip()) for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
     except csv.Error as error:
         raise InputError(f"the label file {path} is not a table: {error}.") from None
     rows = [row for row in rows if any(row) and not row[0].startswith("#")]
@@ -155,11 +173,9 @@ def list_images(
         raise InputError(f"no file or folder at {', '.join(words)}; {how}.")
     samples = open_source(source, sys.stdin, fps)
     if samples.skipped:
-        typer.echo(f"note: skipped {samples.left_out}.", err=True)
+        say(f"note: skipped {samples.left_out}.", err=True)
     if order == "auto" and (order := choose_order(samples, classes)) != "path":
-        typer.echo(
-            "note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True
-        )
+        say("note: folders are classes, so the images are shuffled; --order path keeps them as listed.", err=True)
     return order_samples(samples, order)
 
 
@@ -168,7 +184,7 @@ def note_language(labels: Sequence[str], model: str) -> None:
     from acclimate.prompts import language_note
 
     if model == DEFAULT_MODEL and (note := language_note(labels)):
-        typer.echo(f"note: {note.removesuffix('.')} with --model.", err=True)
+        say(f"note: {note.removesuffix('.')} with --model.", err=True)
         warnings.filterwarnings("ignore", re.escape(note))  # the classifier would say it again
 
 
@@ -291,8 +307,10 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
 
 
 def _read_text(path: Path, what: str) -> str:
+    from acclimate.files import open_text
+
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = open_text(path).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
     except IsADirectoryError:

@@ -24,7 +24,7 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
     if not (shown and console.is_terminal):
         yield lambda done, note="", earlier=0: None
         return
-    words = TextColumn(things), TextColumn("{task.fields[note]}")
+    words = TextColumn(things), TextColumn("{task.fields[note]}", markup=False)
     columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeElapsedColumn())
     pace = TextColumn("{task.fields[pace]}")
     with Progress(*columns, pace, console=console, transient=True) as progress:

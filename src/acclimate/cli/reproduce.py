@@ -7,6 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_pictures, report_skipped
+from acclimate.cli.console import say
 from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
 from acclimate.cli.plugins import Plugins
 
@@ -95,14 +96,14 @@ def reproduce(
             lacking = plan.lacking
             for name, needs in lacking.items():
                 for row, what in needs.items():
-                    typer.echo(f"{name}: {row} is not measured; it needs {what}.", err=True)
+                    say(f"{name}: {row} is not measured; it needs {what}.", err=True)
             results = plan.run(folder)
         else:
             paths = [path for path in (streams, *files) if path is not None]
             where = f"--streams {as_patterns(paths)}"
             results = run_on_streams(chosen, paths, taken, folder, progress_bar)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
+        say(f"stopped; the results so far are in {folder}, and no image will be encoded twice.", err=True)
         raise typer.Exit(130) from None
     given: list[tuple[str, Any]] = [("method", each) for each in method or ()]
     given += [("set", each) for each in setting or ()] + [("plugin", each) for each in plugin or ()]
@@ -119,15 +120,15 @@ def reproduce(
     ]
     known = letters(tables)
     for table in tables:
-        typer.echo(f"\n{table.title} ({table.columns[0]}; measured / reported)")
+        say("", f"{table.title} ({table.columns[0]}; measured / reported)")
         for label, (cell,) in table.rows:
-            typer.echo(f"  {label:22} {cell_text(cell)}{letters_of(cell, known, ' (%s)')}")
-    typer.echo("\n" + "\n".join(notes(tables)))
+            say(f"  {label:22} {cell_text(cell)}{letters_of(cell, known, ' (%s)')}")
+    say("", *notes(tables))
     measured = {result.dataset for result in results}
     if data is not None:
         needed = dict.fromkeys(key for recipe in chosen for key in recipe.datasets)
         report_skipped([key for key in needed if key not in measured], data)
-    typer.echo(f"the results are in {report}.", err=True)
+    say(f"the results are in {report}.", err=True)
 
 
 def as_patterns(paths: Sequence[Path]) -> str:

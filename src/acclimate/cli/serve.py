@@ -56,17 +56,24 @@ def serve(
     unsure: Annotated[
         float | None, typer.Option(help=f"{NEW}: mark answers with a lower score as unsure.", min=0, max=1)
     ] = None,
+    guard: Annotated[bool, typer.Option(help=f"{NEW}: limit what one of several clients can teach a stream.")] = True,
     guard_share: Annotated[
-        float | None, typer.Option(help=f"{NEW}: largest share of what is learnt from one client, 0 to 1.")
+        float | None,
+        typer.Option(help=f"{NEW}: largest share of one of several clients, up to 1.", show_default="0.5"),
     ] = None,
     guard_burst: Annotated[
         int | None, typer.Option(help=f"{NEW}: samples of one client learnt within --guard-window.")
     ] = None,
-    guard_window: Annotated[float, typer.Option(help="Seconds.")] = 60.0,
+    guard_window: Annotated[float | None, typer.Option(help=f"{NEW}: in seconds.", show_default="60")] = None,
+    guard_age: Annotated[
+        int | None,
+        typer.Option(help=f"{NEW}: samples after which cache entries give way to others.", show_default="10000"),
+    ] = None,
     snapshot_every: Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")] = 1000,
     snapshot_seconds: Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")] = 300.0,
     history: Annotated[int, typer.Option(help="Snapshots kept per stream.")] = 24,
-    max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 32 * 2**20,
+    max_body: Annotated[int, typer.Option(help="Bytes per request with images or a state.")] = 32 * 2**20,
+    max_json: Annotated[int, typer.Option(help="Bytes of JSON per request, not counting images.")] = 2 * 2**20,
     max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
@@ -74,8 +81,11 @@ def serve(
     max_prompts: Annotated[int, typer.Option(help="Prompts that labels and templates make together.")] = 5000,
     max_corrections: Annotated[int, typer.Option(help="Corrections per stream.")] = 1000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
+    max_client_streams: Annotated[int, typer.Option(help="Number of streams that one client may make.")] = 100,
     max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
+    header_timeout: Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")] = 10.0,
+    max_log_lines: Annotated[int, typer.Option(help="Lines of one kind logged per second.")] = 200,
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
     device: options.Device = "auto",
@@ -89,7 +99,7 @@ def serve(
 
     from acclimate.errors import InputError, missing
 
-    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "python_multipart", "uvicorn"):
+    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise missing(f"serving needs {package}", "serve")
     from acclimate.classifier import Classifier
@@ -103,6 +113,7 @@ def serve(
 
     limits = Limits(
         body_bytes=max_body,
+        json_bytes=max_json,
         pixels=max_pixels,
         images=max_images,
         labels=max_labels,
@@ -110,8 +121,11 @@ def serve(
         prompts=max_prompts,
         corrections=max_corrections,
         streams=max_streams,
+        client_streams=max_client_streams,
         queue=max_queue,
         timeout_s=timeout,
+        header_s=header_timeout,
+        log_lines=max_log_lines,
         batch=batch_size,
         wait_s=max_wait,
         snapshot_samples=snapshot_every,
@@ -122,13 +136,17 @@ def serve(
     local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
-    guarded = guard_share is not None or guard_burst is not None
+    rules = {"share": guard_share, "burst": guard_burst, "window_s": guard_window, "age": guard_age}
+    rules = {name: value for name, value in rules.items() if value is not None}
+    if rules and not guard:
+        raise InputError("--no-guard leaves nothing to set; leave out --guard-share, -burst, -window and -age.")
     viewed = views != 1 or views_kind is not None
     chosen = (
         setting
         or template
         or thumbnails
-        or guarded
+        or rules
+        or not guard
         or viewed
         or method
         or not skip_duplicates
@@ -147,8 +165,7 @@ def serve(
     setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
     setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
     setup |= {"skip_duplicates": skip_duplicates, "reject": none_of_these, "unsure": unsure}
-    if guarded:
-        setup["guard"] = {"share": guard_share, "burst": guard_burst, "window_s": guard_window}
+    setup["guard"] = rules if guard else None
     adapter = encoder = None
     if fitted is not None:
         ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
@@ -159,7 +176,6 @@ def serve(
     if names is not None:
         names, checked = check_setup(names, setup, limits, adapter)
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
-    hosts = frozenset([*LOOPBACK_NAMES, *(name.lower() for name in allow_host or [])]) if local else None
     with bind(host, port) as listening:
         encoder = encoder or load_encoder(model, device)
         if learned is not None and names is not None:
@@ -167,6 +183,7 @@ def serve(
         streams = Streams(data, encoder, limits, defaults, learned)
         listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
-        shown = f"[{address}]:{bound}" if ":" in address else f"{address}:{bound}"
-        typer.echo(f"serving on http://{shown} (API documentation at /docs); press Ctrl-C to stop.")
+        shown = f"[{address}]" if ":" in address else address
+        hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, shown, *(allow_host or []))) if local else None
+        typer.echo(f"serving on http://{shown}:{bound} (API documentation at /docs); press Ctrl-C to stop.")
         serve_app(create_app(streams, tokens, hosts), listening, model)

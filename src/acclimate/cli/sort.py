@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from acclimate.cli.console import say
 from acclimate.errors import InputError
 
 
@@ -26,12 +27,12 @@ def sort(
     if (folder is None) != undo:
         raise InputError("name the folder to sort into, or pass --undo.")
     if folder is not None:
-        typer.echo(sorted_line(sort_images(results, folder, how), folder), err=True)
+        say(sorted_line(sort_images(results, folder, how), folder), err=True)
         return
     done, left = unsort_images(results)
-    typer.echo(f"{count(done, 'image')} taken back.", err=True)
+    say(f"{count(done, 'image')} taken back.", err=True)
     if left:
-        typer.echo(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
+        say(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
 
 
 def sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from acclimate.cli.console import printable, say
+
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation
     from acclimate.bench.results import Result
@@ -30,7 +32,7 @@ def tables(
         raise InputError(f"the streams of the results in {results} have no labels, so there is nothing to compare.")
     text = FORMATS[format](made)
     if out is None:
-        typer.echo(text)
+        say(*text.split("\n"))
     else:
         write_atomically(out, text.encode())
 
@@ -38,7 +40,7 @@ def tables(
 def print_table(
     headings: Sequence[str], rows: Iterable[Sequence[Any]], left: Container[str], width: int | None = None
 ) -> None:
-    """Print rows of strings, as they are, or rich texts; columns are aligned to the right, except those in `left`.
+    """Print rows of strings, made `printable`, or rich texts; columns are aligned right, except those in `left`.
 
     No figure is cut off: lines are as long as they need to be, and a narrower terminal wraps them; or at most as wide
     as the terminal and `width`, beyond which cells are wrapped.
@@ -48,12 +50,12 @@ def print_table(
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        table.add_column(heading, justify="left" if heading in left else "right")
+        table.add_column(printable(heading), justify="left" if heading in left else "right")
     for row in rows:
-        table.add_row(*row)
-    console = Console(markup=False)
+        table.add_row(*(printable(cell) if isinstance(cell, str) else cell for cell in row))
+    console = Console(markup=False, emoji=False)
     needed = width or console.measure(table, options=console.options.update(width=10_000)).maximum
-    Console(width=max(needed, console.width), markup=False).print(table)
+    Console(width=max(needed, console.width), markup=False, emoji=False).print(table)
 
 
 def percent(fraction: float | None, form: str = ".2f") -> str:
@@ -93,7 +95,7 @@ def print_differences(evaluations: "Iterable[Evaluation]") -> None:
             figures = percent(found.difference, "+.2f"), interval_text(found.low, found.high)
             rows.append((found.stream, method, best, *figures))
     if rows:
-        typer.echo()
+        say()
         print_table(["stream", "method", "against", "difference", INTERVAL], rows, left=("stream", "method", "against"))
 
 
@@ -105,7 +107,7 @@ def print_classes(evaluations: "Iterable[Evaluation]") -> None:
         for row in evaluation.per_class:
             cells = classes.setdefault(row.class_name, [row.stream, row.class_name, str(row.samples)])
             cells.append("-" if row.recall != row.recall else percent(row.recall))
-        typer.echo()
+        say()
         headings = ["stream", "class", "samples", *methods]
         print_table(
             headings, classes.values(), left=("stream", "class"), width=50 + sum(2 + len(each) for each in methods)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.base import cannot_use, fingerprint_files
@@ -47,9 +46,10 @@ class OnnxEncoder:
         self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
         self.fingerprint = fingerprint_files([folder / name for name in FILES])
 
-    def prepare(self, image: Image.Image) -> HostArray:
-        """Return the pixels (3, h, w)."""
-        return self.preprocess(image)
+    @property
+    def prepare(self) -> Preprocess:
+        """Turns an RGB image into pixels (3, h, w)."""
+        return self.preprocess
 
     def encode_images(self, images: Sequence[HostArray]) -> HostArray:
         """Return the features (n, dim) of n prepared images."""

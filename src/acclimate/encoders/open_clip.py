@@ -4,8 +4,6 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders.base import torch_device
 from acclimate.errors import ModelError, missing
@@ -61,9 +59,10 @@ class OpenClipEncoder:
         self._tower: TextTower | None = None
         self.dim = int(self.encode_text(["a"]).shape[1])
 
-    def prepare(self, image: Image.Image) -> Any:
-        """Return the pixels (3, h, w)."""
-        return self.preprocess(image)
+    @property
+    def prepare(self) -> Callable[[Any], Any]:
+        """Turns an RGB image into pixels (3, h, w)."""
+        return self.preprocess
 
     def encode_images(self, images: Sequence[Any]) -> HostArray:
         """Return the features (n, dim) of n prepared images, arrays or tensors."""

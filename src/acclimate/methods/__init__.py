@@ -7,7 +7,7 @@ from acclimate.methods.corrections import Correction
 from acclimate.methods.dmn import DMN
 from acclimate.methods.dota import DOTA
 from acclimate.methods.few_shot import FewShot
-from acclimate.methods.fitted import NOTE, describe_fit, load_fitted
+from acclimate.methods.fitted import MODEL, NOTE, describe_fit, fit_note, load_fitted
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
 from acclimate.methods.halves import Halves
@@ -50,6 +50,7 @@ __all__ = [
     "DIM",
     "DMN",
     "DOTA",
+    "MODEL",
     "MTA",
     "NOTE",
     "OGA",
@@ -81,6 +82,7 @@ __all__ = [
     "describe_fit",
     "duplicate",
     "find_method",
+    "fit_note",
     "list_methods",
     "load_fitted",
     "load_plugin",

@@ -18,6 +18,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Correction, Corrections, id_of
 from acclimate.methods.settings import check_settings
+from acclimate.methods.settings import require as require
 from acclimate.methods.state import Dump, Entry, MergeRule, State
 from acclimate.methods.step import Change as Change
 from acclimate.methods.step import Ids as Ids
@@ -175,7 +176,7 @@ class Adapter(ABC):
     @property
     def next_id(self) -> int:
         """An id above all that were given out."""
-        return max([self.samples_seen, *(entry.id + 1 for listed in self.entries().values() for entry in listed)])
+        return max([self.samples_seen, *(part.next_id for part in self.parts.values())])
 
     def entries(self) -> dict[str, list[Entry]]:
         """The samples that each part keeps, sorted by class and entropy; empty for methods that keep none."""
@@ -347,20 +348,28 @@ class Adapter(ABC):
         """Arrays that a state file also holds, by name, for readers who do not know the method."""
         return {}
 
-    def restore(self, arrays: Mapping[str, HostArray]) -> None:
-        """Take over what `dump` gave.
+    def restore(self, arrays: Mapping[str, HostArray], seen: Mapping[str, int] | None = None) -> None:
+        """Take over what `dump` gave; with `seen`, numbers of samples by origin, also what only a file can break.
 
         Raises:
             StateError: the arrays are not a state of this adapter; the message says which rule they break.
         """
+        dumps = self.by_part(arrays)
+        self.seen = self.seen if seen is None else dict(seen)
+        for name, part in self.parts.items():
+            part.restore(dumps[name])
+            if seen is not None:
+                part.check(dumps[name], self.samples_seen)
+        self.derive()
+
+    def by_part(self, arrays: Mapping[str, HostArray]) -> dict[str, Dump]:
+        """The arrays of a dump by the parts of the state."""
         dumps: dict[str, Dump] = {name: {} for name in self.parts}
         for full_name, values in arrays.items():
             name, _, key = full_name.partition(".")
-            State.require(name in dumps, f"{self.name!r} has no part named {name!r}")
+            State.require(name in dumps, f"{self.name!r} has no part named {name[:80]!r}")
             dumps[name][key] = values
-        for name, part in self.parts.items():
-            part.restore(dumps[name])
-        self.derive()
+        return dumps
 
     def _block_size(self, features: Array) -> int:
         """How many samples to answer at once."""
@@ -385,16 +394,3 @@ class Adapter(ABC):
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"
         settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
-
-
-def require(method: type[Adapter], views: bool = False, text: bool = False, labels: bool = False) -> None:
-    """Refuse a method that needs what is not there."""
-    there = {"views": views, "text": text, "labels": labels}
-    how = {
-        "views": "several views per image; encode them with views=64, for instance",
-        "text": "the text tower of a model, which stored features do not have",
-        "labels": "to be fitted to labelled samples first: `acclimate fit`, or `fit(features, labels)`",
-    }
-    for need in sorted(method.needs):
-        if not there[need]:
-            raise InputError(f"the method {method.name!r} needs {how[need]}.")

@@ -1,6 +1,7 @@
 """BCA: class vectors and their priors, adapted by Bayes' rule (Zhou et al., CVPR 2025)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Tensors
+from acclimate.methods.state import CLASSES, DIM, LARGEST_ID, Tensors
 
 
 @register
@@ -58,9 +59,14 @@ class BCA(Adapter):
         """Declare the displacements of prototypes and priors from their start, and the numbers of updates."""
         if self.prototype_weight <= 0 or self.prior_weight <= 0:
             raise InputError("prototype_weight and prior_weight must be above 0.")
-        by_class = (CLASSES,)
-        tensors = Tensors(self.head, moved=(CLASSES, DIM), moves=by_class, priors=(CLASSES, CLASSES), updates=by_class)
-        self.tensors = self.declare("tensors", tensors)
+        axes: dict[str, Any] = {
+            "moved": (CLASSES, DIM),
+            "moves": (CLASSES,),
+            "priors": (CLASSES, CLASSES),
+            "updates": (CLASSES,),
+        }
+        ranges = {"moves": (0.0, LARGEST_ID), "priors": (-1.01, 1.01), "updates": (0.0, LARGEST_ID)}
+        self.tensors = self.declare("tensors", Tensors(self.head, ranges=ranges, unit="moved", **axes))
 
     def derive(self) -> None:
         """Compute the prototypes (K, d)."""

@@ -12,9 +12,10 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.evidence import Head
 from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
-from acclimate.methods.schedule import Plan, Queued, Queues, schedule
-from acclimate.methods.state import Dump, Entry, State
+from acclimate.methods.schedule import GivesWay, Plan, Queued, Queues, last_if_worse, schedule
+from acclimate.methods.state import LARGEST_ID, Dump, Entry, State
 
+HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
 # name -> kind of number and number of axes
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "targets": ("i", 2)}
 
@@ -29,9 +30,14 @@ class Cache(State):
         capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
         longest: the greatest length of a key; features have unit length, keys that are trained need not.
+
+    Attributes:
+        gives_way: which entry of a full class gives way to a newcomer, where that is not the one of highest (or
+            lowest) entropy.
     """
 
     rule = "union"
+    gives_way: GivesWay | None = None
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float = 1.01) -> None:
         self.bounded = capacity is not None
@@ -80,11 +86,13 @@ class Cache(State):
         Nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
         """
         ranks = -entropies if self.highest else entropies
-        samples = np.flatnonzero(offered & (ranks <= self._threshold[classes]))  # few, in a long stream
+        if self.gives_way is None:
+            offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
+        samples = np.flatnonzero(offered)
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
-        plan = schedule(offers, self.queues, capacity, self.size, len(offered))
+        plan = schedule(offers, self.queues, capacity, self.size, len(offered), self.gives_way or last_if_worse)
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 
@@ -133,6 +141,12 @@ class Cache(State):
         self.size = max(self.size, int(slots.max()) + 1)
         self._diagonals = None
 
+    @property
+    def next_id(self) -> int:
+        """An id above those of all entries, also of those that corrections contradict."""
+        aside: list[int] = self._aside["ids"].tolist() if self._aside else []
+        return 1 + max([-1, *aside, *(entry.id for queue in self.queues.values() for entry in queue)])
+
     def entries(self) -> list[Entry]:
         """The entries, sorted by class, entropy and id."""
         sign = -1.0 if self.highest else 1.0
@@ -177,11 +191,25 @@ class Cache(State):
         self._keys = move(arrays["keys"].copy(), self.head.class_vectors)
         self._targets = np.array(arrays["targets"], np.int32)
 
+    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:
+        """Refuse entropies, ids and targets that no sample has, and entries that are there twice.
+
+        Entries may share an id, if they are of merged streams that both counted from 0; see `merge_states`.
+        """
+        self.require_within(arrays["entropies"], 0.0, HIGHEST, "entropies")
+        self.require_within(arrays["ids"], 0, LARGEST_ID, "ids")
+        targets = np.where(arrays["targets"] < 0, len(self.head), arrays["targets"])
+        rising = (targets[:, :-1] < targets[:, 1:]) | (targets[:, 1:] == len(self.head))
+        self.require(rising.all(), "the targets of an entry must be sorted, each once, and then padded with -1")
+        columns = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
+        entries = zip(*columns, (row.tobytes() for row in arrays["keys"]), strict=True)
+        self.require(len(set(entries)) == len(targets), "entries must differ")
+
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep the entries of the classes that remain."""
         kept = position[arrays["classes"]] >= 0
         targets = np.where(arrays["targets"] >= 0, position[arrays["targets"]], -1)
-        targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)  # the padding comes last
+        targets = np.sort(np.where(targets >= 0, targets, classes), axis=1)[:, :classes]  # the padding comes last
         moved = arrays | {"classes": position[arrays["classes"]], "targets": np.where(targets < classes, targets, -1)}
         remaining = {name: values[kept] for name, values in moved.items()}
         return {name: values[sorted(self._best(remaining))] for name, values in remaining.items()}
@@ -228,9 +256,10 @@ class Cache(State):
             require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
             require(len(arrays[name]) == len(arrays["classes"]), f"{name} must have one row per entry")
         require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
-        require(arrays["targets"].shape[1] > 0, "targets must have at least one column")
+        require(0 < arrays["targets"].shape[1] <= classes, f"targets must have 1 to {classes} columns")
         require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
-        longest = np.linalg.norm(arrays["keys"], axis=1).max(initial=0.0)
+        with np.errstate(over="ignore"):
+            longest = np.linalg.norm(arrays["keys"], axis=1).max(initial=0.0)
         require(longest < self.longest, f"keys must be of length {self.longest:.3g} at most")
         require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
         held, targets = arrays["classes"], arrays["targets"]

@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
-from acclimate.methods.state import Dump, State
+from acclimate.methods.state import LARGEST_ID, Dump, State
 
 SAME = 0.999  # cosine from which two features are of the same image
 LIKE = 0.6  # cosine from which they are if they have the same id, too: one may be of other views of the image
@@ -20,6 +20,7 @@ CERTAIN = 15.0  # nats between the class that was told for an image and the next
 SHARPNESS = 7.0  # how fast likeness falls with the angle between two images
 DOUBT = 0.3  # how much a correction stands for its image alone, and not for those that are like it
 STRENGTH = 4.0  # nats that an answer moves by which was wholly wrong
+BLOCK = 2**22  # pairs of an entry and a correction that are compared at once
 LONGEST = 4096  # bytes kept of the end of a name; all names take as much room as the longest
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "ids": ("i", 1), "names": ("u", 2)}  # kind of number and axes
 
@@ -138,10 +139,15 @@ class Corrections(State):
         """Which entries with keys (E, d), classes (E,) and ids (E,) are corrected images under another class: (E,)."""
         if not len(self):
             return np.zeros(len(classes), bool)
-        lengths = np.maximum(np.linalg.norm(keys, axis=1, keepdims=True), 1e-12)
-        cosines = (keys / lengths) @ to_host(self.keys).T.astype(keys.dtype)
-        same = (cosines >= SAME) | ((cosines >= LIKE) & (ids[:, None] == self.ids))
-        return np.asarray((same & (classes[:, None] != self.classes)).any(axis=1))
+        told, found = to_host(self.keys).T.astype(keys.dtype), np.zeros(len(classes), bool)
+        size = max(1, BLOCK // len(self))
+        for start in range(0, len(classes), size):
+            rows = slice(start, start + size)
+            lengths = np.maximum(np.linalg.norm(keys[rows], axis=1, keepdims=True), 1e-12)
+            cosines = (keys[rows] / lengths) @ told
+            same = (cosines >= SAME) | ((cosines >= LIKE) & (ids[rows, None] == self.ids))
+            found[rows] = (same & (classes[rows, None] != self.classes)).any(axis=1)
+        return found
 
     def dump(self) -> Dump:
         """Keys (n, d), classes and ids (n,), names as UTF-8 (n, length), sorted by id; nothing where there are none."""
@@ -163,14 +169,25 @@ class Corrections(State):
         if len(keys) > MOST:
             raise StateError(f"the state has {len(keys)} corrections; {TOO_MANY}.")
         require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
-        require(arrays["names"].shape[1] <= LONGEST, f"names must have at most {LONGEST} bytes")
+        require(1 <= arrays["names"].shape[1] <= LONGEST, f"names must have 1 to {LONGEST} bytes")
         require(np.isfinite(keys).all(), "keys must be finite")
-        require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
+        with np.errstate(over="ignore"):
+            require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
         require(not np.any((classes < 0) | (classes >= count)), f"classes must be from 0 to {count - 1}")
         self.keys = move(keys.copy(), self.head.class_vectors)
         self.classes, self.ids = classes.astype(np.int64), arrays["ids"].astype(np.int64)
         self.names = arrays["names"].astype(np.uint8)
         self._settled()
+
+    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:
+        """Refuse ids that no image has, and corrections that are not sorted or there twice."""
+        if not arrays:
+            return
+        self.require_within(arrays["ids"], 0, LARGEST_ID, "ids")
+        ended = arrays["names"][:, :-1] == 0
+        self.require(not np.any(ended & (arrays["names"][:, 1:] > 0)), "names must not have zeros before their ends")
+        rows = list(zip(arrays["ids"].tolist(), (row.tobytes() for row in arrays["keys"]), strict=True))
+        self.require(rows == sorted(set(rows)), "corrections must be sorted by id, then by key, and differ")
 
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep the corrections to classes that remain."""
@@ -218,7 +235,8 @@ class Corrections(State):
         if len(self):
             self._probs = self.head.observe_unit(self.keys).probs
             keys, probs = (to_host(each).astype(np.float64) for each in (self.keys, self._probs))
-            errors = np.eye(len(self.head))[self.classes] - probs
+            errors = -probs
+            errors[np.arange(len(self)), self.classes] += 1.0
             likeness = _likeness(keys @ keys.T, probs, probs) + DOUBT * np.eye(len(self))
             self._votes = move(STRENGTH * np.linalg.solve(likeness, errors), like)
 

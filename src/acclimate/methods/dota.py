@@ -9,10 +9,10 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Sums
+from acclimate.methods.state import Moments
 
 
-def gaussians(sums: Sums, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
+def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
     """Masses (K,), means (K, d) and the pooled covariance (d, d) of samples with soft labels.
 
     Args:
@@ -81,7 +81,7 @@ class DOTA(Adapter):
         """Declare the sums that means and covariance follow from."""
         if self.refresh < 1 or self.variance <= 0 or not 0 <= self.ridge <= 1:
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
-        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
+        self.sums = self.declare("sums", Moments(self.head))
 
     def period(self) -> int:
         """Samples between two refreshes."""

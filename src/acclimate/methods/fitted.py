@@ -7,8 +7,9 @@ from typing import Any
 from acclimate.errors import StateError
 from acclimate.files import read_snapshot
 from acclimate.methods.few_shot import FewShot
-from acclimate.methods.persist import VECTORS, build_adapter
+from acclimate.methods.persist import VECTORS, build_adapter, check_description
 
+MODEL = "model"  # among the notes of a state: fingerprint of the model that made the features
 NOTE = "fitted"  # among the notes of a state: model, fingerprint, templates, shots, seed, source
 
 
@@ -28,14 +29,13 @@ def load_fitted(
         InputError: the method needs the encoder's text tower, and there is none.
     """
     tensors, description = read_snapshot(path)
-    notes = description.get("notes")
-    about = notes.get(NOTE) if isinstance(notes, dict) else None
-    about = about if isinstance(about, dict) else {}
-    if encoder is not None and VECTORS in tensors:
-        dims, prints = (tensors[VECTORS].shape[-1], encoder.dim), (about.get("fingerprint"), encoder.fingerprint)
+    check_description(description, path)
+    about, vectors = fit_note(description["notes"]), tensors.get(VECTORS)
+    if encoder is not None and vectors is not None and vectors.ndim == 2:
+        dims, prints = (vectors.shape[1], encoder.dim), (about.get("fingerprint"), encoder.fingerprint)
         if dims[0] != dims[1] or (all(prints) and prints[0] != prints[1]):
             raise StateError(
-                f"{path} was fitted with the model {about.get('model', 'unknown')!r} ({dims[0]} dimensions), "
+                f"{path} was fitted with the model {about.get('model', 'unknown')!r:.80} ({dims[0]} dimensions), "
                 f"not with {model!r} ({dims[1]} dimensions); use that model, or fit again."
             )
     adapter, _ = build_adapter(tensors, description, path, text=encoder)
@@ -45,6 +45,12 @@ def load_fitted(
             "write one with `acclimate fit`."
         )
     return adapter, about
+
+
+def fit_note(notes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The note on what it was fitted to, among the notes of a state; empty if there is none."""
+    about = notes.get(NOTE)
+    return about if isinstance(about, dict) else {}
 
 
 def describe_fit(about: Mapping[str, Any]) -> str:

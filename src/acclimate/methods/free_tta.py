@@ -9,7 +9,7 @@ from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.dota import gaussians
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Sums
+from acclimate.methods.state import Moments
 
 
 @register
@@ -60,7 +60,7 @@ class FreeTTA(Adapter):
         """Declare the sums that means, covariance and shares follow from."""
         if self.refresh < 1 or self.decay < 0:
             raise InputError("refresh must be at least 1, and decay at least 0.")
-        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
+        self.sums = self.declare("sums", Moments(self.head))
 
     def period(self) -> int:
         """Samples between two refreshes."""

@@ -12,6 +12,7 @@ from acclimate.arrays import Array, HostArray, device, log_softmax, move, namesp
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
+from acclimate.methods.cache import HIGHEST
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Sums
 from acclimate.methods.tda import TDA
@@ -121,16 +122,22 @@ class Halves(Adapter):
             self.declare(name, part)
         halves: dict[str, Any] = {f"{half}_counts": (CLASSES,) for half in HALVES}
         halves |= {f"{half}_features": (CLASSES, DIM) for half in HALVES}
-        sums = Sums(self.head, dtype=None, **halves, features=(DIM,), outer=(DIM, DIM))
-        shown = Sums(
-            self.head, samples=(1,), shares=(CLASSES,), sharp=(CLASSES,), entropy=(1,), equal=(1,), last=(CLASSES,)
-        )
-        losses, reached = (len(TAUS),), (len(BETAS),)
-        agreement = Sums(self.head, samples=(1,), halves=(1,), zero_shot=(1,), squares=(1,), losses=losses)
-        confidence = Sums(self.head, samples=(1,), zero_shot=(1,), answer=reached)
-        self.sums, self.shown = self.declare("sums", sums), self.declare("shown", shown)
-        self.agreement = self.declare("agreement", agreement)
-        self.confidence = self.declare("confidence", confidence)
+        one, by_class = (1,), (CLASSES,)
+        shown: dict[str, Any] = {"samples": one, "shares": by_class, "sharp": by_class}
+        shown |= {"entropy": one, "equal": one, "last": by_class}
+        measured: dict[str, Any] = {"samples": one, "halves": one, "zero_shot": one, "squares": one}
+        reached: dict[str, Any] = {"samples": one, "zero_shot": one, "answer": (len(BETAS),)}
+        share, signed = (0.0, 1.0), (-1.0, 1.0)  # what a sample adds
+        halves |= {"features": (DIM,), "outer": (DIM, DIM)}
+        ranges = {name: share if name.endswith("counts") else signed for name in halves}
+        self.sums = self.declare("sums", Sums(self.head, dtype=None, ranges=ranges, **halves))
+        # A stream that was merged of several has the last sample of each.
+        ranges = dict.fromkeys(shown, share) | {"entropy": (0.0, HIGHEST), "equal": (0.0, 2.0), "last": signed}
+        self.shown = self.declare("shown", Sums(self.head, ranges=ranges, **shown))
+        losses, ranges = (len(TAUS),), dict.fromkeys(measured, share)
+        self.agreement = self.declare("agreement", Sums(self.head, ranges=ranges, **measured, losses=losses))
+        ranges = dict.fromkeys(reached, share)
+        self.confidence = self.declare("confidence", Sums(self.head, ranges=ranges, **reached))
 
     def settles_at(self, seen: int) -> int:
         """Positions grow by a factor; the first is late enough to have seen a quarter of the classes."""
@@ -329,7 +336,8 @@ class Halves(Adapter):
             return
         target = float(self.confidence["zero_shot"][0]) / measured
         if halves := float(self.agreement["halves"][0]):
-            right = float(self.agreement["zero_shot"][0]) / (halves * float(self.agreement["samples"][0])) ** 0.5
+            samples = max(1.0, float(self.agreement["samples"][0]))
+            right = float(self.agreement["zero_shot"][0]) / max(1e-12, halves * samples) ** 0.5
             target = max(target, right - self.SHARED / 2)
         reached = to_host(self.confidence["answer"]) / measured
         self.beta = float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
@@ -406,4 +414,5 @@ def _lowest(losses: HostArray) -> float:
     if not 0 < i < len(TAUS) - 1:
         return float(TAUS[i])
     left, middle, right = losses[i - 1 : i + 2]
-    return float(TAUS[i] * RATIO ** (0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)))
+    shift = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)
+    return float(TAUS[i] * RATIO ** max(-0.5, min(0.5, shift)))

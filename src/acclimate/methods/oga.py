@@ -1,6 +1,7 @@
 """OGA: Gaussians of the most confident samples (Fuchs et al., CVPR 2025 workshops)."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,8 @@ class OGA(Adapter):
         if min(self.cache_capacity, self.refresh) < 1:
             raise InputError("cache_capacity and refresh must be at least 1.")
         self.cache = self.declare("cache", Cache(self.head, self.cache_capacity))
-        self.gaussians = self.declare("gaussians", Tensors(self.head, moved=(CLASSES, DIM), precision=(DIM, DIM)))
+        axes: dict[str, Any] = {"moved": (CLASSES, DIM), "precision": (DIM, DIM)}
+        self.gaussians = self.declare("gaussians", Tensors(self.head, ranges={"moved": (-2.1, 2.1)}, **axes))
 
     def period(self) -> int:
         """Samples between two refreshes."""

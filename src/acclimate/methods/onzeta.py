@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from math import log, log1p, sqrt
+from typing import Any
 
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Tensors
+from acclimate.methods.state import CLASSES, DIM, LARGEST, Tensors
 
 BLOCK = 64  # samples between two writes of the proxies; it has no influence on the answers
 
@@ -63,7 +64,9 @@ class OnZeta(Adapter):
         """Declare the duals, and the displacements of the proxies from the class vectors."""
         if not (0 <= self.balance <= 1 and 0 < self.mix < 1 and self.horizon > 0 and self.sharpness > 0):
             raise InputError("balance must be from 0 to 1, mix between 0 and 1, horizon and sharpness above 0.")
-        self.tensors = self.declare("tensors", Tensors(self.head, duals=(CLASSES,), moved=(CLASSES, DIM)))
+        axes: dict[str, Any] = {"duals": (CLASSES,), "moved": (CLASSES, DIM)}
+        tensors = Tensors(self.head, ranges={"duals": (0.0, LARGEST)}, unit="moved", **axes)
+        self.tensors = self.declare("tensors", tensors)
 
     def period(self) -> int:
         """Samples per block."""

@@ -7,7 +7,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Sums
+from acclimate.methods.state import Moments
 
 
 @register
@@ -58,7 +58,7 @@ class SCA(Adapter):
         """Declare the sums that the classifier follows from."""
         if self.refresh < 1 or self.ridge <= 0 or not 0 <= self.cover <= 1:
             raise InputError("refresh must be at least 1, ridge above 0, and cover from 0 to 1.")
-        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM)))
+        self.sums = self.declare("sums", Moments(self.head))
 
     def period(self) -> int:
         """Samples between two refreshes."""

@@ -1,11 +1,12 @@
 """Who enters a cache, who leaves, and when: a batch decided as if its samples came one by one.
 
 A class's queue is the `capacity` lowest (rank, id) pairs it was offered, so what the queue holds depends on the set
-of samples alone. The walk is over host integers and floats only; no feature is touched.
+of samples alone, unless another rule says which entry of a full queue gives way. The walk is over host integers and
+floats only; no feature is touched.
 """
 
 from bisect import insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -23,9 +24,9 @@ class Queued(NamedTuple):
 
 
 Queues = dict[int, list[Queued]]  # class -> its entries, lowest rank first
-
-
 Offer = tuple[int, int, float, int]  # a sample that asks for a slot: position in the batch, class, rank, id
+# Which entry of a full queue gives way to a newcomer with this rank and id: its position, None if none does.
+GivesWay = Callable[[list[Queued], float, int], int | None]
 
 
 @dataclass
@@ -42,7 +43,19 @@ class Plan:
     targets: HostArray = field(default_factory=lambda: np.empty((0, 1), np.int32))
 
 
-def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Queued]], capacity: int, size: int, batch: int) -> Plan:
+def last_if_worse(queue: list[Queued], rank: float, entry_id: int) -> int | None:
+    """The rule of all caches unless they are given another: the entry of highest rank gives way to a lower one."""
+    return len(queue) - 1 if (rank, entry_id) < queue[-1][:2] else None
+
+
+def schedule(
+    offers: Iterable[Offer],
+    queues: Mapping[int, list[Queued]],
+    capacity: int,
+    size: int,
+    batch: int,
+    gives_way: GivesWay = last_if_worse,
+) -> Plan:
     """Plan a batch without changing `queues`.
 
     Args:
@@ -51,23 +64,24 @@ def schedule(offers: Iterable[Offer], queues: Mapping[int, list[Queued]], capaci
         capacity: the most entries per class.
         size: number of slots in use; new ones are numbered from here.
         batch: length of the batch.
+        gives_way: the rule for full queues.
     """
     plan = Plan()
     newcomer_in: dict[int, int] = {}  # slot -> index of the newcomer of this batch that holds it
     for sample, label, rank, entry_id in offers:
         queue = plan.queues.get(label) or queues.get(label, [])
         if len(queue) < capacity:
-            slot, size = size, size + 1
-        elif (rank, entry_id) < queue[-1][:2]:
-            slot = queue[-1].slot
-            plan.dropped.append(queue[-1].id)
+            queue, slot, size = queue.copy(), size, size + 1
+        elif (place := gives_way(queue, rank, entry_id)) is not None:
+            slot = queue[place].slot
+            plan.dropped.append(queue[place].id)
             if slot in newcomer_in:
                 plan.deaths[newcomer_in[slot]] = sample
             else:
                 plan.evicted[slot] = sample
+            queue = queue[:place] + queue[place + 1 :]
         else:
             continue
-        queue = queue[: capacity - 1]
         insort(queue, Queued(rank, entry_id, slot))
         plan.queues[label] = queue
         newcomer_in[slot] = len(plan.samples)

@@ -1,17 +1,20 @@
-"""Settings of methods, checked against the types that a method declares for them."""
+"""What a method is given: its settings, checked against the types that it declares for them, and what it needs."""
 
 from collections.abc import Mapping
-from math import isfinite
 from numbers import Integral, Real
+from sys import float_info
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 
 from acclimate.errors import InputError, nearest
+from acclimate.evidence import is_text
 
 if TYPE_CHECKING:
     from acclimate.methods.base import Adapter
+
+LARGEST = 2**63  # whole number
 
 
 def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -20,11 +23,24 @@ def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict
     checked = {}
     for name, value in settings.items():
         if name not in known:
-            raise InputError(f"{method.name!r} has no setting {name!r}; {nearest(name, known)}")
+            raise InputError(f"{method.name!r} has no setting {name[:80]!r}; {nearest(name[:80], known)}")
         checked[name] = value.item() if isinstance(value, np.generic) else value
         if not _fits(checked[name], hints[name]):
-            raise InputError(f"{name} must be {_described(hints[name])}, got {value!r}.")
+            raise InputError(f"{name} must be {_described(hints[name])}, got {value!r:.80}.")
     return checked
+
+
+def require(method: "type[Adapter]", views: bool = False, text: bool = False, labels: bool = False) -> None:
+    """Refuse a method that needs what is not there."""
+    there = {"views": views, "text": text, "labels": labels}
+    how = {
+        "views": "several views per image; encode them with views=64, for instance",
+        "text": "the text tower of a model, which stored features do not have",
+        "labels": "to be fitted to labelled samples first: `acclimate fit`, or `fit(features, labels)`",
+    }
+    for need in sorted(method.needs):
+        if not there[need]:
+            raise InputError(f"the method {method.name!r} needs {how[need]}.")
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -33,10 +49,16 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and isfinite(value)
+        return isinstance(value, Real) and not isinstance(value, bool) and _within(value, float_info.max)
     if hint is int:
-        return isinstance(value, Integral) and not isinstance(value, bool)
+        return isinstance(value, Integral) and not isinstance(value, bool) and _within(value, LARGEST)
+    if hint is str:
+        return is_text(value)
     return hint not in (bool, str, type(None)) or isinstance(value, hint)
+
+
+def _within(value: Any, most: float) -> bool:
+    return bool(-most <= value <= most)
 
 
 def _described(hint: Any) -> str:

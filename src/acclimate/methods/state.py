@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from acclimate.evidence import Head
 MergeRule = Literal["union", "sum"]
 Dump = dict[str, HostArray]
 CLASSES, DIM = "classes", "dim"  # axes of arrays: as long as there are classes, as long as a feature
+Range = tuple[float, float]  # lowest and highest value
+LARGEST = 1e30  # number in an array; single precision holds its products with features and weights
+LARGEST_ID = 2**53  # of a sample, and number of samples: JSON and JavaScript hold all whole numbers up to it
+SLACK, ROUNDING = 1.01, 1e-4  # of sums: relative, and absolute per sample
 WAITING = "waiting."  # before the name of a sum: what was added to it and does not count yet
 
 
@@ -60,6 +64,18 @@ class State(ABC):
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Take over what `dump` gave; arrays that break a rule raise StateError, and nothing changes."""
 
+    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:  # noqa: B027
+        """Refuse dumped arrays that no stream of so many samples can lead to; they have the form that `restore` wants.
+
+        It is for what comes from a file: `restore` protects what it allocates, this what is learnt from then on.
+        """
+
+    def check_sizes(self, arrays: Mapping[str, HostArray], classes: int, dim: int) -> None:  # noqa: B027
+        """Refuse dumped arrays of another size than a head of so many classes and dimensions has.
+
+        For a state of a small head, before one of this size is made: what that allocates must be in the arrays.
+        """
+
     @abstractmethod
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """A dump for another list of classes; `position` (old K,) is the new index of each, -1 where it was removed."""
@@ -86,11 +102,27 @@ class State(ABC):
         """The samples it keeps, sorted by class and entropy."""
         return []
 
+    @property
+    def next_id(self) -> int:
+        """An id above those of all samples that it keeps."""
+        return 0
+
     @staticmethod
     def require(condition: object, rule: str) -> None:
         """Refuse arrays that break a rule."""
         if not condition:
             raise StateError(f"the state breaks a rule: {rule}; it was damaged or edited. Use another copy.")
+
+    @classmethod
+    def require_within(cls, values: HostArray, low: float, high: float, name: str) -> None:
+        """Refuse values outside a range."""
+        within = not values.size or (values.min() >= low and values.max() <= high)
+        cls.require(within, f"{name} must be from {low:.6g} to {high:.6g}")
+
+    @classmethod
+    def require_unit(cls, rows: HostArray, name: str) -> None:
+        """Refuse rows (n, d) that do not have unit length up to rounding, also that of single precision."""
+        cls.require_within(np.linalg.norm(rows, axis=1), 0.99, 1.01, f"the lengths of {name}")
 
 
 class Tensors(State):
@@ -102,6 +134,8 @@ class Tensors(State):
     Args:
         head: see `State`.
         dtype: of all arrays; the head's if not given.
+        ranges: the lowest and highest value of an array, by its name, where there are any.
+        unit: name of an array (CLASSES, DIM) that leads from the class vectors to other unit vectors; "" for none.
         **axes: name of each array and its axes: CLASSES, DIM or a number.
 
     Examples:
@@ -116,8 +150,16 @@ class Tensors(State):
 
     rule: ClassVar[MergeRule | None] = None
 
-    def __init__(self, head: Head, *, dtype: str | None = None, **axes: tuple[str | int, ...]) -> None:
-        self.dtype, self.axes = dtype, axes
+    def __init__(
+        self,
+        head: Head,
+        *,
+        dtype: str | None = None,
+        ranges: Mapping[str, Range] | None = None,
+        unit: str = "",
+        **axes: tuple[str | int, ...],
+    ) -> None:
+        self.dtype, self.ranges, self.unit, self.axes = dtype, dict(ranges or {}), unit, axes
         super().__init__(head)
 
     def __getitem__(self, name: str) -> Array:
@@ -152,6 +194,28 @@ class Tensors(State):
         like = next(iter(self._values.values()))
         self._values = {name: move(values.copy(), like) for name, values in arrays.items()}
 
+    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:
+        """Refuse values outside the ranges, and vectors that are not unit."""
+        for name, values in arrays.items():
+            self.require_within(values, *self.limits(name, samples), name)
+        if self.unit:
+            self.require_unit(to_host(self.head.class_vectors) + arrays[self.unit], f"class vectors plus {self.unit}")
+
+    def limits(self, name: str, samples: int) -> Range:
+        """The lowest and highest value that an array can have after so many samples."""
+        return self.ranges.get(name, (-LARGEST, LARGEST))
+
+    def check_sizes(self, arrays: Mapping[str, HostArray], classes: int, dim: int) -> None:
+        """Refuse arrays whose axes have other lengths."""
+        sizes = {CLASSES: classes, DIM: dim}
+        for name in self.lasting:
+            wanted = [sizes.get(str(axis)) for axis in self.axes[name]]  # None: the method may derive it from the head
+            shape = arrays[name].shape if name in arrays else ()
+            fits = len(shape) == len(wanted) and all(
+                size in (None, given) for size, given in zip(wanted, shape, strict=False)
+            )
+            self.require(fits, f"{name} must have the axes {', '.join(map(str, self.axes[name]))}")
+
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep what belongs to the classes that remain; new classes have zeros."""
         moved, kept = dict(arrays), position >= 0
@@ -182,6 +246,7 @@ class Sums(Tensors):
         head: see `State`.
         dtype: float64 if not given, as a sum over a million samples needs more digits than its terms; None for the
             head's, to halve large sums.
+        ranges: the least and the most that one sample adds to each number of a sum, by its name, where that is known.
         **axes: name of each sum and its axes: CLASSES, DIM or a number. What waits is dumped as "waiting.NAME".
 
     Examples:
@@ -198,9 +263,16 @@ class Sums(Tensors):
 
     rule = "sum"
 
-    def __init__(self, head: Head, *, dtype: str | None = "float64", **axes: tuple[str | int, ...]) -> None:
-        waiting = {f"{WAITING}{name}": each for name, each in axes.items()}
-        super().__init__(head, dtype=dtype, **axes, **waiting)
+    def __init__(
+        self,
+        head: Head,
+        *,
+        dtype: str | None = "float64",
+        ranges: Mapping[str, Range] | None = None,
+        **axes: tuple[str | int, ...],
+    ) -> None:
+        every: dict[str, Any] = axes | {f"{WAITING}{name}": each for name, each in axes.items()}
+        super().__init__(head, dtype=dtype, ranges=ranges, **every)
 
     @property
     def lasting(self) -> list[str]:
@@ -230,7 +302,52 @@ class Sums(Tensors):
             if f"{WAITING}{name}" in self._values:
                 self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
 
+    def limits(self, name: str, samples: int) -> Range:
+        """The lowest and highest value that an array can have after so many samples."""
+        if name.removeprefix(WAITING) not in self.ranges:
+            return super().limits(name, samples)
+        low, high = self.ranges[name.removeprefix(WAITING)]
+        return low * SLACK * samples, high * SLACK * samples
+
     def merged(self, dumps: Sequence[Dump]) -> Dump:
         """Add the sums up."""
         there = [name for name in self.axes if any(name in dump for dump in dumps)]
         return {name: np.sum([dump[name] for dump in dumps if name in dump], axis=0) for name in there}
+
+
+class Moments(Sums):
+    """Sums of samples with soft labels, from which the means and the covariance of Gaussians follow.
+
+    They are those of the labels, "counts" (K,), of the features by label, "features" (K, d), and of the outer products
+    of the features, "outer" (d, d). Features have a length of 1 at most, and the labels of a sample a sum of 1 at most.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Head
+        >>> moments = Moments(Head(np.eye(2), logit_scale=1.0))
+        >>> {name: moments[name].shape for name in moments.lasting}
+        {'counts': (2,), 'features': (2, 2), 'outer': (2, 2)}
+    """
+
+    def __init__(self, head: Head) -> None:
+        ranges = {"counts": (0.0, 1.0), "features": (-1.0, 1.0), "outer": (-1.0, 1.0)}
+        super().__init__(head, ranges=ranges, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM))
+
+    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:
+        """Refuse moments that no samples have: the covariance would not be positive."""
+        super().check(arrays, samples)
+        for first in ("", WAITING):
+            there = [arrays[name] for name in (f"{first}{each}" for each in self.lasting) if name in arrays]
+            self.require(len(there) in (0, len(self.lasting)), "what waits must be there for all sums, or for none")
+            if not there:
+                continue
+            counts, features, outer = there
+            slack = ROUNDING * max(1, samples)
+            within = np.linalg.norm(features, axis=1) <= SLACK * counts + slack
+            self.require(within.all(), "features must be at most as long as the counts of their classes")
+            self.require(np.abs(outer - outer.T).max() <= slack, "outer must be symmetric")
+            rows = features / np.sqrt(np.maximum(counts, slack))[:, None]
+            try:
+                np.linalg.cholesky(outer - rows.T @ rows + slack * np.eye(len(outer)))
+            except np.linalg.LinAlgError:
+                self.require(False, "outer must hold the variance of the features")

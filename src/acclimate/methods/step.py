@@ -8,6 +8,7 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
+from acclimate.methods.state import LARGEST_ID
 
 Ids = Sequence[int] | HostArray  # integers that name samples
 
@@ -58,4 +59,6 @@ def check_ids(ids: Ids, samples: int) -> HostArray:
     ids = np.asarray(ids)
     if ids.dtype.kind not in "iu" or ids.shape != (samples,):
         raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
+    if samples and (ids.min() < 0 or ids.max() > LARGEST_ID):
+        raise InputError(f"ids must be from 0 to {LARGEST_ID}, got {ids.min()} to {ids.max()}.")
     return ids

@@ -72,7 +72,9 @@ class TipAdapter(FewShot):
         if min(self.largest_alpha, self.largest_beta) <= SMALLEST:
             raise InputError(f"largest_alpha and largest_beta must be above {SMALLEST}, where the search begins.")
         self.shots = self.declare("shots", Cache(self.head, None, longest=self.longest))
-        self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
+        found = (0.0, max(self.alpha, self.beta, self.largest_alpha, self.largest_beta))
+        weights = Tensors(self.head, dtype="float64", ranges={"alpha_beta": found}, alpha_beta=(2,))
+        self.weights = self.declare("weights", weights)
 
     @property
     def longest(self) -> float:

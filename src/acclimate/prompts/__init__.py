@@ -4,7 +4,14 @@ from acclimate.prompts.head import TextEncoder, build_head, default_cache_folder
 from acclimate.prompts.language import foreign_labels, language_note
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.negatives import negative_vectors, nouns
-from acclimate.prompts.templates import Templates, as_words, clean_labels, example_prompts, prompts_for, template_sets
+from acclimate.prompts.templates import (
+    Templates,
+    as_words,
+    clean_labels,
+    example_prompts,
+    prompts_for,
+    template_sets,
+)
 
 __all__ = [
     "LearnedPrompts",

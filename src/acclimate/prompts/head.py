@@ -13,12 +13,13 @@ import numpy as np
 from acclimate.arrays import HostArray, as_floats, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
-from acclimate.files import read_snapshot, snapshot_bytes, write_atomically
+from acclimate.files import keep_recent, read_snapshot, snapshot_bytes, write_atomically
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
 BATCH = 32  # prompts at once: larger batches take more memory and are not faster on a CPU
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
+CACHED = 1000, 256 * 2**20  # files and bytes in the cache; those that were used least recently are removed
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
 Result = TypeVar("Result")
 Steps = Generator[tuple[int, int], None, Result]  # yields prompts encoded since its last step, and their total
@@ -58,7 +59,7 @@ def build_head(
         labels: K class names.
         templates: see `prompts_for`; or learned prompts.
         cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
-            and what is damaged or cannot be written there is computed again.
+            and what is damaged or cannot be written there is computed again. It keeps the `CACHED` files used last.
         progress: called with the number of prompts encoded since its last call, and their total.
 
     Raises:
@@ -101,11 +102,14 @@ def head_steps(
         path = Path(folder) / f"class-vectors-{vectors_key(encoder, prompts)}.safetensors"
         try:
             vectors = read_snapshot(path)[0]["class_vectors"]
+            with suppress(OSError):
+                os.utime(path)  # it was used
         except (StateError, OSError, KeyError):  # missing, unreadable, damaged or foreign
             vectors = yield from _encode(encoder, labels, prompts)
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
+                keep_recent(path.parent, "class-vectors-*.safetensors", *CACHED)
     return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
 
 

@@ -10,8 +10,10 @@ import numpy as np
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import InputError, ModelError, StateError
+from acclimate.evidence import Head
 from acclimate.files import EXPORTS, read_snapshot
 
+LARGEST = 1e6  # number of a context; far beyond those that make sense
 PREFIX = "learned:"  # before the path of a file on the command line, and before a name
 
 
@@ -40,14 +42,15 @@ class LearnedPrompts:
     def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
         """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
         arrays, description = read_snapshot(path)
-        head, context = description.get("head"), arrays.get(f"{EXPORTS}context")
+        context, encoder = arrays.get(f"{EXPORTS}context"), description.get("encoder", "")
         if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
-        names = head.get("class_names") if isinstance(head, dict) else None
-        usable = isinstance(names, list) and context.dtype.kind == "f" and bool(np.isfinite(context).all())
-        if not usable or (context.ndim, len(context)) not in ((2, len(context)), (3, len(names or ()))):
+        head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)
+        usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape
+        usable = usable and (context.ndim == 2 or (context.ndim == 3 and len(context) == len(head)))
+        if not usable or not np.abs(context).max() <= LARGEST:
             raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
-        return cls(context, tuple(map(str, names or ())), str(description.get("encoder", "")), os.fspath(path))
+        return cls(context, head.class_names, encoder, os.fspath(path))
 
     @property
     def name(self) -> str:

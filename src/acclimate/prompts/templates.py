@@ -22,6 +22,7 @@ DEFAULT_SET = "single"
 _PLACEHOLDER = re.compile(r"\{c?\}")
 _OTHER_FIELD = re.compile(r"\{(?!c?\})[^{}]*\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # also halves of characters: not UTF-8
 
 
 def as_words(label: str) -> str:
@@ -34,12 +35,29 @@ def same_words(label: str) -> str:
     return as_words(label).casefold()
 
 
+def check_text(text: str, what: str) -> str:
+    r"""The same text; InputError if it has characters that cannot be written on one line of UTF-8.
+
+    Examples:
+        >>> check_text("chat noir", "label 1")
+        'chat noir'
+        >>> check_text("cat\0", "label 1")
+        Traceback (most recent call last):
+        acclimate.errors.InputError: label 1 has the control character '\x00'; remove it.
+    """
+    if found := _CONTROL.search(text):
+        half = "\ud800" <= found[0] <= "\udfff"
+        kind = "half a character (a lone surrogate)," if half else "the control character"
+        raise InputError(f"{what} has {kind} {found[0]!a}; remove it.")
+    return text
+
+
 def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """Strip and validate labels.
 
     Raises:
         InputError: there are no labels, or one is empty, not a string, a WordNet id, or the same as another but for
-            case and spaces.
+            case and spaces; or one has control characters.
     """
     if isinstance(labels, str):
         named = [label.strip() for label in labels.split(",") if label.strip()]
@@ -48,7 +66,7 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for position, label in enumerate(labels, start=1):
         if not isinstance(label, str):
             raise InputError(f"label {position} must be a string, got {label!r} of type {type(label).__name__}.")
-        label, words = label.strip(), as_words(label)
+        label, words = check_text(label.strip(), f"label {position}"), as_words(label)
         if not words:
             raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
@@ -121,6 +139,7 @@ def resolve(template: Any) -> Sequence[Template]:
         return (template,)
     if not isinstance(template, str):
         raise InputError(f"a template must be a string or a function, got {template!r}.")
+    check_text(" ".join(template.split()), "a template")
     if _PLACEHOLDER.search(template):
         if other := _OTHER_FIELD.search(template):
             raise InputError(f"the template {template!r} has {other[0]}; only {{}} or {{c}} stands for the class name.")
@@ -183,4 +202,5 @@ def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str
         if not usable or not all(isinstance(prompt, str) and prompt.strip() for prompt in prompts):
             raise InputError(f"{what} must map each class to a list of prompts; {name!r} has {str(given)[:80]!r}.")
         checked[name] = list(prompts)
+        check_text(" ".join(chain.from_iterable(prompt.split() for prompt in prompts)), f"a prompt of {name!r}")
     return checked

@@ -22,13 +22,16 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import corrections, routes, schemas
+from acclimate.serve.connections import SEND_BUFFER, Connection, Connections, Listening
+from acclimate.serve.connections import Server as ConnectionServer
 from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
-from acclimate.serve.logs import RequestLog, caller_fields, log_to_stderr, logger, stream_of
+from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
+from acclimate.serve.stderr import log_to_stderr
 from acclimate.serve.streams import Streams
-from acclimate.serve.uploads import TASK, decode_image, read_task
+from acclimate.serve.uploads import TASK, read_task
 
 ABOUT = "Image classification that adapts to the images it sees. Each stream adapts on its own."
 PAGE = Path(__file__).parent / "page"
@@ -36,7 +39,6 @@ SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the fil
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 NAMES = 20  # of streams in a line of the log
-CONNECTIONS = 512  # at the same time; leaves file handles for writing states
 
 router = APIRouter(tags=["service"])
 
@@ -61,6 +63,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
     )
     app.state.streams, app.state.tokens = streams, tokens
+    app.state.connections = Connections(streams.limits)
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
     app.include_router(corrections.router)
@@ -68,20 +71,22 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
-    app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits)
+    app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits, connections=app.state.connections)
     app.add_middleware(RequestLog, answering=partial(audit_request, streams), finished=streams.metrics.requested)
     return app
 
 
 async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
-    """Write an administrative call to the audit log before it is answered: every one that may change something."""
+    """Write an administrative call to the audit log before it is answered: every one that may change something.
+
+    Calls without permission are in the request log only: who may do nothing must not push anything out of this one.
+    """
     caller, route = scope["state"]["caller"], cast(Any, scope.get("route"))
     changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
-    if caller is None or not changes or route.path.endswith("/classify"):
+    if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
         return
     outcome = "done" if status < 400 else scope["state"]["error"]
-    details = scope["state"]["details"] if status != 403 else {}  # who may do nothing must not fill the log
-    said = {"stream": stream_of(scope), **caller_fields(scope), **details}
+    said = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
     said |= {"status": status, "request_id": scope["state"]["request_id"]}
     await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
 
@@ -101,9 +106,7 @@ async def run_task(
     hypothesis_template: Annotated[str | None, Query(description="If the image is the whole body.")] = None,
 ) -> list[dict[str, Any]]:
     """Run the Hugging Face zero-shot-image-classification task; nothing is learnt."""
-    body = await read_task(request, candidate_labels, hypothesis_template)
-    labels, template = body.parameters.candidate_labels, body.parameters.hypothesis_template
-    image = decode_image(body.inputs, 0)
+    image, labels, template = await read_task(request, candidate_labels, hypothesis_template)
     prediction = await streams.zero_shot(image, labels, template or TEMPLATE, caller.name, call.wait)
     return [asdict(answer) for answer in prediction.top]
 
@@ -116,9 +119,14 @@ async def live() -> dict[str, bool]:
 
 @router.get("/health/ready")
 async def ready(streams: AllStreams) -> dict[str, bool]:
-    """Report that images are accepted. Before the model and the streams are loaded, the service does not respond."""
-    if streams.batcher.waiting >= streams.limits.queue:
+    """Report that images are accepted, and that what is learnt can be written to the disk.
+
+    Before the model and the streams are loaded, the service does not respond.
+    """
+    if streams.batcher.full:
         raise HTTPException(503, "the queue is full; try again in a moment.")
+    if problems := streams.degraded():
+        raise HTTPException(503, f"degraded streams: {len(problems)}; they answer, but {problems[0]}")
     return {"ready": True}
 
 
@@ -158,11 +166,12 @@ def bind(host: str, port: int) -> socket.socket:
     """Reserve a port of this machine, any free one for port 0; connections are refused until `serve` is called."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        reserved = socket.socket(family, kind, protocol)
+        reserved = Listening(family, kind, protocol)
     except OSError as error:
         raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of every connection
         reserved.bind(address)
     except OSError as error:
         reserved.close()
@@ -170,7 +179,7 @@ def bind(host: str, port: int) -> socket.socket:
     return reserved
 
 
-class Server(uvicorn.Server):
+class Server(ConnectionServer):
     """An HTTP server that stops to encode labels as soon as it shuts down, as nobody knows how many there are."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -179,19 +188,21 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def make_server(app: FastAPI) -> uvicorn.Server:
+def make_server(app: FastAPI) -> Server:
     """A server that has not started yet."""
+    connections = app.state.connections
     config = uvicorn.Config(
         app,
         access_log=False,
-        limit_concurrency=CONNECTIONS,
+        http=cast(Any, partial(Connection, connections)),
         log_config=None,
+        loop="asyncio",  # others do not accept connections by `Listening`
         proxy_headers=False,  # a client could claim another address and evade a guard
         server_header=False,
         timeout_graceful_shutdown=round(app.state.streams.limits.timeout_s) + 1,
         ws="none",
     )
-    return Server(config)
+    return Server(config, connections)
 
 
 def log_start(streams: Streams, model: str) -> None:
@@ -230,13 +241,13 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
 
     SIGHUP reads the token file again. `model` is the name of the model, for the log.
     """
-    log_to_stderr()
     streams, tokens = app.state.streams, app.state.tokens
-    log_start(streams, model)
-    if tokens is not None and hasattr(signal, "SIGHUP"):
-        # In a thread: a handler may interrupt the log in the middle of a line.
-        signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
-    for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
-        signal.signal(number, lambda *_: None)
-    make_server(app).run([listening])
-    logger.info("stopped; all states are saved")
+    with log_to_stderr(streams.limits.log_lines):
+        log_start(streams, model)
+        if tokens is not None and hasattr(signal, "SIGHUP"):
+            # In a thread: a handler must not wait for a lock that the interrupted code holds.
+            signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
+        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
+            signal.signal(number, lambda *_: None)
+        make_server(app).run([listening])
+        logger.info("stopped; all states are saved")

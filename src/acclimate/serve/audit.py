@@ -29,6 +29,7 @@ class AuditLog:
     def __init__(self, folder: Path, largest: int = LARGEST) -> None:
         self.path, self._largest = folder / FILE, largest
         self._lock = Lock()
+        self._failed = False
 
     def write(self, action: str, caller: str, outcome: str, **details: Any) -> None:
         """Append a line and force it to the disk; if that fails, the request log says so, and the service goes on."""
@@ -38,7 +39,11 @@ class AuditLog:
         try:
             with self._lock:
                 self._append(line)
+                if self._failed:
+                    logger.info("audit log can be written again")
+                self._failed = False
         except OSError as error:
+            self._failed = True
             logger.error("audit log cannot be written", extra={"fields": {**entry, "reason": reason(error)}})
 
     def _append(self, line: bytes) -> None:

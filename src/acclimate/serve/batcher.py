@@ -1,12 +1,13 @@
-"""The encoder that all streams share: images are prepared in threads and encoded in batches."""
+"""The encoder that all streams share: images are decoded in processes of their own and encoded in batches."""
 
 import os
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
+from math import ceil
 from threading import Condition, Lock, Thread
 from time import monotonic, perf_counter
 from typing import Any, NamedTuple, TypeVar
@@ -16,15 +17,17 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import open_image, thumbnail
 from acclimate.reading import Preparer
+from acclimate.serve.decoding import Decoders, Task
 from acclimate.serve.errors import BusyError
+from acclimate.serve.fair import FairQueue
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.views import Kind
 
-# File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
-FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
+CLIENTS = 4  # whose queues may be full before the service is
+READY = 2  # batches of prepared images that may wait for the encoder; the decoders pause when they do
+LONGEST_S = 60  # after which a refused client is told to try again
 Result = TypeVar("Result")
 
 
@@ -35,17 +38,29 @@ class Encoded(NamedTuple):
     thumbnails: tuple[bytes, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class _Request:
-    images: list[Any]  # the model inputs of each image, and once it is encoded its features
+    client: str
+    prepare: Preparer
     names: Sequence[str]  # of the files, "" for those without
+    rows: list[Any]  # the features of each image, once it is encoded
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet
+    pixels: int = 0  # that its images had so far
     future: Future[Encoded] = field(default_factory=Future)
 
     def fail(self, error: Exception) -> None:
         with suppress(InvalidStateError):  # another image failed first, or the request was cancelled
             self.future.set_exception(error)
+
+
+@dataclass(eq=False)
+class _Image:
+    request: _Request
+    position: int  # in the request
+    content: Any  # the file or its base64; then what the model takes
+    place: int  # in the stream
+    came: float = field(default_factory=monotonic)
 
 
 class Batcher:
@@ -54,116 +69,213 @@ class Batcher:
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
     and in a batch; the images of a batch have the same number of views.
+
+    Clients take turns, at the decoders and in the batches. None has all decoders, so that the single image of another
+    always finds one.
     """
 
     def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
         self.encoder, self.limits = encoder, limits
         self._metrics = metrics
-        self._pool = ThreadPoolExecutor(limits.workers or (os.cpu_count() or 1) + 1, "acclimate-prepare")
+        self._workers = limits.workers or (os.cpu_count() or 1) + 1
+        self._pool = ThreadPoolExecutor(self._workers, "acclimate-decode")  # each thread waits for a process
+        self._decoders = Decoders(limits.pixels, limits.decode_s, limits.decoding_pixels)
         self._change = Condition()
-        self._ready: list[tuple[_Request, int, Preparer]] = []  # request, position of the image in it, how it is made
-        self.waiting = 0  # images in the queue, counting views
+        self._received: FairQueue[_Image] = FairQueue()
+        self._decoding: Counter[str] = Counter()  # images per client
+        self._ready: FairQueue[_Image] = FairQueue()
+        self._waiting: Counter[str] = Counter()  # images per client until they are encoded, counting views
+        self._requests: set[_Request] = set()  # not yet answered
+        self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
 
+    @property
+    def waiting(self) -> int:
+        """Images that are decoded or wait, counting views."""
+        return self._waiting.total()
+
+    @property
+    def full(self) -> bool:
+        """Whether no client may send images now."""
+        return self.waiting >= CLIENTS * self.limits.queue
+
     def submit(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
         thumbnails: bool = False,
         views: int = 1,
         kind: Kind = "augmix",
         start: int = 0,
+        client: str = "",
     ) -> Future[Encoded]:
-        """Queue image files for encoding, with `views` of this kind; cancelling the future removes them from the queue.
+        """Queue image files, or these as base64, to be encoded with `views` of this kind.
 
-        `start` is the position of the first image in its stream, on which its views depend. BusyError is raised if too
-        many images are waiting; the future raises ImageError if an image cannot be read.
+        A text is a file in base64. `start` is the position of the first image in its stream, on which its views depend.
+        BusyError is raised if too many images are waiting; the future raises ImageError if an image cannot be read, and
+        cancelling it removes them from the queue.
         """
-        with self._change:
-            if self._closed or self.waiting + len(images) * views > self.limits.queue:
-                why = "the service is shutting down" if self._closed else f"{self.waiting} images are already waiting"
-                raise BusyError(f"{why}; try again in a moment.")
-            self.waiting += len(images) * views
         names = names or [""] * len(images)
-        request = _Request([None] * len(images), names, [b""] * len(images) if thumbnails else [], len(images))
-        for position, image in enumerate(images):
-            self._pool.submit(self._prepare, request, position, image, self.preparer(views, kind), start + position)
+        pictures = [b""] * len(images) if thumbnails else []
+        request = _Request(client, self.preparer(views, kind), names, [None] * len(images), pictures, len(images))
+        with self._change:
+            if self._closed:
+                raise BusyError("the service is shutting down; try again in a moment.")
+            count, mine = len(images) * views, self._waiting[client]
+            if mine + count > self.limits.queue or self.waiting + count > CLIENTS * self.limits.queue:
+                seconds = min(LONGEST_S, max(1, ceil(self.waiting * self._pace)))
+                whose = f"{mine} images of yours" if mine + count > self.limits.queue else f"{self.waiting} images"
+                raise BusyError(f"{whose} are already waiting; try again in {seconds} s.", seconds)
+            self._waiting[client] += count
+            self._requests.add(request)
+            for position, content in enumerate(images):
+                self._received.put(client, _Image(request, position, content, start + position))
+            self._start_decoding()
+        request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
 
     def close(self) -> None:
-        """Accept no more images, and return when all accepted ones are encoded."""
+        """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
+        latest = monotonic() + self.limits.timeout_s
         with self._change:
             self._closed = True
             self._change.notify_all()
-        self._pool.shutdown(wait=True)
-        self._thread.join()
+            self._change.wait_for(lambda: not self.waiting, self.limits.timeout_s)
+            late = list(self._requests) if self.waiting else []
+        for request in late:
+            request.fail(TimeoutError())
+        self._decoders.close()
+        self._pool.shutdown()
+        self._thread.join(max(0.0, latest - monotonic()))
 
-    def _prepare(self, request: _Request, position: int, content: bytes, prepare: Preparer, index: int) -> None:
+    def _forget(self, request: _Request) -> None:
+        """Remove what is left of a request that was answered or cancelled."""
+        with self._change:
+            self._requests.discard(request)
+            if request.left:
+                queues = (self._received, self._ready)
+                count = sum(queue.drop(request.client, lambda each: each.request is request) for queue in queues)
+                self._leave(request, count)
+                self._start_decoding()
+
+    def _leave(self, request: _Request, images: int = 1) -> None:
+        """Count images of a request as no longer waiting."""
+        self._waiting -= Counter({request.client: images * request.prepare.views})  # drops clients without any
+        self._change.notify_all()
+
+    def _start_decoding(self) -> None:
+        """Let the decoders that are free work, unless enough images are ready."""
+        most = max(1, self._workers - 1)
+        while self._decoding.total() < self._workers and self._ready_views() < READY * self.limits.batch:
+            pausing = [client for client, count in self._decoding.items() if count >= most]
+            image = self._received.take(pausing=pausing)
+            if image is None:
+                return
+            self._decoding[image.request.client] += 1
+            self._pool.submit(self._decode, image)
+
+    def _ready_views(self) -> int:
+        return sum(each.request.prepare.views for each in self._ready)
+
+    def _decode(self, image: _Image) -> None:
+        request, position, prepare = image.request, image.position, image.request.prepare
         try:
             if not request.future.done():
-                image = open_image(content, self.limits.pixels, FORMATS)
-                request.images[position] = prepare(index, image)
-                if request.thumbnails:
-                    request.thumbnails[position] = thumbnail(image, self.limits.thumbnail)
+                small = self.limits.thumbnail if request.thumbnails else 0
+                task = Task(image.content, prepare if prepare.travels else None, image.place, small)
+                admit = partial(self._admit, request)
+                image.content, picture = self._decoders.decode(task, prepare, request.client, admit)
+                if small:
+                    request.thumbnails[position] = picture
         except ImageError as error:
             name = f" ({request.names[position]})" if request.names[position] else ""
-            request.fail(ImageError(f"image {position}{name} cannot be read: {error}"))
+            request.fail(ImageError(f"image {position}{name} {error}"))
             self._metrics.unreadable()
         except Exception as error:
             request.fail(error)
         with self._change:
+            self._decoding -= Counter([request.client])
             if request.future.done():
-                self.waiting -= prepare.views
+                self._leave(request)
             else:
-                self._ready.append((request, position, prepare))
-            self._change.notify_all()
+                self._ready.put(request.client, image)
+                self._change.notify_all()
+            self._start_decoding()
+
+    def _admit(self, request: _Request, pixels: int) -> None:
+        """Refuse an image whose request has too many pixels, or is not wanted any more."""
+        if request.future.done():
+            raise ImageError("is not wanted any more")
+        with self._change:
+            request.pixels += pixels
+            if request.pixels > self.limits.request_pixels:
+                most = f"{self.limits.request_pixels / 1e6:.3g} million pixels"
+                raise ImageError(f"is one too many: the request has more than {most}; send fewer images at once")
 
     def _run(self) -> None:
         while batch := self._next_batch():
-            wanted = [each for each in batch if not each[0].future.done()]
+            wanted = [each for each in batch if not each.request.future.done()]
             if wanted:
                 self._encode(wanted)
 
-    def _next_batch(self) -> list[tuple[_Request, int, Preparer]]:
+    def _next_batch(self) -> list[_Image]:
         """Wait for the next batch; it is empty when the batcher is closed and has no more work."""
         with self._change:
-            while not self._ready and not (self._closed and not self.waiting):
-                self._change.wait()
-            latest = monotonic() + self.limits.wait_s
-            while not self._enough() and (left := latest - monotonic()) > 0:
-                self._change.wait(left)
-            views = self._ready[0][2].views if self._ready else 1
-            size = max(1, self.limits.batch // views)
-            batch = [each for each in self._ready if each[2].views == views][:size]
-            taken = {id(each) for each in batch}
-            self._ready = [each for each in self._ready if id(each) not in taken]
-            self.waiting -= len(batch) * views
-            return batch
+            while self.waiting or not self._closed:
+                if not len(self._ready):
+                    self._change.wait()
+                    continue
+                latest = monotonic() + self.limits.wait_s
+                while not self._enough() and (left := latest - monotonic()) > 0:
+                    self._change.wait(left)
+                if first := self._ready.take():
+                    return self._fill([first], first.request.prepare.views)
+            return []
+
+    def _fill(self, batch: list[_Image], views: int) -> list[_Image]:
+        """Add images with as many views to a batch until it is full, or there are no more."""
+        while (len(batch) + 1) * views <= self.limits.batch:
+            more = self._ready.take(lambda image: image.request.prepare.views == views)
+            if more is None:
+                break
+            batch.append(more)
+        for image in batch:
+            self._leave(image.request)
+        self._start_decoding()
+        return batch
 
     def _enough(self) -> bool:
         """Whether the images that are ready fill a batch, or no others are being prepared."""
-        return sum(prepare.views for *_, prepare in self._ready) >= min(self.limits.batch, self.waiting)
+        return self._ready_views() >= min(self.limits.batch, self.waiting)
 
-    def _encode(self, batch: Sequence[tuple[_Request, int, Preparer]]) -> None:
-        began, prepare = perf_counter(), batch[0][2]
+    def _encode(self, batch: Sequence[_Image]) -> None:
+        began, prepare = perf_counter(), batch[0].request.prepare
         try:
-            inputs = [request.images[position] for request, position, _ in batch]
-            features = np.asarray(prepare.encode(inputs), np.float32)
+            features = np.asarray(prepare.encode([image.content for image in batch]), np.float32)
         except Exception as error:
-            for request, *_ in batch:
-                request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
+            for image in batch:
+                image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
-        self._metrics.encoded(len(batch) * prepare.views, perf_counter() - began)
-        for (request, position, _), row in zip(batch, features, strict=True):
-            request.images[position] = row
+        count = len(batch) * prepare.views
+        self._metrics.encoded(count, perf_counter() - began)
+        self._measure(count, min(image.came for image in batch))
+        for image, row in zip(batch, features, strict=True):
+            request = image.request
+            request.rows[image.position] = row
             request.left -= 1
             if not request.left:
                 with suppress(InvalidStateError):  # the request was cancelled
-                    request.future.set_result(Encoded(np.stack(request.images), tuple(request.thumbnails)))
+                    request.future.set_result(Encoded(np.stack(request.rows), tuple(request.thumbnails)))
+
+    def _measure(self, images: int, came: float) -> None:
+        """Note the time that images took, of which the first came then; time without work does not count."""
+        now = monotonic()
+        took = (now - max(came, self._last)) / images
+        self._pace, self._last = (0.8 * self._pace + 0.2 * took if self._pace else took), now
 
 
 class WorkQueue:

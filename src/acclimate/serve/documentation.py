@@ -1,12 +1,22 @@
-"""What the API documentation adds to what FastAPI knows: what a token must allow, for every operation."""
+"""What the API documentation adds to what FastAPI knows: the JSON of requests, and what a token must allow."""
 
+import json
 from typing import Any
 
 from fastapi import FastAPI
 
+from acclimate.serve import schemas
 from acclimate.serve.security import OPEN
 
 STREAMS = "/v1/streams"
+BODIES = (
+    schemas.StreamRequest,
+    schemas.ImagesRequest,
+    schemas.CorrectionRequest,
+    schemas.LabelsRequest,
+    schemas.RollbackRequest,
+    schemas.TaskRequest,
+)
 CLASSIFY = {("get", f"{STREAMS}/{{name}}"), ("post", f"{STREAMS}/{{name}}/classify")}
 
 
@@ -21,15 +31,26 @@ def permission(method: str, path: str) -> str:
     return "Needs any token."
 
 
+def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
+    """A JSON schema whose references to its own definitions are replaced by them."""
+    text = json.dumps(schema)
+    for name, definition in schema.get("$defs", {}).items():
+        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(definition))
+    return {key: value for key, value in json.loads(text).items() if key != "$defs"}
+
+
 def document(app: FastAPI) -> None:
-    """Add the permission to the description of every operation."""
+    """Add the JSON that requests have, and the permission to the description of every operation."""
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
-            for path, operations in generate()["paths"].items():
+            made = generate()
+            made["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
+            for path, operations in made["paths"].items():
                 for method, operation in operations.items():
                     operation["description"] = f"{operation['description']}\n\n{permission(method, path)}"
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi()  # at the start, as it takes long: the first request would hold up all others

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -33,7 +34,11 @@ class TooManyError(AcclimateError):
 
 
 class BusyError(AcclimateError):
-    """The queue is full; the request can be sent again later."""
+    """The queue is full; the request can be sent again after so many seconds."""
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
 
 
 class UnusableError(AcclimateError):
@@ -72,15 +77,22 @@ STATUSES: dict[type[Exception], int] = {
     TimeoutError: 504,
 }
 RETRY_AFTER_S = 1
+LONGEST = 1000  # characters of a message
+QUOTED = 80  # characters of one text of a client in a message
 
 
 def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
     """The response to a request that failed: a code for programs, a message for people, the request's id."""
-    error = {"code": CODES[status], "message": message, "request_id": scope["state"]["request_id"]}
+    error = {"code": CODES[status], "message": cut(message), "request_id": scope["state"]["request_id"]}
     scope["state"]["error"] = CODES[status]
     retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
     content = json.dumps({"error": error})  # ASCII only: a message may quote text that cannot be encoded
     return Response(content, status, {**retry, **(headers or {})}, "application/json")
+
+
+def cut(message: str) -> str:
+    """A message that may quote what a client has sent, of bounded length."""
+    return message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
 
 
 def handle_errors(app: FastAPI, timeout_s: float) -> None:
@@ -92,13 +104,14 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
             return failure(request.scope, error.status_code, message, headers)
         message = str(error)
         if isinstance(error, RequestValidationError):
-            message = validation_message(error.errors())
+            message = validation_message(error)
         elif isinstance(error, TimeoutError):
             message = message or f"no answer within {timeout_s:g} s; send fewer images per request, or try again later."
         elif isinstance(error, ClientDisconnect):
             message = "the connection was closed before the whole body was received."
         status = next((STATUSES[kind] for kind in type(error).__mro__ if kind in STATUSES), 500)
-        return failure(request.scope, status, message)
+        headers = {"Retry-After": str(error.retry_after)} if isinstance(error, BusyError) else None
+        return failure(request.scope, status, message, headers)
 
     for kind in (AcclimateError, HTTPException, RequestValidationError, TimeoutError, ClientDisconnect):
         app.add_exception_handler(kind, respond)
@@ -117,10 +130,11 @@ def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, st
     return str(error.detail), error.headers
 
 
-def validation_message(problems: Any) -> str:
+def validation_message(error: ValidationError | RequestValidationError) -> str:
     """The first problem that Pydantic found, without repeating the input."""
-    first, *others = problems
-    where = ".".join(map(str, first["loc"]))
+    quiet = {} if isinstance(error, RequestValidationError) else {"include_url": False, "include_input": False}
+    first, *others = error.errors(**quiet)
+    where = ".".join(str(each)[:QUOTED] for each in first["loc"])
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first['ctx']['error']}."
     if first["type"] == "string_pattern_mismatch" and first["loc"][-1] == "name":

@@ -1,62 +1,177 @@
-"""A guard against poisoning: it limits what one client can teach a stream."""
+"""A guard against poisoning: where several clients share a stream, it limits what one of them can teach it.
 
-from collections import deque
-from collections.abc import Callable
+There are two kinds of rules, as there are two kinds of state. What is learnt of every sample, such as sums, cannot be
+taken back: a client that has taught too much within a window is refused. Entries of a cache can be replaced: nobody is
+refused, but in a full class the entries of clients that hold more than others give way.
+
+A client that has a stream to itself is never limited, except by `burst`. Clients without a name, which are calls from
+Python and the entries of uploaded states, are neither limited nor counted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from ipaddress import IPv6Address, ip_address, ip_network
+from math import floor, inf
 from time import monotonic
 
 from pydantic import BaseModel, ConfigDict, Field
 
-FORGET_ABOVE = 10_000  # clients whose recent samples are remembered
+from acclimate.methods.schedule import Queued, last_if_worse
+
+LOOPBACK = "127.0.0.1"  # the name of all clients on this machine
+PREFIX = {4: 24, 6: 64}  # bits of an address that name a network: what one client can easily have many addresses of
+PARTS = 1000  # samples are counted by parts of the window, so that memory does not grow with the traffic
+FORGET_ABOVE = 10_000  # such counts that are remembered, of all clients together
 
 
 class GuardRules(BaseModel):
-    """Rules against poisoning. What counts are cache entries, or for methods without caches the samples learnt."""
+    """Rules against poisoning, for streams that several clients share."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     share: float | None = Field(
-        None,
+        default=0.5,
         gt=0,
         le=1,
-        description="Largest share of what was learnt that may come from one client. As many entries (or samples) as "
-        "there are labels are always allowed, so that a new stream can start.",
+        description="Largest share of the samples learnt within the window that may come from one of several clients, "
+        "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
+        "is refused: in a full class, entries of clients that hold more than others give way. null or 1: no limit.",
     )
-    burst: int | None = Field(None, ge=1, description="Samples of one client that may be learnt within the window.")
-    window_s: float = Field(60.0, gt=0, allow_inf_nan=False, description="Length of the window in seconds.")
+    burst: int | None = Field(
+        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
+    )
+    window_s: float = Field(
+        default=60.0, gt=0, le=604_800, allow_inf_nan=False, description="Length of the window in seconds."
+    )
+    age: int = Field(
+        default=10_000,
+        ge=1,
+        le=2**52,
+        description="Cache entries of a client give way to any other client after so many samples of the stream.",
+    )
+
+    @property
+    def fair(self) -> bool:
+        """Whether clients share the slots of caches."""
+        return self.share is not None and self.share < 1
 
 
 class Guard:
-    """Decides for each sample whether a stream may learn from its client, and counts the `refusals`."""
+    """Decides how many samples a stream may learn from a client, and counts the `refusals`.
 
-    def __init__(self, rules: GuardRules, clock: Callable[[], float] = monotonic) -> None:
+    Args:
+        rules: of the stream.
+        entries_only: whether the method keeps cache entries and nothing else, so that `share` refuses nobody.
+        clock: seconds, never going back.
+    """
+
+    def __init__(self, rules: GuardRules, entries_only: bool = False, clock: Callable[[], float] = monotonic) -> None:
         self.rules, self.refusals = rules, 0
+        self._share = 1.0 if entries_only or rules.share is None else rules.share
         self._clock = clock
-        self._recent: dict[str, deque[float]] = {}  # times of each client's last `burst` samples
+        self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
+        self._taught: Counter[str] = Counter()  # samples within the window by client
 
-    def refusal(self, client: str, taught: int, total: int, labels: int) -> str | None:
-        """Why the stream must not learn from this client now; None if it may.
+    def allowed(self, client: str, samples: int, labels: int) -> tuple[int, str]:
+        """How many of so many samples the stream may learn from a client now, and why not more.
 
-        This client has `taught` of a `total` of entries or samples, in a stream with so many labels.
+        With t samples of the client among T within the window, the n-th sample is allowed if
+        `t + n <= share * (T + n) + labels`, where a share below that of equal clients is raised to it. So the client
+        that has taught least is always allowed.
         """
-        share = self.rules.share
-        reason = None
-        if share is not None and taught >= labels and taught + 1 > share * (total + 1):
-            reason = f"this client has contributed {taught} of {total}, and the guard allows a share of {share:g}"
-        elif self._in_burst(client):
+        if not client:
+            return samples, ""
+        self._forget()
+        taught, total, room, reason = self._taught[client], self._taught.total(), float(samples), ""
+        clients = len(self._taught.keys() | {client})
+        share = max(self._share, 1 / clients)
+        limit = inf if share >= 1 else (share * total + labels - taught) / (1 - share) + 1e-9
+        if limit < room:
+            room = limit
+            reason = f"{taught} of {total} samples within {self.rules.window_s:g} s are from this client; "
+            reason += f"the guard allows a share of {share:.3g} among {clients} clients"
+        if self.rules.burst is not None and self.rules.burst - taught < room:
+            room = self.rules.burst - taught
             reason = f"{self.rules.burst} samples of this client were learnt within {self.rules.window_s:g} s"
-        self.refusals += reason is not None
-        return reason
+        found = max(0, int(room))
+        self.refusals += samples - found
+        return found, reason
 
-    def learnt(self, client: str) -> None:
-        """Count a sample that entered a cache, or for methods without caches was learnt."""
-        if self.rules.burst is None:
+    def learnt(self, client: str, samples: int, ago: float = 0.0) -> None:
+        """Count samples that were learnt; those of some time ago must be counted first, the oldest before others."""
+        if not client:
             return
-        now = self._clock()
-        if len(self._recent) >= FORGET_ABOVE:
-            since = now - self.rules.window_s
-            self._recent = {name: times for name, times in self._recent.items() if times[-1] > since}
-        self._recent.setdefault(client, deque(maxlen=self.rules.burst)).append(now)
+        part = self._part(ago)
+        self._counts[part, client] = self._counts.get((part, client), 0) + samples
+        self._taught[client] += samples
+        self._forget()
 
-    def _in_burst(self, client: str) -> bool:
-        times = self._recent.get(client, deque())
-        return len(times) == self.rules.burst and times[0] > self._clock() - self.rules.window_s
+    def _part(self, ago: float) -> int:
+        return floor((self._clock() - ago) / self.rules.window_s * PARTS)
+
+    def _forget(self) -> None:
+        """Forget what is older than the window, and the oldest counts if there are too many."""
+        oldest = self._part(self.rules.window_s)
+        while self._counts and (next(iter(self._counts))[0] <= oldest or len(self._counts) > FORGET_ABOVE):
+            part, client = next(iter(self._counts))
+            self._taught[client] -= self._counts.pop((part, client))
+            if not self._taught[client]:
+                del self._taught[client]
+
+
+class FairSlots:
+    """Which entry of a full class gives way to a newcomer of a client, where several clients have entries in a cache.
+
+    Slots move towards clients that hold fewer of a class, whatever the entropies, and never away from them. Between
+    clients with as many, and among a client's own entries, lower entropy wins as always. So do entries of no client:
+    those of an uploaded state. Entries older than `age` samples of the stream give way to any other client.
+
+    Args:
+        senders: the client of each entry, by id; entries that are not there are newcomers of this client.
+        client: that newcomers come from.
+        age: in samples.
+    """
+
+    def __init__(self, senders: Mapping[int, str], client: str, age: int) -> None:
+        self.senders, self.client, self.age = senders, client, age
+
+    def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
+        """The position of the entry that gives way; None if none does."""
+        owners = [self.senders.get(entry.id, self.client) for entry in queue]
+        held = Counter(owners)
+        open_to: list[int] = []
+        for place in reversed(range(len(queue))):
+            owner = owners[place]
+            more = held[owner] - held[self.client]
+            if owner in ("", self.client):
+                open_to.append(place)
+            elif more > 1 or queue[place].id < entry_id - self.age:
+                return place
+            elif more == 1:
+                open_to.append(place)
+        if not open_to:
+            return None
+        worst = open_to[0]
+        return worst if last_if_worse(queue[: worst + 1], rank, entry_id) is not None else None
+
+
+def client_of(address: str) -> str:
+    """The client that an address belongs to: one for all loopback addresses, else its network.
+
+    Whoever has one address of a network can usually have others of it.
+
+    Examples:
+        >>> client_of("192.0.2.7"), client_of("2001:db8::7"), client_of("127.8.9.10"), client_of("::1")
+        ('192.0.2.0/24', '2001:db8::/64', '127.0.0.1', '127.0.0.1')
+        >>> client_of("::ffff:192.0.2.7")
+        '192.0.2.0/24'
+    """
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:  # such as that of a Unix socket
+        return address or "unknown"
+    if isinstance(found, IPv6Address):
+        found = found.ipv4_mapped or found
+    if found.is_loopback:
+        return LOOPBACK
+    return str(ip_network((found, PREFIX[found.version]), strict=False))

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from time import monotonic
+from time import monotonic, time
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,11 @@ from acclimate.arrays import HostArray
 from acclimate.errors import StateError, reason
 from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, Step
+from acclimate.methods.cache import Cache
 from acclimate.predict import Adapted
 from acclimate.serve.errors import NotFoundError, StorageError
-from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal
+from acclimate.serve.guard import FairSlots
+from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal, read_mark
 from acclimate.serve.snapshots import JOURNAL, SNAPSHOT, Snapshots, features_of, learnt_of, thumbnails_of
 
 
@@ -77,16 +79,20 @@ class History:
         learnt: HostArray,
         client: str,
         thumbnails: tuple[bytes, ...] = (),
+        age: int | None = None,
     ) -> Adapted:
         """Write samples to the journal, then learn from those that may be learnt from (n,).
 
         `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
         JPEG files, or none. Samples that are not learnt from are written as well, as the same batch gives the same
-        rounding; if there are only such, nothing is written.
+        rounding; if there are only such, nothing is written. With an `age`, clients share the slots of caches: see
+        `FairSlots`.
         """
-        record: dict[str, Any] = {"first_id": self.next_id, "shape": features.shape}
+        record: dict[str, Any] = {"first_id": self.next_id, "shape": features.shape, "time": time()}
         if client:
             record["client"] = client
+        if age is not None and self.senders and any(n for name, n in self.taught.items() if name not in ("", client)):
+            record["age"] = age
         if thumbnails:
             record["thumbnails"] = [len(each) for each in thumbnails]
         if not learnt.all():
@@ -229,20 +235,27 @@ class History:
         """Learn from the samples of a journal record."""
         adapter, learnt, client = self.adapter, learnt_of(record), record.get("client", "")
         ids = _ids(record, learnt)
-        step = adapter.adapt(evidence, ids, learnt)
+        caches = {name: part for name, part in adapter.parts.items() if isinstance(part, Cache)}
+        try:
+            for name, cache in caches.items() if "age" in record else ():
+                cache.gives_way = FairSlots(self.senders[name], client, record["age"])
+            step = adapter.adapt(evidence, ids, learnt)
+        finally:
+            for cache in caches.values():
+                cache.gives_way = None
         self.next_id = int(record["first_id"] + learnt.sum())
         self.samples += int(learnt.sum())
         pictures = thumbnails_of(record, body)
-        for cache, change in step.changes.items():
+        for name, change in step.changes.items():
             for position in change.admitted:
-                self.senders[cache][int(ids[position])] = client
+                self.senders[name][int(ids[position])] = client
                 if pictures[position]:
                     self.thumbnails[int(ids[position])] = pictures[position]
         admitted = sum(len(change.admitted) for change in step.changes.values())
         self.taught[client] += admitted if self.senders else int(learnt.sum())
-        for cache, change in step.changes.items():
+        for name, change in step.changes.items():
             for entry_id in change.dropped:
-                self._forget(cache, entry_id)
+                self._forget(name, entry_id)
         return step
 
     def _forget(self, cache: str, entry_id: int) -> None:
@@ -284,8 +297,13 @@ class History:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
         snapshots, journals = self.files.numbers(SNAPSHOT), self.files.numbers(JOURNAL)
         last, size = start, 0
+        marked, synced = read_mark(self.files.folder)
+        if marked > max([*snapshots, *journals]):
+            problems.append(f"snapshot {marked} and its journal are missing; what was learnt after that is lost")
+            return None
         for number in range(start, max([*snapshots, *journals]) + 1):
-            contents = read_journal(self.files.path(number, JOURNAL))
+            path = self.files.path(number, JOURNAL)
+            contents = read_journal(path)
             if number not in snapshots and not contents.records:
                 continue  # a snapshot was about to be taken
             if number > start and not contents.about.get("continues"):
@@ -298,6 +316,8 @@ class History:
                     self._learn(self.adapter.head.observe(features_of(record, body)), record, body)
                 else:
                     self._correct(record, body)
+            if contents.damage is None and number == marked and contents.size < synced:
+                contents.damage = f"{path.name} ends at byte {contents.size}, and had {synced}"
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
@@ -310,6 +330,7 @@ class History:
         number, journal = self.files.write(adapter, notes, reason, continues=continues, **about)
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
+        journal.mark()
         self._journal, self.samples, self._taken = journal, 0, monotonic()
         self.files.remove_oldest()
         return number

@@ -1,7 +1,8 @@
 """A journal: what happened since a snapshot, appended as records with checksums.
 
 A record is handed to the operating system with one write before the request is answered, so a killed process loses
-nothing. A power cut may lose what was written since the last `sync`.
+nothing. A power cut may lose what was written since the last `sync`. A mark beside the journals says how far the newest
+was synced, so that damage there is not taken for such a loss.
 """
 
 import errno
@@ -12,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from struct import Struct
+from threading import Lock
 from typing import Any
 from zlib import crc32
 
@@ -23,6 +25,7 @@ MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
 ABOUT_BYTES = 4096  # at the start of a file, with its description
 HEAD = Struct("<I")  # length of the JSON at the start of the payload
+MARK = "synced"  # the file with the mark
 _sync = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not on every platform
 
 
@@ -47,6 +50,7 @@ class Journal:
         self.path, self.size = path, size
         self.failed = False  # whether the last `append` failed
         self._synced = size
+        self._marking = Lock()
 
     @classmethod
     def create(cls, path: Path, about: Mapping[str, Any]) -> "Journal":
@@ -79,15 +83,43 @@ class Journal:
     def cut(self, size: int) -> None:
         """Remove what was appended since the journal had this length."""
         self.size = size
-        os.truncate(self.path, size)
+        with self._marking:
+            if size < self._synced:
+                self._mark(size)
+            os.truncate(self.path, size)
 
     def sync(self) -> None:
-        """Force what was written to the disk; return at once if it is there already."""
-        size = self.size
-        if size != self._synced:
+        """Force what was written to the disk, and mark it; return at once if it is there already."""
+        if self.size == self._synced:
+            return
+        with self._marking:
+            size = self.size
             with open(self.path, "r+b") as file:
                 _sync(file.fileno())
-            self._synced = size
+            self._mark(size)
+
+    def mark(self) -> None:
+        """Mark a new journal, once its snapshot is written."""
+        with self._marking:
+            self._mark(self._synced)
+
+    def _mark(self, size: int) -> None:
+        """Note how far the journal is synced. The mark itself is not: an older one only tells less."""
+        self._synced = size
+        text = f"{self.path.stem} {size}"
+        with suppress(OSError):
+            (self.path.parent / MARK).write_text(f"{text} {crc32(text.encode()):08x}\n")
+
+
+def read_mark(folder: Path) -> tuple[int, int]:
+    """Number and length of the journal that is known to be on the disk; 0 and 0 if none is."""
+    try:
+        number, size, checksum = (folder / MARK).read_text().split()
+        if checksum == f"{crc32(f'{number} {size}'.encode()):08x}":
+            return int(number), int(size)
+    except (OSError, ValueError):  # written by an earlier version, or half written
+        pass
+    return 0, 0
 
 
 def read_journal(path: Path, size: int = -1) -> Contents:

@@ -10,14 +10,19 @@ from acclimate.methods.corrections import MOST
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
+from acclimate.serve.schemas import IMAGES, LABELS
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits on requests, streams, queues and files."""
 
-    body_bytes: int = 32 * 2**20  # of a request
+    body_bytes: int = 32 * 2**20  # of a request with images or a state
+    json_bytes: int = 2 * 2**20  # of any other request
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
+    request_pixels: int = 320_000_000  # of all images of a request
+    decoding_pixels: int = 60_000_000  # of the images that are decoded at the same time; two thirds for one client
+    decode_s: float = 5.0  # that an image may take to be decoded and prepared
     images: int = 64  # per request
     labels: int = 2000  # per stream
     label_chars: int = 200  # per label
@@ -30,11 +35,14 @@ class Limits:
     views: int = 64  # per image
     corrections: int = 1000  # per stream
     streams: int = 1000
-    queue: int = 512  # images, counting views, that wait for the encoder; more are refused as busy
+    client_streams: int = 100  # that one client may have made
+    queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
     timeout_s: float = 30.0  # per request
+    header_s: float = 10.0  # from connecting, or from the response before, to the complete header of a request
+    log_lines: int = 200  # per second, of one kind
     batch: int = 32  # images, counting views, encoded at once
     wait_s: float = 0.005  # that an image waits for others to share its batch
-    workers: int = 0  # threads that open and prepare images; 0 for one more than there are cores
+    workers: int = 0  # processes that decode and prepare images; 0 for one more than there are cores
     snapshot_samples: int = 1000  # learnt between two snapshots, counting views
     snapshot_s: float = 300.0  # between two snapshots, if anything was learnt
     sync_s: float = 1.0  # between two syncs of the journals to disk
@@ -48,10 +56,17 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
-        if self.corrections > MOST:
-            raise InputError(f"the limit corrections must be at most {MOST}, got {self.corrections}.")
+        for name, most in {"corrections": MOST, "labels": LABELS, "images": IMAGES}.items():
+            if getattr(self, name) > most:
+                raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
+
+    def check_images(self, count: int, views: int) -> None:
+        """Refuse a number of images, each with so many views, that no request may have."""
+        most = min(self.images, self.queue // views)
+        if not 1 <= count <= most:
+            raise InputError(f"a request must have 1 to {most} images, got {count}.")
 
     def check_labels(self, labels: Sequence[str], templates: Any, most: int | None = None) -> tuple[str, ...]:
         """The labels, stripped; InputError if they or their prompts cannot be used or are too many.

@@ -3,11 +3,9 @@
 Images, tokens, query strings, labels and predictions are never logged.
 """
 
-import json
 import logging
 import re
 from collections.abc import Awaitable, Callable
-from datetime import datetime, timezone
 from time import perf_counter
 from uuid import uuid4
 
@@ -29,29 +27,6 @@ HEADERS = {
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
 }
-
-
-class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON; text from clients is escaped, so it cannot start a new line."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Time, level, message, the record's `fields`, and the traceback if there is one."""
-        time = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
-        line = {"time": time, "level": record.levelname.lower(), "message": record.getMessage()}
-        line |= getattr(record, "fields", {})
-        if record.exc_info:
-            line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def log_to_stderr() -> None:
-    """Send the logs of the service and of its HTTP server to stderr as JSON lines."""
-    handler = logging.StreamHandler()
-    handler.setFormatter(JsonLines())
-    for name in ("acclimate", "uvicorn"):
-        log = logging.getLogger(name)
-        log.handlers, log.propagate = [handler], False
-        log.setLevel(logging.INFO)
 
 
 class RequestLog:

@@ -1,7 +1,7 @@
 """Prometheus metrics. Streams, labels and clients never become labels of a metric: their number has no bound."""
 
 from collections import Counter as Counts
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from threading import Lock
 
@@ -50,6 +50,11 @@ class Metrics:
 
     def _histogram(self, name: str, about: str, buckets: Sequence[float], *labels: str) -> Histogram:
         return Histogram(f"acclimate_{name}", about, labels, buckets=buckets, registry=self._registry)
+
+    def watch_degraded(self, count: Callable[[], int]) -> None:
+        """Ask for the number of streams that cannot be written whenever metrics are read."""
+        about = "Streams that answer, but whose state cannot be written to the disk."
+        Gauge("acclimate_degraded_streams", about, registry=self._registry).set_function(count)
 
     def encoded(self, images: int, seconds: float) -> None:
         """Count a batch that was encoded."""

@@ -1,20 +1,21 @@
 """The routes of streams: create, classify, manage."""
 
-import asyncio
 from base64 import b64encode
+from collections.abc import Sequence
 from dataclasses import asdict
 from math import isfinite
 from typing import Annotated, Any
 
-import anyio
-from fastapi import APIRouter, Body, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from starlette.responses import JSONResponse
 
 from acclimate.errors import InputError
 from acclimate.predict import Prediction
 from acclimate.serve import schemas
+from acclimate.serve.bodies import described, json_body, read_body, run_apart
 from acclimate.serve.dependencies import (
     AllStreams,
+    Call,
     Details,
     Managed,
     Readable,
@@ -24,27 +25,33 @@ from acclimate.serve.dependencies import (
     authorize,
     known_parameters,
 )
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.errors import ExistsError, NotFoundError
 from acclimate.serve.stream import Stream
+from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
 STATE = {"content": {RAW: BINARY}}
+ANSWER_BYTES = 50  # of a label and its score as JSON, about
 
 
-@router.post("", status_code=201, response_model=schemas.Description)
+@router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
 async def create_stream(
-    body: schemas.StreamRequest, streams: AllStreams, caller: Sender, details: Details, call: ThisCall
+    body: Annotated[schemas.StreamRequest, json_body(schemas.StreamRequest)],
+    streams: AllStreams,
+    caller: Sender,
+    details: Details,
+    call: ThisCall,
 ) -> dict[str, Any]:
     """Create a stream."""
     details |= {"stream": body.name, "method": body.method, "labels": body.labels}
     authorize(caller, "manage", body.name)
     options = body.model_dump(exclude={"name", "labels"})
-    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options))
+    labels, setup = await call.run(lambda: streams.check_new(body.name, body.labels, options, client=caller.name))
     if setup.reject:
         await call.wait(streams.texts.negatives())
     head = await call.wait(streams.texts.head(labels, setup.templates, caller.name))
-    stream = await call.run(lambda: streams.create(body.name, labels, head=head, **options))
+    stream = await call.run(lambda: streams.create(body.name, labels, client=caller.name, head=head, **options))
     return stream.describe()
 
 
@@ -81,8 +88,8 @@ async def classify_images(
     caller: Sender,
     call: ThisCall,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
-    top_k: Annotated[int, Query(ge=1, description="Number of labels to return per image.")] = 5,
-    unsure: Annotated[float | None, Query(ge=0, le=1, description=schemas.UNSURE)] = None,
+    top_k: Annotated[int, Query(ge=1, le=schemas.LARGEST, description="Number of labels to return per image.")] = 5,
+    unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
 ) -> Response:
     """Classify images in order and adapt to them.
 
@@ -94,10 +101,25 @@ async def classify_images(
     try:
         stream = streams.get(name)
     except NotFoundError:
-        stream = await call.run(lambda: streams.get_or_create(name, caller.name))
-    with anyio.fail_after(streams.limits.timeout_s):
-        answers = await asyncio.wrap_future(stream.classify(images, names=names, client=caller.name, **options))
-    return JSONResponse({"stream": name, "results": [_result(each) for each in answers]})
+        stream = await create_by_images(streams, name, images, names, caller.name, call)
+    answers = await call.wait(stream.classify(images, names=names, client=caller.name, **options))
+    size = sum(len(each.top) for each in answers) * ANSWER_BYTES
+    return await run_apart(lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))}), size)
+
+
+async def create_by_images(
+    streams: Streams, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
+) -> Stream:
+    """A stream with the defaults, created once its first images could be read; NotFoundError without defaults."""
+    if streams.defaults is None:
+        return streams.get(name)
+    streams.limits.check_images(len(images), streams.defaults.get("views", 1))
+    try:
+        streams.check_room(name, client)
+        await call.wait(streams.batcher.submit(images, names=names, client=client))
+        return await call.run(lambda: streams.create_default(name, client))
+    except ExistsError:  # another request was first
+        return streams.get(name)
 
 
 @router.post("/{name}/reset", response_model=schemas.Description)
@@ -133,19 +155,25 @@ async def take_snapshot(stream: Managed, call: ThisCall) -> dict[str, int]:
     return {"snapshot": await call.wait(stream.later(Stream.snapshot))}
 
 
-@router.post("/{name}/rollback")
+@router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
 async def roll_back(
-    stream: Managed, details: Details, call: ThisCall, body: Annotated[schemas.RollbackRequest | None, Body()] = None
+    stream: Managed,
+    details: Details,
+    body: Annotated[schemas.RollbackRequest, json_body(schemas.RollbackRequest, required=False)],
+    call: ThisCall,
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    wanted = None if body is None else body.snapshot
-    details["snapshot"] = await call.wait(stream.later(Stream.rollback, wanted))
+    details["snapshot"] = await call.wait(stream.later(Stream.rollback, body.snapshot))
     return {"snapshot": details["snapshot"]}
 
 
-@router.patch("/{name}/labels", response_model=schemas.Description)
+@router.patch("/{name}/labels", openapi_extra=described(schemas.LabelsRequest), response_model=schemas.Description)
 async def change_labels(
-    stream: Managed, body: schemas.LabelsRequest, caller: Sender, details: Details, call: ThisCall
+    stream: Managed,
+    body: Annotated[schemas.LabelsRequest, json_body(schemas.LabelsRequest)],
+    caller: Sender,
+    details: Details,
+    call: ThisCall,
 ) -> dict[str, Any]:
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
@@ -166,7 +194,7 @@ async def download_state(stream: Managed, call: ThisCall) -> Response:
 )
 async def upload_state(stream: Managed, request: Request, details: Details, call: ThisCall) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
-    content = await request.body()
+    content = await read_body(request)
     details["bytes"] = len(content)
     adapter = await call.run(lambda: stream.read_state(content))
     await call.wait(stream.later(Stream.continue_from, adapter))

@@ -1,4 +1,8 @@
-"""The JSON of requests and responses."""
+"""The JSON of requests and responses.
+
+Whatever a request has is bounded: texts, lists and dicts in length, numbers in size. These bounds are the most that any
+service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item.
+"""
 
 from typing import Annotated, Any, Literal
 
@@ -13,11 +17,23 @@ NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
 UNSURE = "Answers with a lower score are marked as `unsure`."
 LARGEST = 1_000_000  # of a number in the settings
-Base64 = Annotated[str, Field(json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="])]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+LARGEST_ID = 2**52  # ids are sent as JSON numbers
+LABELS, IMAGES = 100_000, 10_000  # per request
+Base64 = Annotated[
+    str,
+    Field(max_length=2**30, json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="]),
+]
+Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
-Label = Annotated[str, Field(examples=["cat"])]
-Name = Annotated[str, Field(examples=["shop-1"])]
+Id = Annotated[int, Field(strict=True, ge=0, le=LARGEST_ID)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
+Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
+Label = Annotated[str, Field(max_length=1000, examples=["cat"])]
+Labels = Annotated[list[Label], Field(max_length=LABELS, fail_fast=True)]
+Prompt = Annotated[str, Field(max_length=2000)]
+Prompts = Annotated[list[Prompt], Field(max_length=LABELS, fail_fast=True)]
+Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
 SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
 Frozen = Annotated[bool, Field(description="Whether it answers without learning.")]
 Degraded = Annotated[str | None, Field(description="What cannot be written to the disk at the moment.")]
@@ -35,7 +51,7 @@ class Request(BaseModel):
         """Name what an unknown field may have been meant to be, which Pydantic's own message does not."""
         for name in data if isinstance(data, dict) else ():
             if name not in cls.model_fields:
-                quoted = {"name": repr(name)[:80], "known": nearest(str(name), cls.model_fields)}
+                quoted = {"name": repr(str(name)[:80]), "known": nearest(str(name), cls.model_fields)}
                 raise PydanticCustomError("unknown_field", "unknown field {name}; {known}", quoted)
         return data
 
@@ -43,14 +59,16 @@ class Request(BaseModel):
 class Setup(Request):
     """What a stream is created with. Its labels are not part of it: they can change."""
 
-    templates: str | list[str] | dict[str, list[str]] = Field(
+    templates: Prompt | Prompts | Annotated[dict[Label, Prompts], Field(max_length=LABELS, fail_fast=True)] = Field(
         "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
     )
-    method: str = Field(
+    method: Word = Field(
         DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
     )
-    settings: dict[str, bool | Integer | Number | str] = Field({}, description="Settings of the method.")
-    views: int = Field(1, ge=1, description="Views per image: itself and augmented versions of it.")
+    settings: dict[Word, bool | Integer | Number | Word] = Field(
+        {}, max_length=100, fail_fast=True, description="Settings of the method."
+    )
+    views: Count = Field(1, description="Views per image: itself and augmented versions of it.")
     views_kind: Literal["augmix", "crop", "large-crop"] | None = Field(
         None, description="Crops with or without AugMix; what the method's authors use by default."
     )
@@ -61,30 +79,32 @@ class Setup(Request):
     reject: bool = Field(
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
-    unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
-    guard: GuardRules | None = None
+    unsure: Share | None = Field(None, description=UNSURE)
+    guard: GuardRules | None = Field(
+        GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
+    )
 
 
 class StreamRequest(Setup):
     """A new stream."""
 
     name: Name = Field(pattern=NAME_PATTERN)
-    labels: list[Label] = Field(min_length=2, examples=[["cat", "dog", "bird"]])
+    labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
 
 
 class ImagesRequest(Request):
     """Images to classify; the options override the query parameters of the same name."""
 
-    images: list[Base64] = Field(min_length=1)
+    images: list[Base64] = Field(min_length=1, max_length=IMAGES, fail_fast=True)
     adapt: bool | None = Field(None, description="Learn from these images.")
-    top_k: int | None = Field(None, ge=1, description="Number of labels to return per image.")
-    unsure: float | None = Field(None, ge=0, le=1, description=UNSURE)
+    top_k: Count | None = Field(None, description="Number of labels to return per image.")
+    unsure: Share | None = Field(None, description=UNSURE)
 
 
 class CorrectionRequest(Request):
     """The right label of an image: of one that was learnt, by its id, or of one that is sent."""
 
-    id: int | None = Field(None, ge=0, description="Of an image that was learnt, as `classify` has answered it.")
+    id: Id | None = Field(None, description="Of an image that was learnt, as `classify` has answered it.")
     image: Base64 | None = Field(None, description="The image itself, if it was not learnt or that was long ago.")
     label: Label
 
@@ -98,21 +118,21 @@ class CorrectionRequest(Request):
 class LabelsRequest(Request):
     """Labels to add and to remove; what was learnt about the others is kept."""
 
-    add: list[Label] = []
-    remove: list[Label] = []
+    add: Labels = []
+    remove: Labels = []
 
 
 class RollbackRequest(Request):
     """The snapshot to go back to."""
 
-    snapshot: int | None = Field(None, description="Id of a snapshot; the last one by default.")
+    snapshot: Id | None = Field(None, description="Id of a snapshot; the last one by default.")
 
 
 class TaskParameters(BaseModel):
     """Parameters of the Hugging Face zero-shot-image-classification task."""
 
-    candidate_labels: list[Label] = Field(min_length=1)
-    hypothesis_template: str | None = Field(None, examples=["This is a photo of {}."])
+    candidate_labels: Labels = Field(min_length=1)
+    hypothesis_template: Prompt | None = Field(None, examples=["This is a photo of {}."])
 
 
 class TaskRequest(BaseModel):

@@ -2,6 +2,7 @@
 
 import hmac
 import re
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +16,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import InputError
+from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
+from acclimate.serve.guard import client_of
 from acclimate.serve.limits import Limits
 
 Action = Literal["classify", "manage"]
@@ -23,23 +26,31 @@ TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0...
 SHORTEST = 16  # characters of a token
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
-OPEN = ("/", "/docs", "/openapi.json", "/health/live", "/health/ready")
+HEALTH = ("/health/live", "/health/ready")
+OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
+QUERY_FIELDS = 2000  # in the query of a request
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-BODIES_HELD = 8  # full-sized bodies that all requests together may hold in memory
+LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
+BODIES_HELD = 6  # full-sized bodies that all requests together may hold in memory
 
 
 @dataclass(frozen=True)
 class Caller:
     """The sender of a request."""
 
-    name: str  # of the token, or the client's address if the service has no tokens
+    name: str  # of the token, or the client's network if the service has no tokens; see `guard.client_of`
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
     token: bool = False  # whether it has sent a token
 
     def may(self, action: Action, stream: str) -> bool:
         """Whether an action on a stream is allowed."""
         return any(granted in (action, "manage") and fnmatchcase(stream, pattern) for pattern, granted in self.grants)
+
+    @property
+    def manages(self) -> bool:
+        """Whether there is any stream that it may manage."""
+        return any(granted == "manage" for _, granted in self.grants)
 
 
 Tokens = Mapping[bytes, Caller]  # by the SHA-256 digest of the token; the token itself is not kept
@@ -124,9 +135,16 @@ class Gate:
     detect DNS rebinding: a page of another site that resolves its own host name to 127.0.0.1.
     """
 
-    def __init__(self, app: ASGIApp, tokens: TokenFile | None, hosts: Collection[str] | None, limits: Limits) -> None:
-        self.app, self.tokens, self.hosts, self.limits = app, tokens, hosts, limits
-        self.held = 0  # bytes of all bodies in memory
+    def __init__(
+        self,
+        app: ASGIApp,
+        tokens: TokenFile | None,
+        hosts: Collection[str] | None,
+        limits: Limits,
+        connections: Connections,
+    ) -> None:
+        self.app, self.tokens, self.hosts, self.limits, self.connections = app, tokens, hosts, limits, connections
+        self.held: Counter[str] = Counter()  # bytes of all bodies in memory, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -134,6 +152,7 @@ class Gate:
             await self.app(scope, receive, send)
             return
         body = Body(self, receive, scope)
+        refusal = self._refuse(scope, body)
 
         async def send_and_close(message: Message) -> None:
             if message["type"] == "http.response.start" and not body.complete:
@@ -141,12 +160,11 @@ class Gate:
             await send(message)
 
         try:
-            app = self._refuse(scope) or self.app
-            await app(scope, body.receive, send_and_close)
+            await (refusal or self.app)(scope, body.receive, send_and_close)
         finally:
-            self.held -= body.size
+            body.release()
 
-    def _refuse(self, scope: Scope) -> Response | None:
+    def _refuse(self, scope: Scope, body: "Body") -> Response | None:
         headers = dict(scope["headers"])
         host = headers.get(b"host", b"").decode("latin-1")
         if self.hosts is not None and _host_name(host) not in self.hosts:
@@ -154,28 +172,43 @@ class Gate:
         origin = headers.get(b"origin", b"").decode("latin-1")
         if origin and scope["method"] not in SAFE_METHODS and origin.partition("://")[2] != host:
             return failure(scope, 403, "requests from pages of other sites are not allowed.")
+        if self.connections.full and scope["path"] not in HEALTH:
+            return failure(scope, 503, "too many requests at once; try again in a moment.")
         address = scope["client"][0] if scope["client"] else ""
         authorization = headers.get(b"authorization", b"")
-        caller = Caller(address) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
+        caller = Caller(client_of(address)) if self.tokens is None else find_caller(self.tokens.tokens, authorization)
         if caller is None and scope["path"] not in OPEN and not scope["path"].startswith(OPEN_FOLDER):
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
+        if scope["query_string"].count(b"&") > QUERY_FIELDS:
+            return failure(
+                scope, 400, f"a query may have at most {QUERY_FIELDS} parameters; send JSON for more labels."
+            )
+        body.caller = "" if caller is None else caller.name
         length = headers.get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > self.limits.body_bytes:
-            return failure(scope, 413, _too_large(self.limits))
+        if not length.isdigit() or len(length) > 20 or int(length) > body.most:
+            return failure(scope, 413, body.too_large())
         return None
 
 
 class Body:
-    """The body of one request, counted while it is received; the gate counts the bytes of all bodies."""
+    """The body of one request, counted while it is received; the gate counts the bytes of all bodies.
+
+    Routes that take images or states get bodies of `limits.body_bytes`, all others of `limits.json_bytes`. Together the
+    bodies occupy `BODIES_HELD` of the largest; each caller may hold as much as is left to the others, so that however
+    many callers hold all they can, something is left for the next.
+    """
 
     def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
         self.gate, self._receive = gate, receive
-        headers = dict(scope["headers"])
+        limits, headers = gate.limits, dict(scope["headers"])
+        self.most = limits.body_bytes
+        if not scope["path"].endswith(LARGE_BODIES):
+            self.most = min(limits.json_bytes, self.most)
         self.complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-        self.size = 0
-        self.deadline = anyio.current_time() + gate.limits.timeout_s
+        self.caller, self.size = "", 0
+        self.deadline = anyio.current_time() + limits.timeout_s
 
     async def receive(self) -> Message:
         """The next part."""
@@ -186,20 +219,26 @@ class Body:
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, "the body was sent too slowly; send smaller or fewer images.") from None
-        part = len(message.get("body", b""))
+        part, held = len(message.get("body", b"")), self.gate.held
         self.size += part
-        self.gate.held += part
+        held[self.caller] += part
         self.complete = not message.get("more_body", False)
-        limits = self.gate.limits
-        if self.size > limits.body_bytes:
-            raise HTTPException(413, _too_large(limits))
-        if self.gate.held > BODIES_HELD * limits.body_bytes:
+        if self.size > self.most:
+            raise HTTPException(413, self.too_large())
+        if held[self.caller] > BODIES_HELD * self.gate.limits.body_bytes - held.total():
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
+    def release(self) -> None:
+        """The body is not in memory any more."""
+        held = self.gate.held
+        held[self.caller] -= self.size
+        if not held[self.caller]:
+            del held[self.caller]
 
-def _too_large(limits: Limits) -> str:
-    return f"a request body may have at most {limits.body_bytes} bytes; send smaller or fewer images."
+    def too_large(self) -> str:
+        """Why a larger body is refused."""
+        return f"the body of this request may have at most {self.most} bytes; send smaller or fewer images or labels."
 
 
 def _host_name(host: str) -> str:

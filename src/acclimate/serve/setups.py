@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import NamedTuple
 
 from acclimate.errors import StateError
 from acclimate.files import write_atomically
@@ -11,23 +12,31 @@ from acclimate.serve.schemas import Setup
 
 FILE, VERSION = "stream.json", 1
 # What streams had before there was a choice; a new stream may have another default.
-BEFORE = {"views_kind": "augmix", "skip_duplicates": False}
+BEFORE = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
 
 
-def create_files(folder: Path, setup: Setup, model: str, adapter: Adapter, keep: int) -> None:
-    """Write the files of a new stream: its setup, the fingerprint of its model, and its first snapshot."""
+class Made(NamedTuple):
+    """What a stream was made with, and by whom."""
+
+    setup: Setup
+    model: str  # its fingerprint
+    client: str = ""  # the name of its token, or its address; "" for none
+
+
+def create_files(folder: Path, made: Made, adapter: Adapter, keep: int) -> None:
+    """Write the files of a new stream: what it was made with, and its first snapshot."""
     folder.mkdir()
-    content = json.dumps({"version": VERSION, "model": model, "setup": setup.model_dump()}, indent=1)
-    write_atomically(folder / FILE, content.encode())
+    fields = {"version": VERSION, "model": made.model, "client": made.client, "setup": made.setup.model_dump()}
+    write_atomically(folder / FILE, json.dumps(fields, indent=1).encode())
     History(folder, keep, adapter)
 
 
-def read_setup(folder: Path) -> tuple[Setup, str]:
-    """The setup of a stream, and the fingerprint of its model; StateError if the file cannot be used."""
+def read_setup(folder: Path) -> Made:
+    """What a stream was made with; StateError if the file cannot be used."""
     try:
         fields = json.loads((folder / FILE).read_bytes())
         if fields["version"] != VERSION:
             raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
-        return Setup(**{**BEFORE, **fields["setup"]}), str(fields["model"])
+        return Made(Setup(**{**BEFORE, **fields["setup"]}), str(fields["model"]), str(fields.get("client", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise StateError(f"{FILE} cannot be read ({error}); restore the file, or delete the stream.") from error

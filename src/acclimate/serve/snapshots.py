@@ -106,6 +106,23 @@ class Snapshots:
                 numbers = [each for each in numbers if each < about["of"]]
                 about = self.about.get(about["of"], {})
 
+    def taught_within(self, seconds: float) -> list[tuple[str, int, float]]:
+        """Client, number of samples and seconds ago of what was learnt within the last seconds, oldest first.
+
+        Samples that a reset or a rollback has undone are among them.
+        """
+        found: list[tuple[str, int, float]] = []
+        now = time()
+        for number in sorted(self.numbers(JOURNAL), reverse=True):
+            path = self.path(number, JOURNAL)
+            with suppress(OSError):
+                if path.stat().st_mtime <= now - seconds:
+                    break
+            for record, _ in reversed(read_journal(path).records):
+                if "first_id" in record and (ago := max(0.0, now - record.get("time", 0.0))) < seconds:
+                    found.append((record.get("client", ""), int(learnt_of(record).sum()), ago))
+        return found[::-1]
+
     def find(self, sample_id: int) -> tuple[HostArray, bytes]:
         """Features (1, d) or (1, V, d), and thumbnail (empty if there is none), of a recent sample."""
         for record, body in self.recent():

@@ -11,10 +11,12 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, StateError, nearest
+from acclimate.errors import InputError, StateError, nearest, reason
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
+from acclimate.methods.cache import Cache
+from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
 from acclimate.reject import Rejector
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
@@ -22,11 +24,12 @@ from acclimate.serve.errors import BusyError, NotFoundError, StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.metrics import Metrics
+from acclimate.serve.problems import Problems
+from acclimate.serve.schemas import LARGEST_ID
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts
 
 RETRY_S = 5.0  # between two attempts to write a snapshot
-LARGEST_ID = 2**52  # ids are sent as JSON numbers
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -57,14 +60,19 @@ class Stream:
     ) -> None:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._texts, self._metrics = batcher, texts, metrics
-        self.setup, model = read_setup(folder)
+        self.setup, model, self.client = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         adapter = self.history.adapter
         if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        rules = self.setup.guard if len(adapter.parts) > 1 else None  # a method without state cannot be poisoned
-        self._guard = None if rules is None else Guard(rules)
-        self._problems: dict[str, str] = {}  # with writing the "journal" or a "snapshot"
+        learning = [part for part in adapter.parts.values() if part is not adapter.told]
+        rules = self.setup.guard if learning else None  # a method without state cannot be poisoned
+        self._guard = None
+        if rules is not None:
+            self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in learning))
+            for client, samples, ago in self.history.files.taught_within(rules.window_s):
+                self._guard.learnt(client, samples, ago)
+        self._problems = Problems(name)
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
         self._answered = self._changed = 0
@@ -81,9 +89,14 @@ class Stream:
         """The names of the classes, in order."""
         return self.history.adapter.head.class_names
 
+    @property
+    def degraded(self) -> str | None:
+        """Why what is learnt cannot be written; None if it can. For any thread."""
+        return self._problems.text
+
     def classify(
         self,
-        images: Sequence[bytes],
+        images: Sequence[bytes | str],
         *,
         names: Sequence[str] = (),
         adapt: bool = True,
@@ -91,7 +104,7 @@ class Stream:
         unsure: float | None = None,
         client: str = "",
     ) -> "Future[list[Prediction]]":
-        """Classify image files in order, after everything that was requested from this stream before.
+        """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
         label, or they are nearly the same as images before. Answers with a score below `unsure`, or else that of the
@@ -99,27 +112,26 @@ class Stream:
         image cannot be read, it raises ImageError with its name, if `names` has one, and nothing of the request is
         learnt. If `cancel` returns True, nothing of the request was or will be learnt.
         """
-        views = self.setup.views
-        most = min(self.limits.images, self.limits.queue // views)
-        if not 1 <= len(images) <= most:
-            raise InputError(f"a request must have 1 to {most} images, got {len(images)}.")
+        self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        encoded = self._encode(images, names)
+        encoded = self._encode(images, names, client)
         if self.setup.reject and self._rejector is None:
             self.queue.put(lambda _: None, self._texts.negatives())  # waits for them without occupying a thread
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
 
-    def correct(self, label: str, sample_id: int | None = None, image: bytes | None = None) -> "Future[int]":
+    def correct(
+        self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
+    ) -> "Future[int]":
         """Say what an image shows: one that was learnt, by its id, or one that is given.
 
         It joins the queue; the future has the correction's id once the correction is on disk. It raises
         NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
         are too many corrections.
         """
-        encoded = None if image is None else self._encode([image])
+        encoded = None if image is None else self._encode([image], client=client)
         return self.queue.put(lambda found: self._correct(label, sample_id, found), encoded)
 
     @queued
@@ -246,14 +258,8 @@ class Stream:
     def read_state(self, content: bytes) -> Adapter:
         """The adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
-        vectors = adapter.head.class_vectors
-        probe = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
-        with np.errstate(all="ignore"):
-            logits = adapter.adapt(adapter.head.observe(probe), learn=False).logits
-        ids = [entry.id for entries in adapter.entries().values() for entry in entries]
-        ids += [each.id for each in adapter.corrections]
-        if not np.isfinite(logits).all() or max([adapter.next_id, *ids]) > LARGEST_ID or min([0, *ids]) < 0:
-            raise StateError("the state has values that no stream can produce; it was damaged or edited. Use another.")
+        if adapter.next_id > LARGEST_ID or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
+            raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
         return adapter
@@ -299,9 +305,18 @@ class Stream:
             self._retry_at = 0.0
             if self.history.samples:
                 self._try_snapshot("shutdown")
-            self.history.sync()
+            try:
+                self.history.sync()
+            except OSError as error:
+                self._problems.report("journal", f"the last samples may not be on the disk: {reason(error)}.")
 
         return self.queue.put(work)
+
+    @queued
+    def end(self, remove: Callable[[], None]) -> None:
+        """Finish what is queued, then `remove` the stream's files; if that fails, the stream goes on as before."""
+        remove()
+        self._closed = True
 
     def check_open(self) -> None:
         """Raise NotFoundError if the stream was deleted."""
@@ -331,7 +346,7 @@ class Stream:
             "answered": self._answered,
             "changed": self._changed,
             "changed_share": self._changed / self._answered if self._answered else 0.0,
-            "degraded": " ".join(self._problems.values()) or None,
+            "degraded": self.degraded,
             "broken": self.history.problem,
         }
 
@@ -341,46 +356,38 @@ class Stream:
         self._received = self.history.next_id
         self._duplicates = self._rejector = None
 
-    def _encode(self, images: Sequence[bytes], names: Sequence[str] = ()) -> "Future[Encoded]":
+    def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> "Future[Encoded]":
         self.check_open()
-        setup, kind = self.setup, self.setup.views_kind or "augmix"
-        return self._batcher.submit(
-            images, names=names, thumbnails=setup.thumbnails, views=setup.views, kind=kind, start=self._received
-        )
+        setup, kind, start = self.setup, self.setup.views_kind or "augmix", self._received
+        options = {"thumbnails": setup.thumbnails, "views": setup.views, "kind": kind, "start": start}
+        return self._batcher.submit(images, names=names, client=client, **options)
 
     def _correct(self, label: str, sample_id: int | None, encoded: Encoded | None) -> int:
         self.check_open()
         history = self.history
         if label not in self.labels:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
-        if sample_id not in history.corrected and len(history.corrected) >= self.limits.corrections:
-            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         if encoded is not None:
             features, picture = encoded.features, b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
             features, picture = history.files.find(sample_id)
+        known = sample_id in history.corrected or history.adapter.told.knows(history.adapter.head.observe(features))[0]
+        if not known and len(history.corrected) >= self.limits.corrections:
+            raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         return history.correct(label, sample_id, features, picture)
 
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:
         self.check_open()
         began = perf_counter()
         adapter, features = self.history.adapter, encoded.features
-        learn = learn and adapter.counts_samples
-        # The guard decides for each sample. Evidence is computed first: an invalid row must fail before any is learnt.
-        size = 1 if learn and self._guard is not None else len(features)
-        parts = [slice(start, start + size) for start in range(0, len(features), size)]
-        evidence = [adapter.head.observe(features[part]) for part in parts]
-        found: list[Prediction] = []
-        replaced = 0
-        for part, seen in zip(parts, evidence, strict=True):
-            if learn:
-                adapted = self._learn(seen, features[part], client, encoded.thumbnails[part])
-            else:
-                none = none_scores(adapter, seen, self._gates())
-                adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none)
-            replaced += sum(len(change.dropped) for change in adapted.step.changes.values())
-            found += predictions(adapter.head, adapted, top_k, range(part.start, part.stop), unsure=unsure)
+        seen = adapter.head.observe(features)
+        if learn and adapter.counts_samples:
+            adapted = self._learn(seen, features, client, encoded.thumbnails)
+        else:
+            adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none_scores(adapter, seen, self._gates()))
+        replaced = sum(len(change.dropped) for change in adapted.step.changes.values())
+        found = predictions(adapter.head, adapted, top_k, range(len(features)), unsure=unsure)
         self._answered += len(found)
         self._changed += sum(prediction.changed for prediction in found)
         self._metrics.answered(found, len(adapter.head))
@@ -391,28 +398,25 @@ class Stream:
 
     def _learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
         """Answer samples and learn from those that may be learnt from."""
-        guard, taught, gates = self._guard, self.history.taught, self._gates()
+        guard, gates, count = self._guard, self._gates(), len(features)
         none = none_scores(self.history.adapter, evidence, gates)
-        refusal = None
-        if guard is not None:
-            refusal = guard.refusal(client, taught[client], taught.total(), len(self.labels))
-        if refusal is None:
-            learnt, refused = choose_samples(self.history.adapter, evidence, True, gates)
-            try:
-                adapted = self.history.learn(evidence, features, learnt, client, thumbnails)
-            except Exception as error:
-                self._duplicates = None  # it remembers samples that were not learnt
-                if not isinstance(error, StorageError):
-                    raise
-                refusal = self._problems["journal"] = str(error)
-        if refusal is not None:
+        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(self.labels))
+        learnt, refused = choose_samples(self.history.adapter, evidence, np.arange(count) < allowed, gates)
+        refused[allowed:] = [why] * (count - allowed)
+        age = guard.rules.age if guard is not None and guard.rules.fair else None
+        try:
+            adapted = self.history.learn(evidence, features, learnt, client, thumbnails, age)
+        except Exception as error:
+            self._duplicates = None  # it remembers samples that were not learnt
+            if not isinstance(error, StorageError):
+                raise
+            self._problems.report("journal", str(error))
             step = self.history.adapter.adapt(evidence, learn=False)
-            return Adapted(evidence, step, refused=[refusal] * len(features), none=none)
+            return Adapted(evidence, step, refused=[str(error)] * count, none=none)
         if learnt.any():
-            self._problems.pop("journal", None)
-            changes = adapted.step.changes.values()
-            if guard is not None and (not changes or any(change.admitted for change in changes)):
-                guard.learnt(client)
+            self._problems.report("journal", None)
+            if guard is not None:
+                guard.learnt(client, int(learnt.sum()))
         return adapted._replace(refused=refused, none=none)
 
     def _gates(self) -> list[Gate]:
@@ -436,7 +440,9 @@ class Stream:
             return
         try:
             self.history.snapshot(reason)
-            self._problems.pop("snapshot", None)
         except StorageError as error:
-            self._problems["snapshot"] = str(error)
+            self._problems.report("snapshot", str(error))
             self._retry_at = monotonic() + RETRY_S
+        else:
+            self._problems.report("snapshot", None)
+            self._problems.report("journal", None)  # there is a new one

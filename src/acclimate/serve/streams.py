@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from secrets import token_hex
 from threading import Event, Lock, Thread
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from acclimate.encoders import Encoder
 from acclimate.errors import InputError, StateError, reason
 from acclimate.evidence import Head
+from acclimate.files import remove_leftovers, sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions, refuse_none
 from acclimate.prompts import LearnedPrompts
@@ -33,14 +35,16 @@ from acclimate.serve.errors import (
     validation_message,
 )
 from acclimate.serve.limits import Limits
+from acclimate.serve.logs import logger
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.pools import FairPool
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
-from acclimate.serve.setups import create_files
+from acclimate.serve.setups import Made, create_files
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
 NAME = re.compile(NAME_PATTERN)
+NEW, DELETED = ".new-", ".deleted-"  # how names of folders begin whose streams are being created or deleted
 THREADS = 8  # streams that work at the same time
 CALLS = 8  # calls that create, delete, read or write streams at the same time; they may wait for a stream or a disk
 REPORTS = 2  # reports on all streams that are written at the same time; they wait for nothing
@@ -75,8 +79,10 @@ class Streams:
         self._folder = Path(folder) / "streams"
         self._lock_file = _claim(Path(folder), self._folder)
         self.audit = AuditLog(Path(folder))
+        texts = Path(folder) / "texts"
+        remove_leftovers(texts)
         self.batcher = Batcher(encoder, self.limits, self.metrics)
-        self.texts = Texts(encoder, self.limits, Path(folder) / "texts", prompts)
+        self.texts = Texts(encoder, self.limits, texts, prompts)
         self.calls = FairPool("acclimate-call", CALLS, self.limits.calls)
         self.reports = FairPool("acclimate-report", REPORTS, self.limits.calls)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
@@ -85,23 +91,30 @@ class Streams:
         self._unusable: dict[str, str] = {}
         for path in sorted(self._folder.iterdir()):
             if NAME.fullmatch(path.name) and path.is_dir():
+                remove_leftovers(path)
                 try:
                     self._streams[path.name] = self._open(path.name)
                 except StateError as error:
                     self._unusable[path.name] = str(error)
-            elif path.name.startswith("."):  # half created or half deleted
+            elif path.name.startswith((NEW, DELETED)):  # half created or half deleted
                 shutil.rmtree(path, ignore_errors=True)
+        self.metrics.watch_degraded(lambda: len(self.degraded()))
         self._closing = Event()
         self._ticker = Thread(target=self._tick, name="acclimate-tick", daemon=True)
         self._ticker.start()
 
     def check_new(
-        self, name: str, labels: Sequence[str], options: Mapping[str, Any], fitted: Adapter | None = None
+        self,
+        name: str,
+        labels: Sequence[str],
+        options: Mapping[str, Any],
+        fitted: Adapter | None = None,
+        client: str = "",
     ) -> tuple[tuple[str, ...], Setup]:
         """Labels and setup of a new stream; raises what `create` would, before anything is encoded."""
         if not NAME.fullmatch(name):
             raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
-        self._check_new(name)
+        self.check_room(name, client)
         labels, setup = check_setup(labels, options, self.limits, fitted)
         self.batcher.preparer(setup.views, setup.views_kind)  # refuses a model that cannot make views
         return labels, setup
@@ -111,6 +124,7 @@ class Streams:
         name: str,
         labels: Sequence[str],
         *,
+        client: str = "",
         head: Head | None = None,
         fitted: Adapter | None = None,
         **options: Any,
@@ -118,11 +132,11 @@ class Streams:
         """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
 
         The `head` of the labels is encoded if it is not given. A few-shot method needs an adapter that was `fitted`, of
-        this method, these settings and these labels.
+        this method, these settings and these labels. A client, unless it is "", may make so many streams only.
 
         Raises InputError, ExistsError, TooManyError (streams), or StorageError if it could not be written.
         """
-        labels, setup = self.check_new(name, labels, options, fitted)
+        labels, setup = self.check_new(name, labels, options, fitted, client)
         if setup.reject:
             self.texts.negatives().result()  # encoded once per model, which may take longer than a request
         if fitted is None:
@@ -130,14 +144,16 @@ class Streams:
             adapter = create(setup.method, head, origin=name, **setup.settings)
         else:
             adapter = duplicate(fitted)
-        unfinished = self._folder / f".new-{token_hex(8)}"
+        unfinished = self._folder / f"{NEW}{token_hex(8)}"
+        made = Made(setup, self.batcher.encoder.fingerprint, client)
         try:
-            create_files(unfinished, setup, self.batcher.encoder.fingerprint, adapter, self.limits.history)
+            create_files(unfinished, made, adapter, self.limits.history)
             with self._lock:
-                self._check_new(name)
+                self.check_room(name, client)
                 os.replace(unfinished, self._folder / name)
                 stream = self._streams[name] = self._open(name)
-                return stream
+            sync_folder(self._folder)
+            return stream
         except OSError as error:
             raise StorageError(f"the stream {name!r} could not be written: {reason(error)}.") from error
         finally:
@@ -152,14 +168,11 @@ class Streams:
             raise UnusableError(f"the stream {name!r} cannot be used: {self._unusable[name]}")
         raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
-    def get_or_create(self, name: str, client: str) -> Stream:
-        """The stream with this name, created with the `defaults` if there is none, which the audit log says."""
-        if self.defaults is not None and name not in self.names():
-            with suppress(ExistsError):  # another request was first
-                stream = self.create(name, **self.defaults)
-                self.audit.write("create_stream", client, "done", stream=name, by="its first images")
-                return stream
-        return self.get(name)
+    def create_default(self, name: str, client: str) -> Stream:
+        """Create a stream with the `defaults`, for a client's first images; the audit log says so."""
+        stream = self.create(name, client=client, **(self.defaults or {}))
+        self.audit.write("create_stream", client, "done", stream=name, by="its first images")
+        return stream
 
     def names(self) -> list[str]:
         """The names of all streams, usable or not."""
@@ -178,28 +191,32 @@ class Streams:
             total.update(stream.history.entries())
         return total
 
+    def degraded(self) -> list[str]:
+        """Why the states of streams cannot be written, for each that has this problem."""
+        return [why for stream in list(self._streams.values()) if (why := stream.degraded)]
+
     def corrections(self) -> int:
         """Number of corrections in all streams."""
         return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
     def delete(self, name: str) -> None:
-        """Finish the stream's queued work, then remove it and its files."""
-        with self._lock:
-            stream = self._streams.pop(name, None)
-            if stream is None and self._unusable.pop(name, None) is None:
-                raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
+        """Finish the stream's queued work, then remove it and its files, for good when this returns.
+
+        StorageError if they cannot be removed; the stream can then be used as before.
+        """
+        stream, gone = self._streams.get(name), self._folder / f"{DELETED}{token_hex(8)}"
         if stream is not None:
-            stream.close().result()
-        gone = self._folder / f".deleted-{token_hex(8)}"
-        try:
-            os.replace(self._folder / name, gone)
-        except OSError as error:
-            raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
+            stream.end(partial(self._remove, name, gone))
+        else:
+            self._remove(name, gone)
+        sync_folder(self._folder)
         shutil.rmtree(gone, ignore_errors=True)
+        if gone.exists():
+            logger.warning("files of a deleted stream could not be removed", extra={"fields": {"folder": str(gone)}})
 
     async def zero_shot(
         self,
-        image: bytes,
+        image: bytes | str,
         labels: Sequence[str],
         template: str,
         client: str = "",
@@ -207,7 +224,7 @@ class Streams:
     ) -> Prediction:
         """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
         names = self.limits.check_labels(labels, template, self.limits.task_labels)
-        encoded = await waiting(self.batcher.submit([image]))
+        encoded = await waiting(self.batcher.submit([image], client=client))
         head = await waiting(self.texts.head_for_request(names, template, client))
         evidence = head.observe(encoded.features)
         found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
@@ -227,11 +244,32 @@ class Streams:
     def _open(self, name: str) -> Stream:
         return Stream(name, self._folder / name, self.batcher, self.texts, self._pool, self.metrics)
 
-    def _check_new(self, name: str) -> None:
+    def _remove(self, name: str, gone: Path) -> None:
+        """Move the files of a stream away, and take it out of the list only then."""
+        with self._lock:
+            if name not in self._streams and name not in self._unusable:
+                raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
+            try:
+                os.replace(self._folder / name, gone)
+            except FileNotFoundError:  # somebody else has removed them
+                pass
+            except OSError as error:
+                raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
+            self._streams.pop(name, None)
+            self._unusable.pop(name, None)
+
+    def check_room(self, name: str, client: str) -> None:
+        """Raise ExistsError or TooManyError if a client may not create a stream with this name."""
         if name in self._streams or name in self._unusable:
             raise ExistsError(f"there already is a stream {name!r}; use it, or delete it first.")
         if len(self._streams) + len(self._unusable) >= self.limits.streams:
             raise TooManyError(f"the maximum of {self.limits.streams} streams is reached; delete one first.")
+        most = self.limits.client_streams
+        if client and sum(stream.client == client for stream in list(self._streams.values())) >= most:
+            raise TooManyError(
+                f"{client!r} has made the maximum of {most} streams for one client; delete one first, or have the "
+                "service started with a higher --max-client-streams."
+            )
 
     def _tick(self) -> None:
         while not self._closing.wait(self.limits.sync_s):
@@ -246,7 +284,7 @@ def check_setup(
     try:
         setup = Setup(**options)
     except ValidationError as error:
-        raise InputError(validation_message(error.errors(include_url=False))) from None
+        raise InputError(validation_message(error)) from None
     names = limits.check_labels(labels, setup.templates)
     if setup.reject:
         refuse_none(names)
@@ -271,6 +309,8 @@ def _claim(folder: Path, streams: Path) -> Any:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # what is learnt from images is private
         streams.mkdir(exist_ok=True)
+        for parent in (folder, folder.parent):
+            sync_folder(parent)
         file = open(folder / "lock", "w")  # noqa: SIM115 (held until the service ends)
     except OSError as error:
         raise InputError(f"cannot store streams in {folder}: {reason(error)}.") from error

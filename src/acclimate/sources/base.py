@@ -14,7 +14,8 @@ from typing import TextIO
 import numpy as np
 
 from acclimate.errors import ImageError, InputError
-from acclimate.images import URL, open_image
+from acclimate.files import open_regular, read_regular
+from acclimate.images import MAX_BYTES, URL, open_image
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
@@ -141,11 +142,14 @@ def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
 
 def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled."""
-    with open(path, "rb") as file:
-        if offset:
-            file.seek(offset)
+    if size is None:
+        return read_regular(path, MAX_BYTES)
+    if size > MAX_BYTES:
+        raise OSError(f"{size:,} bytes, more than the {MAX_BYTES:,} allowed")
+    with open_regular(path) as file:
+        file.seek(offset)
         content = file.read(size)
-    if size is not None and len(content) != size:
+    if len(content) != size:
         raise OSError(f"{path} ends before byte {offset + size}; it is truncated.")
     return content
 
@@ -165,11 +169,13 @@ def _open(spec: str, stdin: TextIO | None, fps: float) -> Samples:
 def _open_local(spec: str, prefix: str | None, fps: float) -> Samples:
     from acclimate.sources import folder, table
 
-    path = Path(spec)
-    if path.is_dir():
+    # os.path, as pathlib raises an error for a name that is too long
+    if os.path.isdir(spec):  # noqa: PTH112
         return folder.open_folder(spec, fps)
-    if path.is_file():
+    if os.path.isfile(spec):  # noqa: PTH113
         return Samples(table.open_table(spec, fps)) if table.is_list(spec) else folder.open_file(spec, fps)
+    if os.path.exists(spec):  # noqa: PTH110
+        raise InputError(f"{spec} is a pipe or a device; pass a regular file or a folder.")
     if URL.match(spec):
         raise InputError(f"{spec} is a URL, which is not downloaded; download the images, and pass their folder.")
     if prefix is not None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import InputError
+from acclimate.files import MAX_LIST, read_regular
 from acclimate.sources.base import Sample, file_sample
 from acclimate.sources.folder import natural_key
 
@@ -34,7 +35,7 @@ def open_samples(spec: str) -> list[Sample]:
 def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
     """Read one split of a split file: (path relative to the image folder, class index, class name) of each image."""
     try:
-        content: Any = json.loads(path.read_bytes())
+        content: Any = json.loads(read_regular(path, MAX_LIST))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error}).") from error
     if not isinstance(content, dict) or not all(isinstance(rows, list) for rows in content.values()):

@@ -74,6 +74,11 @@ class Follow:
                 sleep(min(TICK, self.interval))
         return []
 
+    @property
+    def waiting(self) -> list[str]:
+        """The paths of files that were there and not given, as they are still changing or cannot be read."""
+        return [Path(self.folder, file).as_posix() for file in sorted(self._waiting)]
+
     def _look(self, known: Collection[str]) -> list[Sample]:
         waiting: dict[str, Seen] = {}
         ready: list[tuple[int, str, list[Sample]]] = []

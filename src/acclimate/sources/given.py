@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from array_api_compat import is_array_api_obj
 from PIL import Image
 
+from acclimate.errors import InputError
 from acclimate.sources.base import PREFIXES, open_source
 from acclimate.sources.folder import is_pattern
 from acclimate.sources.table import READERS
@@ -37,6 +37,11 @@ def each_image(images: Any) -> Iterator[Any]:
             an iterable, which is read as the images are needed.
     """
     several: Iterable[Any] = [images] if is_one(images) or isinstance(images, (str, os.PathLike)) else images
+    if not isinstance(several, Iterable) or isinstance(several, Mapping):
+        raise InputError(
+            "pass an image (a path, encoded bytes, a Pillow image or an array) or several of them, "
+            f"got {type(images).__name__}."
+        )
     for image in several:
         if isinstance(image, (str, os.PathLike)) and _lists_images(image):
             yield from open_source(image)
@@ -49,7 +54,6 @@ def _lists_images(name: str | os.PathLike[str]) -> bool:
     prefix = re.match(r"(\w+):", spec)
     if prefix and prefix[1] in PREFIXES:
         return True
-    path = Path(spec)
-    if path.is_dir() or path.suffix.lower() in READERS or is_video(spec):
+    if os.path.isdir(spec) or spec.lower().endswith(tuple(READERS)) or is_video(spec):  # noqa: PTH112
         return True
-    return is_pattern(spec) and not path.exists()
+    return is_pattern(spec) and not os.path.exists(spec)  # noqa: PTH110 (pathlib raises an error for a long name)

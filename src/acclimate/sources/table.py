@@ -10,7 +10,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 from typing import Any, TextIO
 
+from acclimate.cells import from_cell
 from acclimate.errors import InputError
+from acclimate.files import MAX_LIST, open_text
 from acclimate.images import URL
 from acclimate.sources.base import Sample, file_sample
 from acclimate.sources.video import is_video, open_video
@@ -30,7 +32,7 @@ def open_table(spec: str, fps: float = 1.0) -> list[Sample]:
     """List the images and the frames of the videos of a .txt, .csv or .jsonl file in its order."""
     path = Path(spec)
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with open_text(path, MAX_LIST, newline="") as file:
             return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file), fps)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
@@ -76,7 +78,7 @@ def _read_txt(source: str, lines: Iterable[str]) -> Iterator[Row]:
 def _read_csv(source: str, lines: Iterable[str]) -> Iterator[Row]:
     rows = csv.DictReader(lines, restkey="", restval="")
     for row in rows:
-        yield rows.line_num, {name.strip().lower(): value.strip() for name, value in row.items() if name}
+        yield rows.line_num, {name.strip().lower(): from_cell(value.strip()) for name, value in row.items() if name}
 
 
 def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:

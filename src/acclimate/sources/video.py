@@ -17,6 +17,7 @@ from typing import Any
 from PIL import Image
 
 from acclimate.errors import MissingExtraError, lacking
+from acclimate.files import open_regular
 from acclimate.images import pixel_limit, too_large
 from acclimate.sources.base import Sample
 
@@ -90,6 +91,7 @@ def _opened(path: str) -> Iterator[tuple[Any, Any]]:
 def _open(path: str) -> tuple[Any, Any]:
     import av
 
+    open_regular(path).close()  # of a pipe or a device, the end may never come
     container = av.open(path)
     stream = next(iter(container.streams.video), None)
     if stream is None:

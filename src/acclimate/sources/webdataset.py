@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path, PurePath
 
 from acclimate.errors import InputError
+from acclimate.files import open_text
 from acclimate.sources.base import Sample, read_file
 from acclimate.sources.folder import is_pattern, match_files, natural_key
 
@@ -119,7 +120,7 @@ def _read_class_names(folder: Path) -> Sequence[str]:
     for path in (folder / "classnames.txt", folder.resolve().parent / "classnames.txt"):
         if path.is_file():
             try:
-                return [line.strip() for line in path.read_text("utf-8-sig").strip().splitlines()]
+                return [line.strip() for line in open_text(path).read().strip().splitlines()]
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"{path} cannot be read as class names in UTF-8 ({error}).") from error
     return ()

@@ -8,11 +8,12 @@ from acclimate.arrays import HostArray, move, to_host
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Step
 from acclimate.methods.few_shot import Labelled, Progress
-from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import WEIGHTS, TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
 from acclimate.methods.state import DIM, Dump, Tensors
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
+LARGEST_SHIFT = 1e6  # number of the shift of the mean image
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
 
 
@@ -56,7 +57,9 @@ class CoCoOp(TrainedPrompt):
         hidden = max(1, self.head.dim // NARROWER)
         axes: dict[str, Any] = {"weight_1": (hidden, DIM), "bias_1": (hidden,)}
         axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}
-        self.learned = self.declare("learned", Tensors(self.head, context=(tokens, width), **axes))
+        axes["context"] = (tokens, width)
+        ranges = dict.fromkeys(axes, WEIGHTS) | {"mean_shift": (-LARGEST_SHIFT, LARGEST_SHIFT)}
+        self.learned = self.declare("learned", Tensors(self.head, ranges=ranges, **axes))
 
     @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:

@@ -9,7 +9,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Step
 from acclimate.methods.few_shot import Labelled, Progress
-from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import WEIGHTS, TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, Dump, Tensors
 
@@ -62,7 +62,8 @@ class CoOp(TrainedPrompt):
             raise InputError(f"context_tokens must be at least 1, got {tokens}.")
         self.prompts(tokens)  # refuses a context that the model cannot hold
         classes = (CLASSES,) if self.class_specific else ()
-        self.learned = self.declare("learned", Tensors(self.head, context=(*classes, tokens, tower.width)))
+        context = Tensors(self.head, ranges={"context": WEIGHTS}, context=(*classes, tokens, tower.width))
+        self.learned = self.declare("learned", context)
 
     @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:

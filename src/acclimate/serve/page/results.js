@@ -40,9 +40,15 @@ const rows = (answers) => answers.records.map((record, i) => toRecord(record, i,
 
 function cell(value, column) {
   if (value === null) return "";
-  const text = typeof value === "number" && column !== "index" ? value.toFixed(6) : String(value);
+  const text = typeof value === "number" && column !== "index" ? value.toFixed(6) : safe(String(value), column);
   return /[",\r\n]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
+
+const FORMULA = /^(?:'|\.\/)*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])/;
+const NUMBER = /^(?:'|\.\/)*\s*[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?\s*$/;
+
+/** Text that no spreadsheet takes for a formula, as in csv of the command line. */
+const safe = (text, column) => (FORMULA.test(text) && !NUMBER.test(text) ? (column === "file" ? "./" : "'") + text : text);
 
 /** Save a text under a name, as the browser saves files. */
 export function download(name, text, type) {

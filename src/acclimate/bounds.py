@@ -1,0 +1,270 @@
+"""What decoding an image costs, found in its bytes before anything is decoded.
+
+A file of a few bytes can ask for gigabytes or for minutes. For each kind of file, a walk over its structure finds the
+size of the image and the memory that decoding takes, and refuses what makes Pillow or a codec slow. A walk is linear in
+the length of the file and stops at the first bound.
+"""
+
+import re
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+from PIL import JpegImagePlugin
+
+from acclimate.errors import ImageError
+from acclimate.tags import TIFF, check_exif, read_directory
+
+BYTES = 8  # of memory that decoding takes per pixel, at its peak: an RGB image of Pillow, twice
+METADATA = 16 * 2**20  # bytes beside the pixels
+COMMENTS = 2**20  # bytes of a GIF's extensions, which Pillow joins one by one
+PARTS = 1000  # segments, chunks or boxes beside those of the pixels
+PACKED = 100  # of them that are compressed
+GAP = 4096  # bytes between two segments of a JPEG that belong to neither
+SCANS = 100  # of a JPEG; encoders write about ten
+PASSES = 16  # times as many pixels as are allowed that all scans of a JPEG may hold together
+SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels that its bytes or values may make up
+FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
+ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
+BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
+
+MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
+NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind a scan, which may hold restart markers
+COMMENT = re.compile(rb"#[^\r\n]*[\r\n]?")
+
+
+class Header(NamedTuple):
+    """The size of an image, and the bytes of memory that decoding takes if they are more than `BYTES` per pixel."""
+
+    width: int
+    height: int
+    peak: int = 0
+
+
+def find_kind(content: bytes) -> str:
+    """Pillow's name for the kind of an image file, by how it begins; "" if it is of none that is read."""
+    return next((kind for kind, begins in SIGNATURES.items() if begins.match(content)), "")
+
+
+def jpeg(content: bytes, limit: int) -> Header:
+    """Bound segments, and count scans: a progressive JPEG repeats the work for each."""
+    place, frame, progressive, exif = 2, b"", False, list[bytes]()
+    for _ in range(PARTS):
+        if not (marker := MARKER.search(content, place, place + GAP)):
+            raise ImageError("damaged: its segments cannot be followed")
+        code, place = marker[1][0], marker.end()
+        if not JpegImagePlugin.MARKER.get(0xFF00 | code, (0, 0, 0))[2]:
+            continue  # stands alone, for Pillow
+        length = max(2, int.from_bytes(content[place : place + 2], "big"))
+        segment = content[place + 2 : place + length]
+        if code == 0xDA:
+            break
+        if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
+            frame, progressive = segment, code & 3 == 2
+        elif code == 0xE1 and segment.startswith(b"Exif\0\0"):
+            exif.append(segment[6:] if exif else segment)  # as Pillow joins them
+        elif code == 0xE2 and segment.startswith(b"MPF\0"):
+            check_exif(segment[4:])
+        place += length
+        if place > METADATA:
+            raise _too_much("metadata", METADATA, "bytes")
+    else:
+        raise _too_much("segments", PARTS)
+    check_exif(b"".join(exif))
+    if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
+        raise ImageError("damaged: it says nothing of its size")
+    height, width = struct.unpack_from(">HH", frame, 1)
+    if segment[:1] == frame[5:6] and not progressive:
+        return Header(width, height)  # all components in one scan: decoders look for no other
+    scans = _scans(content, place + length)
+    if scans > SCANS or scans * width * height > PASSES * limit:
+        what = f"{scans} scans of {width} x {height} pixels"
+        raise ImageError(f"{what} take too long to decode; save it again, or raise --max-pixels")
+    sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
+    coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel that are kept from scan to scan
+    return Header(width, height, int(width * height * (4 + coefficients)))
+
+
+def _scans(content: bytes, place: int) -> int:
+    """Count the scans behind the head of the first one, up to the end of the image, or to more than are allowed."""
+    scans = 1
+    for _ in range(PARTS):
+        if not (marker := NEXT_MARKER.search(content, place)) or marker[1] == b"\xd9":
+            return scans
+        place = marker.end()
+        if marker[1] not in b"\x01\xd8":
+            place += int.from_bytes(content[place : place + 2], "big")
+        scans += marker[1] == b"\xda"
+        if scans > SCANS:
+            return scans
+    raise _too_much("segments", PARTS)
+
+
+def png(content: bytes, limit: int) -> Header:
+    """Bound chunks: each costs Pillow time, and some are compressed."""
+    place, beside, packed, count, frames, most = 8, 0, 0, 0, False, PARTS + len(content) // 1024
+    while place + 8 <= len(content):
+        length, name = struct.unpack_from(">I4s", content, place)
+        place += 12 + length
+        count += 1
+        if name == b"IEND":
+            break
+        if name not in (b"IDAT", b"fdAT"):
+            beside += length
+            packed += name in (b"iCCP", b"zTXt", b"iTXt")
+            frames |= name == b"acTL"
+        if name == b"eXIf":
+            check_exif(content[place - 4 - length : place - 4])
+        if count > most:
+            raise _too_much("chunks", most)
+        if packed > PACKED:
+            raise _too_much("compressed chunks", PACKED)
+        if beside > METADATA:
+            raise _too_much("metadata", METADATA, "bytes")
+    width, height = struct.unpack_from(">II", content, 16)
+    return Header(width, height, 2 * BYTES * width * height if frames else 0)  # of an animation, a background as well
+
+
+def gif(content: bytes, limit: int) -> Header:
+    """Bound extensions; the first frame may be larger than the screen."""
+    width, height = struct.unpack_from("<HH", content, 6)
+    start = place = 13 + (3 << (content[10] & 7) + 1 if content[10] & 128 else 0)
+    while place + 10 <= len(content) and content[place] != 0x3B:
+        if content[place] == 0x2C:
+            left, top, *size = struct.unpack_from("<HHHH", content, place + 1)
+            return Header(max(width, left + size[0]), max(height, top + size[1]))
+        if content[place] == 0x21:  # Pillow reads up to two blocks of some extensions before it looks for their end
+            first = 0 if content[place + 1] == 0xFE else 2 if content.startswith(b"NETSCAPE2.0", place + 3) else 1
+            place += 2
+            while place < min(start + COMMENTS, len(content)) and (first > 0 or content[place]):
+                place, first = place + 1 + content[place], first - 1
+        place += 1
+        if place - start > COMMENTS:
+            raise _too_much("comments", COMMENTS, "bytes")
+    return Header(width, height)
+
+
+def webp(content: bytes, limit: int) -> Header:
+    """Find the size; the decoder keeps two canvases, a frame and a copy."""
+    chunk = content[12:16]
+    if chunk == b"VP8X":
+        width, height = (1 + int.from_bytes(content[at : at + 3], "little") for at in (24, 27))
+    elif chunk == b"VP8L":
+        bits = int.from_bytes(content[21:25], "little")
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width, height = (each & 0x3FFF for each in struct.unpack_from("<HH", content, 26))
+    return Header(width, height, 16 * width * height)
+
+
+def bmp(content: bytes, limit: int) -> Header:
+    """Find the size; Pillow decodes the compressed ones in Python."""
+    start = 14 if content.startswith(b"BM") else 0
+    if content[start] == 12:
+        return Header(*struct.unpack_from("<HH", content, start + 4))
+    width, height, _, _, compression = struct.unpack_from("<IiHHI", content, start + 4)
+    if compression in (1, 2) and len(content) > limit // SLOW:
+        raise _too_slow(content, limit)
+    return Header(width, abs(height))
+
+
+def ppm(content: bytes, limit: int) -> Header:
+    """Bound the header; Pillow decodes numbers written as text, and other maxima than 255, in Python."""
+    kind, *numbers = [*COMMENT.sub(b"", content[:GAP]).split(None, 4), b"", b""][:4]
+    try:
+        width, height, most = int(numbers[0]), int(numbers[1]), int(numbers[2]) if kind in (b"P5", b"P6") else 255
+    except ValueError:
+        raise ImageError(f"damaged: no size among its first {GAP} bytes") from None
+    values = width * height * (3 if kind == b"P6" else 1)
+    plain = kind in (b"P1", b"P2", b"P3")
+    direct = most == 255 or (most == 65535 and kind == b"P5")
+    if (len(content) if plain else 0 if direct else values) > limit // SLOW:
+        raise _too_slow(content, limit)
+    return Header(width, height)
+
+
+def tga(content: bytes, limit: int) -> Header:
+    """Find the size."""
+    return Header(*struct.unpack_from("<HH", content, 12))
+
+
+def jpeg2000(content: bytes, limit: int) -> Header:
+    """Bound boxes, components and tiles; the decoder keeps each component as 32-bit integers."""
+    place, boxes = 0, 0
+    while not content.startswith(b"\xff\x4f\xff\x51", place):
+        length, name = struct.unpack_from(">I4s", content, place)
+        head, length = (16, *struct.unpack_from(">Q", content, place + 8)) if length == 1 else (8, length)
+        boxes += 1
+        if boxes > PARTS or (name == b"jp2h" and length > GAP):
+            raise _too_much("boxes", PARTS)
+        place += head if name == b"jp2c" else max(length, head)
+    width, height, left, top, across, down, _, _, count = struct.unpack_from(">IIIIIIIIH", content, place + 8)
+    width, height = width - left, height - top
+    if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
+        raise _too_much("tiles or components", PARTS)
+    return Header(width, height, width * height * (4 * count + BYTES))
+
+
+def tiff(content: bytes, limit: int) -> Header:
+    """Bound directories and blocks: a tile may be far larger than the image, and all of them in one place."""
+    tags = read_directory(content)
+    width, height, planes = tags.value(256), tags.value(257), tags.value(277, 1)
+    tiled = 324 in tags.entries
+    across, down = (tags.value(322), tags.value(323)) if tiled else (width, min(tags.value(278, height), height))
+    apart = planes if tags.value(284, 1) == 2 else 1
+    blocks = _ceil(width, across) * _ceil(height, down) * apart
+    found = tags.entries.get(324 if tiled else 273, (0, 0, 0))[1]
+    if found > blocks or blocks > PARTS + limit // BLOCK:
+        raise _too_much("tiles or strips", min(blocks, PARTS + limit // BLOCK))
+    if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
+        raise ImageError("damaged: its tiles or strips lie on top of each other")
+    compression, bits = tags.value(259, 1), planes // apart * int(tags.values(258, 1).max())
+    if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
+        raise ImageError(f"{scans} scans take too long to decode; save it again")
+    if compression in FAXES and height > limit // ROW:
+        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or raise --max-pixels")
+    row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # of a JPEG, coefficients and RGBA
+    return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
+
+
+def _ceil(size: int, block: int) -> int:
+    return -(-size // max(block, 1))
+
+
+def _too_much(what: str, most: int, unit: str = "") -> ImageError:
+    return ImageError(f"more than {most:,} {f'{unit} of {what}' if unit else what}; save it again without them")
+
+
+def _too_slow(content: bytes, limit: int) -> ImageError:
+    return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or raise --max-pixels")
+
+
+WALKS: dict[str, Callable[[bytes, int], Header]] = {
+    "JPEG": jpeg,
+    "PNG": png,
+    "WEBP": webp,
+    "GIF": gif,
+    "BMP": bmp,
+    "TIFF": tiff,
+    "PPM": ppm,
+    "DIB": bmp,
+    "JPEG2000": jpeg2000,
+    "TGA": tga,
+}
+SIGNATURES = {
+    kind: re.compile(begins, re.DOTALL)
+    for kind, begins in {
+        "JPEG": rb"\xff\xd8\xff",
+        "PNG": rb"\x89PNG\r\n\x1a\n",
+        "WEBP": rb"RIFF....WEBPVP8[ LX]",
+        "GIF": rb"GIF8[79]a",
+        "BMP": rb"BM",
+        "TIFF": b"|".join(map(re.escape, TIFF)),
+        "PPM": rb"P[0-6fy]",
+        "AVIF": rb"....ftypavi[fs]",
+        "HEIF": rb"....ftyp(hei|hev|mif1|msf1)",
+        "JPEG2000": rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n",
+        "TGA": rb".[\0\x01][\x01-\x03\x09-\x0b].{13}[\x01\x08\x10\x18\x20]",  # no signature, but few values
+        "DIB": rb"[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0",
+    }.items()
+}

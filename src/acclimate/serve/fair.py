@@ -1,0 +1,58 @@
+"""A queue that is fair to its clients: whoever sends much waits for himself, not the others for him."""
+
+from collections import deque
+from collections.abc import Callable, Container, Iterator
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+
+
+class FairQueue(Generic[Item]):
+    """First come, first served per client; the clients that wait take turns. Its user holds a lock.
+
+    Examples:
+        >>> queue = FairQueue()
+        >>> for client, item in [("a", 1), ("a", 2), ("a", 3), ("b", 4)]:
+        ...     queue.put(client, item)
+        >>> [queue.take() for _ in range(len(queue))]
+        [1, 4, 2, 3]
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Item]] = {}  # of the clients that wait; the first is next
+
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
+
+    def __iter__(self) -> Iterator[Item]:
+        return (item for items in self._waiting.values() for item in items)
+
+    def put(self, client: str, item: Item) -> None:
+        """Add an item at the end of its client's queue."""
+        self._waiting.setdefault(client, deque()).append(item)
+
+    def take(self, allowed: Callable[[Item], bool] = lambda _: True, pausing: Container[str] = ()) -> Item | None:
+        """Remove and return the first allowed item of the client whose turn it is, or of the next; None without one.
+
+        Clients that are `pausing` keep their turn.
+        """
+        for client, items in self._waiting.items():
+            if client in pausing:
+                continue
+            for place, item in enumerate(items):
+                if allowed(item):
+                    del items[place], self._waiting[client]
+                    if items:
+                        self._waiting[client] = items  # at the end: the others are next
+                    return item
+        return None
+
+    def drop(self, client: str, unwanted: Callable[[Item], bool]) -> int:
+        """Remove a client's unwanted items; returns their number."""
+        items = self._waiting.get(client, deque())
+        kept = deque(item for item in items if not unwanted(item))
+        if kept:
+            self._waiting[client] = kept
+        else:
+            self._waiting.pop(client, None)
+        return len(items) - len(kept)

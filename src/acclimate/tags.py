@@ -1,0 +1,70 @@
+"""TIFF directories, in which EXIF is written, too: read far enough to know what reading all of them costs."""
+
+import struct
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from acclimate.errors import ImageError
+
+MOST = 1000  # tags of a directory
+TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
+SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of TIFF's types
+EXIF, GPS, INTEROP = 34665, 34853, 40965  # tags that hold the places of further directories, which Pillow reads
+
+
+class Directory(NamedTuple):
+    """A directory of a TIFF: the size of a value, their number and their place for each tag."""
+
+    data: bytes
+    entries: dict[int, tuple[int, int, int]]
+    order: str  # of bytes
+
+    def values(self, tag: int, default: int = 0) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """The whole numbers of a tag."""
+        size, count, place = self.entries.get(tag, (0, 0, 0))
+        if size not in (1, 2, 4, 8) or not count or place + size * count > len(self.data):
+            return np.array([default], np.uint64)
+        return np.frombuffer(self.data, f"{self.order}u{size}", count, place).astype(np.uint64)
+
+    def value(self, tag: int, default: int = 0) -> int:
+        """The first number of a tag."""
+        return int(self.values(tag, default)[0])
+
+
+def check_exif(data: bytes) -> None:
+    """Refuse EXIF with too many tags, or whose values, which Pillow copies, lie on top of each other."""
+    while data.startswith(b"Exif\0\0"):
+        data = data[6:]
+    if data[:4] in TIFF:
+        read_directory(data)
+
+
+def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Directory:
+    """The first directory of a TIFF, or the one at a place, checked as `check_exif` does, and those it points to."""
+    order, wide = "<" if data[:2] == b"II" else ">", 43 in data[2:4]
+    number, slot = struct.Struct(order + ("Q" if wide else "H")), struct.Struct(order + ("Q" if wide else "I"))
+    head = struct.Struct(order + ("HHQ" if wide else "HHI"))
+    entries: dict[int, tuple[int, int, int]] = {}
+    try:
+        place = slot.unpack_from(data, slot.size)[0] if place is None else place
+        (count,), place, total = number.unpack_from(data, place), place + number.size, 0
+        if count > MOST:
+            raise ImageError(f"more than {MOST:,} tags; save it again without them")
+        for start in range(place, place + count * (head.size + slot.size), head.size + slot.size):
+            tag, kind, many = head.unpack_from(data, start)
+            size, where = SIZES.get(kind, 0), start + head.size
+            if size * many > slot.size:
+                (where,) = slot.unpack_from(data, where)
+                total += min(size * many, max(0, len(data) - where))
+            entries[tag] = size, many, where
+    except struct.error:  # cut off: Pillow reads as far, and may then refuse it
+        total = 0
+    if total > 2 * len(data):
+        raise ImageError("damaged: its tags lie on top of each other")
+    directory = Directory(data, entries, order)
+    if depth:
+        for tag in (EXIF, GPS, INTEROP):
+            if tag in entries:
+                read_directory(data, directory.value(tag), depth - 1)
+    return directory

@@ -1,0 +1,218 @@
+"""A service under attack: a real process, another client who is watched, and a watch on memory."""
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from itertools import cycle
+from pathlib import Path
+from threading import Event, Thread
+from urllib.parse import urlsplit
+
+import psutil
+
+from attacks.bodies import images_of
+from attacks.files import photo
+
+LABELS = ("cat", "dog", "horse", "house", "guitar", "person", "elephant")
+TOKENS = {"alice": "*=manage", "mallory": "mallory*=manage", "nobody": ""}
+SECRET = "0123456789abcdef-"
+TIMEOUT_S = 120.0
+FATAL_MB = 3000.0
+GONE = (psutil.Error, OSError, StopIteration)  # a process has ended
+
+
+class Answer(tuple):
+    """Status, seconds and text of an answer; status 0 if the connection was closed without one."""
+
+    status = property(lambda self: self[0])
+    seconds = property(lambda self: self[1])
+    text = property(lambda self: self[2])
+
+    def json(self):
+        return json.loads(self.text)
+
+
+class Service:
+    """`acclimate serve` with the bundled model, in a process of its own, with a token for each of `TOKENS`."""
+
+    def __init__(self, work, *options, tokens=True, host="127.0.0.1", files=None, model=None):
+        self.work, self.data = Path(work), Path(work) / "data"
+        command = [sys.executable, "-m", "acclimate", "serve", "--data", str(self.data), "--port", "0", "--host", host]
+        command += ["--model", model] if model else []
+        if tokens:
+            path = self.work / "tokens"
+            path.write_text("".join(f"{name} {SECRET}{name} {grant}\n" for name, grant in TOKENS.items()))
+            path.chmod(0o600)
+            command += ["--token-file", str(path)]
+        before = f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({files}, {files})); " if files else ""
+        if before:
+            run = "import sys; from acclimate.cli import main; sys.argv = sys.argv[1:]; main()"
+            command = [sys.executable, "-c", before + run, "acclimate", *command[3:]]
+        with open(self.work / "log", "ab") as log:
+            self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
+        line = self.process.stdout.readline()
+        assert line.startswith("serving on "), (line, (self.work / "log").read_text()[-2000:])
+        self.host, self.port = urlsplit(line.split()[2]).hostname, urlsplit(line.split()[2]).port
+
+    def call(self, method, path, body=None, kind="application/json", token=None, timeout=TIMEOUT_S, source=None):
+        """Send a request; what the service has answered before it closed the connection counts as an answer."""
+        began = time.monotonic()
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout, source_address=source)
+        headers = {"Content-Type": kind} if body is not None else {}
+        if token:
+            headers["Authorization"] = f"Bearer {SECRET}{token}"
+        status, text = 0, ""
+        try:
+            with suppress(BrokenPipeError, ConnectionResetError):  # refused while it was sent; the answer may be there
+                connection.request(method, path, body, headers)
+            answer = connection.getresponse()
+            status, text = answer.status, answer.read().decode(errors="replace")
+        except (OSError, http.client.HTTPException) as error:
+            text = repr(error)
+        finally:
+            connection.close()
+        return Answer((status, time.monotonic() - began, text))
+
+    def create(self, name, token=None, **options):
+        answer = self.call("POST", "/v1/streams", json.dumps({"name": name, "labels": LABELS, **options}), token=token)
+        assert answer.status == 201, answer
+        return answer.json()
+
+    def classify(self, stream, *images, token=None, source=None, **options):
+        if len(images) == 1:
+            body, kind = images[0], "application/octet-stream"
+        else:
+            body, kind = images_of(*images), "application/json"
+        return self.call("POST", f"/v1/streams/{stream}/classify", body, kind, token, source=source, **options)
+
+    def memory_mb(self):
+        """Memory of the process and of all it has started; what they share counts once."""
+        total = 0
+        with suppress(*GONE):
+            parent = psutil.Process(self.process.pid)
+            for each in [parent, *parent.children(recursive=True)]:
+                with suppress(*GONE):
+                    text = Path(f"/proc/{each.pid}/smaps_rollup").read_text()
+                    total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
+        return total / 1024
+
+    def log(self):
+        return (self.work / "log").read_text(errors="replace")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self, seconds=90.0):
+        """End it with SIGTERM; returns how long that took, or None if it had to be killed."""
+        began = time.monotonic()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(seconds)
+            return time.monotonic() - began
+        except subprocess.TimeoutExpired:
+            return None
+        finally:
+            self.close()
+
+    def close(self):
+        if self.process.poll() is None:
+            self.kill()
+        self.process.stdout.close()
+
+
+class Watch:
+    """While it lasts, another client sends single images and asks for health, and memory is measured.
+
+    Attributes:
+        waits: seconds that each of the client's calls took.
+        statuses: how often each status came back.
+        peak_mb: the most memory that was seen.
+    """
+
+    def __init__(self, service, token="alice", stream="alice", pause_s=0.1):
+        self.service, self.token, self.stream, self.pause_s = service, token, stream, pause_s
+        self.waits, self.statuses, self.peak_mb = [], Counter(), 0.0
+        self._over = Event()
+        self._threads = [Thread(target=self._ask), Thread(target=self._measure)]
+
+    def __enter__(self):
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *error):
+        time.sleep(2 * self.pause_s)
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    @property
+    def longest(self):
+        return max(self.waits, default=0.0)
+
+    @property
+    def failed(self):
+        """The answers other than 200."""
+        return {status: count for status, count in self.statuses.items() if status != 200}
+
+    def _ask(self):
+        pictures = [photo(seed) for seed in range(4)]
+        for turn, picture in enumerate(cycle(pictures)):
+            if turn % 3 == 2:
+                answer = self.service.call("GET", "/health/live")
+            else:
+                answer = self.service.classify(self.stream, picture, token=self.token)
+            self.waits.append(answer.seconds)
+            self.statuses[answer.status] += 1
+            if self._over.wait(self.pause_s) or self.service.process.poll() is not None:
+                return
+
+    def _measure(self):
+        while not self._over.wait(0.03):
+            self.peak_mb = max(self.peak_mb, self.service.memory_mb())
+            if self.peak_mb > FATAL_MB:  # before it takes the machine
+                self.service.kill()
+                return
+
+
+def parallel(work, items, threads=16):
+    """Do work for every item, in threads; the results in order."""
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, items))
+
+
+def command_line(*arguments, seconds=120.0, memory_mb=2000, cwd=None, stdin=subprocess.DEVNULL):
+    """Run `acclimate` in a process whose memory is watched; returns exit code, output, peak in MB and seconds.
+
+    The exit code is None if it took too long or too much.
+    """
+    began = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "acclimate", *map(str, arguments)],
+        stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=cwd, env={**os.environ, "COLUMNS": "200"},
+    )  # fmt: skip
+    peak, over = 0.0, False
+
+    def watch():
+        nonlocal peak, over
+        while process.poll() is None:
+            with suppress(*GONE):
+                peak = max(peak, psutil.Process(process.pid).memory_info().rss / 2**20)
+            if peak > memory_mb or time.monotonic() - began > seconds:
+                over = True
+                process.kill()
+            time.sleep(0.02)
+
+    watcher = Thread(target=watch)
+    watcher.start()
+    output = process.communicate()[0].decode(errors="replace")
+    watcher.join()
+    return (None if over else process.returncode), output, peak, time.monotonic() - began

@@ -1,0 +1,268 @@
+"""Bodies cost little before they are refused: no list, form, text or chunk of a client holds up the others."""
+
+import json
+import re
+import socket
+import time
+from base64 import b64encode
+from contextlib import ExitStack, suppress
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event, Thread
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.errors import InputError
+from acclimate.prompts import clean_labels
+from acclimate.serve import schemas
+from acclimate.serve.documentation import BODIES
+from acclimate.serve.errors import LONGEST
+from acclimate.serve.forms import FormError, Part, parse_form
+from acclimate.serve.limits import Limits
+from acclimate.serve.security import TokenFile
+from service_process import service
+
+ONE, JSON, FORM = "/v1/streams/one", "application/json", "multipart/form-data; boundary=x"
+SETUP = {"name": "new", "labels": ["cat", "dog"]}
+MB = 10**6
+PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n'
+ATTACKS = {
+    "numbers for images": (f"{ONE}/classify", JSON, b'{"images":[' + b"1," * 15 * MB + b"1]}"),
+    "numbers for labels": ("/classify", JSON, b'{"parameters":{"candidate_labels":[' + b"1," * 15 * MB + b"1]}}"),
+    "empty images": (f"{ONE}/classify", JSON, b'{"images":[' + b'"",' * 10 * MB + b'""]}'),
+    "unknown keys": (f"{ONE}/classify", JSON, b"{" + b",".join(b'"k%d":1' % i for i in range(2 * MB)) + b"}"),
+    "a long key": (f"{ONE}/classify", JSON, b'{"' + b"k" * 30 * MB + b'":1}'),
+    "settings": ("/v1/streams", JSON, b'{"settings":{' + b",".join(b'"k%d":[]' % i for i in range(30_000)) + b"}}"),
+    "escapes": (f"{ONE}/classify", JSON, b'{"images":["' + b"\\u0041" * 5 * MB + b'"]}'),
+    "spaces": (f"{ONE}/classify", JSON, b" " * 31 * MB),
+    "brackets": (f"{ONE}/classify", JSON, b'{"images":' + b"[" * 31 * MB),
+    "digits": (f"{ONE}/classify", JSON, b'{"top_k":' + b"1" * 31 * MB + b"}"),
+    "bytes that are no text": (f"{ONE}/classify", JSON, b'{"images":["' + b"\xff" * 31 * MB + b'"]}'),
+    "many parts": (f"{ONE}/classify", FORM, (PART + b"\r\n") * 10_000 + b"--x--"),
+    "a long header": (f"{ONE}/classify", FORM, PART + b"A: " + b"b" * 31 * MB),
+    "many headers": (f"{ONE}/classify", FORM, PART + b"A: b\r\n" * 5 * MB),
+    "line breaks": (f"{ONE}/classify", FORM, PART + b"\r\n" + b"\r\n--" * 7 * MB),
+}
+
+
+def refused(answer, *statuses):
+    assert answer.status_code in (statuses or (422,)), answer.text
+    message = answer.json()["error"]["message"]
+    assert len(message) <= LONGEST + 3
+    return message
+
+
+def post(client, path, content, kind=JSON):
+    return client.post(path, content=content, headers={"Content-Type": kind})
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+def test_others_are_answered_and_memory_is_bounded(tiny_onnx, tmp_path):
+    """A second client asks for its health all the time; before there were bounds, it waited up to ten seconds."""
+    with service(tiny_onnx, tmp_path / "data", "--labels", "cat,dog") as (process, url):
+        status = Path(f"/proc/{process.pid}/status")
+
+        def memory(which):
+            return int(re.search(rf"{which}:\s+(\d+) kB", status.read_text())[1]) * 1024
+
+        with httpx.Client(base_url=url, timeout=60) as client:
+            idle = memory("VmRSS")
+            for name, (path, kind, body) in ATTACKS.items():
+                waited, ended = [0.0], Event()
+
+                def look(waited=waited, ended=ended):
+                    with httpx.Client(base_url=url, timeout=60) as other:
+                        while not ended.is_set():
+                            began = time.perf_counter()
+                            assert other.get("/health/live").status_code == 200
+                            waited.append(time.perf_counter() - began)
+
+                watching = Thread(target=look)
+                watching.start()
+                refused(post(client, path, body, kind), 400, 413, 422)
+                ended.set()
+                watching.join()
+                assert max(waited) < 2, name
+            assert memory("VmHWM") - idle < 200 * MB
+
+
+def test_what_is_too_much_is_not_parsed(client, monkeypatch):
+    parsed = []
+    for model in BODIES:
+        monkeypatch.setattr(model, "model_validate_json", lambda content: parsed.append(content))
+    for name in ("numbers for images", "numbers for labels", "empty images", "unknown keys", "spaces", "escapes"):
+        path, kind, body = ATTACKS[name]
+        refused(post(client, path, body, kind), 422)
+    assert parsed == []
+
+
+def test_bodies_without_images_are_small(client):
+    spaces = b" " * (2 * 2**20) + b"{}"
+    for method, path in (("POST", "/v1/streams"), ("PATCH", f"{ONE}/labels"), ("POST", f"{ONE}/rollback")):
+        for content in (spaces, iter([spaces])):  # announced, or not
+            answer = client.request(method, path, content=content, headers={"Content-Type": JSON})
+            assert "2097152 bytes" in refused(answer, 413)
+    image = b64encode(b"x" * 3 * MB).decode()
+    assert "cannot be read" in refused(client.post(f"{ONE}/classify", json={"images": [image]}))
+    assert "cannot be read" in refused(client.post(f"{ONE}/corrections", json={"image": image, "label": "red circle"}))
+
+
+def bounded(schema, where):
+    """Walk a JSON schema: everything in it has a bound."""
+    kind = schema.get("type")
+    if kind == "string" and "enum" not in schema:
+        assert "maxLength" in schema, where
+    if kind == "array":
+        assert "maxItems" in schema, where
+        bounded(schema["items"], where)
+    if kind in ("integer", "number"):
+        least = {"minimum", "exclusiveMinimum"} & schema.keys()
+        assert least, where
+        assert "maximum" in schema, where
+    if isinstance(schema.get("additionalProperties"), dict):
+        assert "maxProperties" in schema, where
+        bounded(schema["additionalProperties"], where)
+        bounded(schema.get("propertyNames", {}), where)
+    for name, each in {**schema.get("properties", {}), **schema.get("$defs", {})}.items():
+        bounded(each, f"{where}.{name}")
+    for each in schema.get("anyOf", ()):
+        bounded(each, where)
+
+
+@pytest.mark.parametrize("model", BODIES, ids=lambda model: model.__name__)
+def test_everything_in_a_request_is_bounded(model):
+    bounded(model.model_json_schema(), model.__name__)
+
+
+@pytest.mark.parametrize("wrong", [True, "0", 1.0, -1, 2**53, [], 10**400])
+def test_ids_are_integers(client, wrong):
+    refused(client.post(f"{ONE}/corrections", json={"id": wrong, "label": "red circle"}))
+    refused(client.post(f"{ONE}/rollback", json={"snapshot": wrong}))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"guard": {"burst": 10**30}},
+        {"guard": {"window_s": 1e300}},
+        {"settings": {f"k{i}": 1 for i in range(101)}},
+        {"templates": ["{}" * 500] * 400, "labels": ["x" * 190 + str(i) for i in range(2000)]},
+        {"templates": {"cat": ["a cat"], "dog": [1] * 1000}},
+        {"views": True},
+        {"unsure": float("nan")},
+        {"x" * 10_000: 1},
+        {"settings": {"x" * 10_000: 1}},
+    ],
+    ids=lambda change: next(iter(change))[:20],
+)
+def test_streams_that_would_cost_too_much(client, change):
+    refused(post(client, "/v1/streams", json.dumps(SETUP | change)))
+
+
+def test_the_body_of_a_rollback_is_optional(client):
+    for headers in ({}, {"Content-Type": JSON}):
+        client.post(f"{ONE}/snapshot")
+        assert client.post(f"{ONE}/rollback", headers=headers).status_code == 200
+    refused(client.post(f"{ONE}/rollback", content=b"{}", headers={"Content-Type": "text/plain"}), 415)
+
+
+@pytest.mark.parametrize("text", ["cat\ud800", "c\0t", "c\x1bt", "c\nt", "c\u2028t"])
+def test_text_that_cannot_be_written(client, text, pictures):
+    bad, image = json.dumps(text), b64encode(pictures[0]).decode()
+    refused(post(client, "/v1/streams", f'{{"name": "new", "labels": ["dog", {bad}]}}'))
+    answer = client.request("PATCH", f"{ONE}/labels", content=f'{{"add": [{bad}]}}', headers={"Content-Type": JSON})
+    refused(answer)
+    refused(post(client, "/classify", f'{{"inputs": "{image}", "parameters": {{"candidate_labels": ["a", {bad}]}}}}'))
+    refused(post(client, f"{ONE}/corrections", f'{{"id": 0, "label": {bad}}}'))
+    with pytest.raises(InputError, match=r"has (half a character|the control character)"):
+        clean_labels(["dog", text])
+    if text in ("cat\ud800", "c\0t"):
+        for templates in (f"{text} {{}}", ["{}", f"{{}} {text}"], {"cat": [text], "dog": ["x"]}):
+            refused(post(client, "/v1/streams", json.dumps(SETUP | {"templates": templates})))
+    query = {"candidate_labels": ["a", text.encode(errors="surrogatepass")]}
+    answer = client.post("/classify", params=query, content=pictures[0], headers={"Content-Type": "image/png"})
+    assert answer.status_code in (200, 422)  # half a character is replaced
+
+
+def test_tiny_chunks_are_refused(client):
+    head = (
+        f"POST {ONE}/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: {JSON}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    with socket.create_connection((client.base_url.host, client.base_url.port), 60) as line:
+        sent = 0
+        with suppress(BrokenPipeError, ConnectionResetError):
+            line.sendall(head.encode())
+            while sent < 32 * MB:
+                line.sendall(b"1\r\n \r\n" * 1000)
+                sent += 1000
+        assert sent < 2 * MB
+    parts = (b"A" * 4096 for _ in range(2000))
+    assert "not valid JSON" in refused(client.post(f"{ONE}/classify", content=parts, headers={"Content-Type": JSON}))
+
+
+def test_a_query_has_few_parameters(client):
+    assert "2000 parameters" in refused(client.post(f"/classify?{'a&' * 3000}", content=b"x"), 400)
+
+
+def test_one_client_leaves_memory_for_the_next(serve, tmp_path):
+    (tmp_path / "tokens").write_text("".join(f"{name} {name * 20} *=manage\n" for name in ("a", "b")))
+    with serve(tokens=TokenFile(tmp_path / "tokens"), body_bytes=100_000) as client, ExitStack() as lines:
+
+        def begin(name):
+            line = HTTPConnection(client.base_url.host, client.base_url.port, timeout=60)
+            lines.callback(line.close)
+            line.putrequest("PUT", f"{ONE}/state")
+            for header, value in (("Authorization", f"Bearer {name * 20}"), ("Content-Length", "100000")):
+                line.putheader(header, value)
+            line.endheaders(b"x" * 99_999)
+            return line
+
+        for _ in range(3):
+            begin("a")
+        fourth = begin("a")
+        assert fourth.getresponse().status == 429
+        last = begin("b")
+        last.send(b"x")
+        assert last.getresponse().status == 422  # it was read, and is not a state
+
+
+names = st.text(st.characters(exclude_characters='"\\\r\n', exclude_categories=["Cs"]), max_size=20)
+parts = st.lists(st.builds(Part, names, st.none() | names, st.binary(max_size=200)), max_size=5)
+
+
+@given(parts)
+def test_forms_come_through(parts):
+    boundary = "a-boundary-that-is-not-in-any-part"
+    body = b"a preamble\r\n"
+    for part in parts:
+        file = "" if part.filename is None else f'; filename="{part.filename}"'
+        head = f'A: b\r\ncontent-disposition: form-data; name="{part.name}"{file}'
+        body += f"--{boundary}\r\n{head}\r\n\r\n".encode() + part.content + b"\r\n"
+    body += f"--{boundary}--\r\nan epilogue".encode()
+    assert parse_form(body, f'multipart/form-data; boundary="{boundary}"', 5) == parts
+    if parts:
+        with pytest.raises(FormError, match="more than"):
+            parse_form(body, f"multipart/form-data; boundary={boundary}; charset=utf-8", len(parts) - 1)
+
+
+@given(st.lists(st.sampled_from([b"--x", b"--", b"\r\n", b"-", b"x", b"A: b", b'name="image"', b"\0"]), max_size=30))
+def test_any_bytes_are_a_form_or_an_error(pieces):
+    with suppress(FormError):
+        assert all(isinstance(part, Part) for part in parse_form(b"".join(pieces), FORM, 3))
+
+
+def test_a_corrected_image_can_be_corrected_again_at_the_limit(serve, pictures):
+    with serve(corrections=1) as client:
+        for label in ("red circle", "green square"):
+            body = {"image": b64encode(pictures[0]).decode(), "label": label}
+            assert client.post(f"{ONE}/corrections", json=body).status_code == 200
+        body["image"] = b64encode(pictures[1]).decode()
+        assert "the maximum of 1 corrections" in refused(client.post(f"{ONE}/corrections", json=body))
+
+
+def test_limits_that_no_request_could_reach():
+    with pytest.raises(InputError, match="labels must be at most"):
+        Limits(labels=schemas.LABELS + 1)

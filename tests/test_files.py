@@ -1,0 +1,31 @@
+"""Only regular files of a bounded size are read."""
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from acclimate.files import read_regular
+
+
+def test_a_regular_file_is_read_up_to_a_size(tmp_path):
+    (tmp_path / "x").write_bytes(b"0123456789")
+    (tmp_path / "link").symlink_to("x")
+    assert read_regular(tmp_path / "x", 10) == read_regular(str(tmp_path / "link"), 11) == b"0123456789"
+    with pytest.raises(OSError, match="more than the 9 allowed"):
+        read_regular(tmp_path / "x", 9)
+    with pytest.raises(IsADirectoryError):
+        read_regular(tmp_path, 10)
+
+
+def test_pipes_and_devices_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    began, handles = time.perf_counter(), len([*Path("/proc/self/fd").iterdir()])
+    with pytest.raises(OSError, match="a pipe, not a regular file"):
+        read_regular(tmp_path / "pipe", 10)
+    with pytest.raises(OSError, match="a device, not a regular file"):
+        read_regular(tmp_path / "zero", 10)
+    assert time.perf_counter() - began < 1
+    assert len([*Path("/proc/self/fd").iterdir()]) == handles
