@@ -73,7 +73,7 @@ def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
             "make more than 20 prompts",
         ),
         ({"templates": "no place"}, "has no {} for the class name"),
-        ({"templates": 3}, "templates.str: Input should be a valid string"),
+        ({"templates": 3}, "Input should be a valid string"),
         ({"method": "magic"}, "unknown method 'magic'"),
         ({"method": "tda", "settings": {"positive_capacity": 0}}, "at least 1"),
         ({"method": "tda", "settings": {"negative_capacity": 65}}, "settings keep 68 samples per label, at most 64"),

@@ -78,7 +78,7 @@ def serve(
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
     max_task_labels: Annotated[int, typer.Option(help="Labels of a request that brings its own.")] = 500,
-    max_prompts: Annotated[int, typer.Option(help="Prompts that labels and templates make together.")] = 10_000,
+    max_prompts: Annotated[int, typer.Option(help="Prompts that labels and templates make together.")] = 5000,
     max_corrections: Annotated[int, typer.Option(help="Corrections per stream.")] = 1000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
     max_client_streams: Annotated[int, typer.Option(help="Number of streams that one client may make.")] = 100,

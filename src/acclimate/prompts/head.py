@@ -17,7 +17,7 @@ from acclimate.files import keep_recent, read_snapshot, snapshot_bytes, write_at
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
-BATCH = 256
+BATCH = 32  # prompts at once: larger batches take more memory and are not faster on a CPU
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
 CACHED = 1000, 256 * 2**20  # files and bytes in the cache; those that were used least recently are removed
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding

@@ -27,7 +27,7 @@ class Limits:
     labels: int = 2000  # per stream
     label_chars: int = 200  # per label
     task_labels: int = 500  # per request that brings its own labels
-    prompts: int = 10_000  # that labels and templates make together
+    prompts: int = 5000  # that labels and templates make together
     prompt_chars: int = 1000  # per prompt
     texts: int = 16  # sets of labels of one client that wait to be encoded; more are refused as busy
     calls: int = 64  # of one client, or of one stream, that wait to manage streams; more are refused as busy
