@@ -344,14 +344,14 @@ def verdicts(runs: Sequence[Run], streams: Sequence[str], methods: Sequence[str]
     better = sum(max(after.values()) < max(before.values()) - 1e-9 for before, after in pairs)
     worse = sum(max(after.values()) > max(before.values()) + 1e-9 for before, after in pairs)
     flood = "flood of one class"
-    held_back = max(((after[flood] - before[flood]), pair) for (before, after), pair in zip(pairs, named, strict=True))
+    most, where = max(((b[flood] - a[flood]), each) for (a, b), each in zip(pairs, named, strict=True))
     clean = {(run.stream, run.method): run.adapted for run in runs if run.attack == "none"}
     shared = [run.adapted - clean[run.stream, run.method] for run in runs if run.attack.startswith("none,")]
     yield (
         f"Of {len(pairs)} pairs of a method and a stream, the worst attack costs less with the guard in {better}, and "
         f"more in {worse}.\n\n"
-        "- **Caches recover.** Squatters give way to the first images of others and do not come back; where others have "
-        "images enough, hostile clients keep about half of the slots. Larger caches gain most.\n"
+        "- **Caches recover.** Squatters give way to the first images of others and do not come back; where others "
+        "have images enough, hostile clients keep about half of the slots. Larger caches gain most.\n"
         "- **A flood is cut to size.** A client that sends four times as much (4:1) teaches methods that keep sums no "
         "more than the others together.\n"
         "- **At 1:1 it refuses nobody**: half is the share that it allows.\n"
@@ -361,7 +361,7 @@ def verdicts(runs: Sequence[Run], streams: Sequence[str], methods: Sequence[str]
         "you trust, and one to each.\n"
         "- **It holds back whoever teaches most, and that may be the honest client.** A flood of few images, most of "
         "them skipped as near-duplicates, makes the honest client the busiest, so less is learnt from it: at worst "
-        f"this costs {points(held_back[0])} points more than without the guard ({held_back[1][1]}, {held_back[1][0]}).\n"
+        f"this costs {points(most)} points more than without the guard ({where[1]}, {where[0]}).\n"
         "- Two honest clients that share a stream are answered as well as one, to within "
         f"{points(min(shared))} and {points(max(shared))} points."
     )
