@@ -4,9 +4,8 @@
     python benchmarks/poisoning.py streams/pacs_clean.safetensors streams/oxford_pets_clean.safetensors
 
 Features are shown to the real streams of the service, which write their journals and skip near-duplicates as always.
-One client sends the images of a stream, and its accuracy is what counts; another one sends as many features of its
-choice. It knows the model, the labels and what the images look like. Writes poisoning.md, poisoning.csv and
-poisoning.png.
+One client sends the images of a stream, and its accuracy is what counts; another one sends features of its choice.
+Writes poisoning.md, poisoning.csv and poisoning.png.
 """
 
 import argparse
@@ -340,21 +339,31 @@ def verdicts(runs: Sequence[Run], streams: Sequence[str], methods: Sequence[str]
         (attack, *(mean(attack, guard) for guard in GUARDS)) for attack in losses(runs, streams[0], methods[0], off)
     ]
     yield markdown_table(["mean loss over methods and streams, points", *(f"guard {guard}" for guard in GUARDS)], rows)
-    pairs = [(losses(runs, s, m, off), losses(runs, s, m, on)) for s in streams for m in methods]
+    named = [(stream, method) for stream in streams for method in methods]
+    pairs = [(losses(runs, *each, off), losses(runs, *each, on)) for each in named]
     better = sum(max(after.values()) < max(before.values()) - 1e-9 for before, after in pairs)
     worse = sum(max(after.values()) > max(before.values()) + 1e-9 for before, after in pairs)
+    flood = "flood of one class"
+    most, where = max(((b[flood] - a[flood]), each) for (a, b), each in zip(pairs, named, strict=True))
+    clean = {(run.stream, run.method): run.adapted for run in runs if run.attack == "none"}
+    shared = [run.adapted - clean[run.stream, run.method] for run in runs if run.attack.startswith("none,")]
     yield (
         f"Of {len(pairs)} pairs of a method and a stream, the worst attack costs less with the guard in {better}, and "
         f"more in {worse}.\n\n"
-        "- A client that floods a shared stream (4:1) teaches no more than the others together; this is where the "
-        "guard helps methods that keep sums.\n"
+        "- **Caches recover.** Squatters give way to the first images of others and do not come back; where others "
+        "have images enough, hostile clients keep about half of the slots. Larger caches gain most.\n"
+        "- **A flood is cut to size.** A client that sends four times as much (4:1) teaches methods that keep sums no "
+        "more than the others together.\n"
         "- **At 1:1 it refuses nobody**: half is the share that it allows.\n"
-        "- **What was taught before others came stays** in sums; a client alone is not limited. Only caches recover: "
-        "squatters give way to the first images of others.\n"
-        f"- **Against {NAMES} names it does little**: names are what it counts. Give tokens to clients that you trust, "
-        "and one to each.\n"
-        "- A slot that goes to a client with few entries may go to a less sure image, which costs a little where "
-        "nobody is hostile: see the column for two honest clients."
+        "- **What was taught before others came stays** in sums, as a client alone is not limited; `reset` or "
+        "`rollback` removes it.\n"
+        f"- **Against {NAMES} names it does little**, or harm: names are what it counts. Give tokens to clients that "
+        "you trust, and one to each.\n"
+        "- **It holds back whoever teaches most, and that may be the honest client.** A flood of few images, most of "
+        "them skipped as near-duplicates, makes the honest client the busiest, so less is learnt from it: at worst "
+        f"this costs {points(most)} points more than without the guard ({where[1]}, {where[0]}).\n"
+        "- Two honest clients that share a stream are answered as well as one, to within "
+        f"{points(min(shared))} and {points(max(shared))} points."
     )
 
 

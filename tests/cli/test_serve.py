@@ -140,6 +140,8 @@ def invoke(tiny_onnx, tmp_path):
         (["--token-file", "none"], "cannot be read"),
         (["--thumbnails"], "options for new streams need --labels"),
         (["--guard-share", "0.5"], "options for new streams need --labels"),
+        (["--no-guard"], "options for new streams need --labels"),
+        (["--labels", "cat, dog", "--no-guard", "--guard-burst", "5"], "--no-guard leaves nothing to set"),
         (["--labels", "cat"], "2 to 2000 labels"),
         (["--labels", "cat, dog", "--max-labels", "1"], "at least 2"),
         (["--labels", "cat, dog", "--guard-share", "2"], "share"),

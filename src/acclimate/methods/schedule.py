@@ -73,13 +73,13 @@ def schedule(
         if len(queue) < capacity:
             queue, slot, size = queue.copy(), size, size + 1
         elif (place := gives_way(queue, rank, entry_id)) is not None:
-            slot = queue[place].slot
-            plan.dropped.append(queue[place].id)
+            queue = queue.copy()
+            _, dropped, slot = queue.pop(place)
+            plan.dropped.append(dropped)
             if slot in newcomer_in:
                 plan.deaths[newcomer_in[slot]] = sample
             else:
                 plan.evicted[slot] = sample
-            queue = queue[:place] + queue[place + 1 :]
         else:
             continue
         insort(queue, Queued(rank, entry_id, slot))
