@@ -358,7 +358,7 @@ def loopback_hosts(work):
 @case("30", "slow formats")
 def slow_formats(work):
     seen = Seen()
-    with attacked(work, seen, allowed={200, 422, 504}) as (service, answers):
+    with attacked(work, seen, allowed={200, 422, 429}) as (service, answers):
         slow = [
             files.ppm_with_comment(30_000_000),
             files.plain_ppm(),

@@ -55,8 +55,10 @@ class Service:
         if before:
             run = "import sys; from acclimate.cli import main; sys.argv = sys.argv[1:]; main()"
             command = [sys.executable, "-c", before + run, "acclimate", *command[3:]]
-        with open(self.work / "log", "ab") as log:
-            self.process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, stderr=log, text=True)
+        pipe = subprocess.PIPE  # not a file, which a full disk would end, too
+        self.process = subprocess.Popen([*command, *options], stdout=pipe, stderr=pipe, text=True)
+        self._reader = Thread(target=self._keep_log)
+        self._reader.start()
         line = self.process.stdout.readline()
         assert line.startswith("serving on "), (line, (self.work / "log").read_text()[-2000:])
         self.host, self.port = urlsplit(line.split()[2]).hostname, urlsplit(line.split()[2]).port
@@ -103,7 +105,15 @@ class Service:
                     total += next(int(line.split()[1]) for line in text.splitlines() if line.startswith("Pss:"))
         return total / 1024
 
+    def _keep_log(self):
+        with open(self.work / "log", "a") as log:
+            for line in self.process.stderr:
+                log.write(line)
+                log.flush()
+
     def log(self):
+        """What it has logged so far."""
+        time.sleep(0.5)  # it is written by another thread
         return (self.work / "log").read_text(errors="replace")
 
     def kill(self):
@@ -125,7 +135,9 @@ class Service:
     def close(self):
         if self.process.poll() is None:
             self.kill()
+        self._reader.join()
         self.process.stdout.close()
+        self.process.stderr.close()
 
 
 class Watch:
