@@ -249,12 +249,10 @@ def test_limits_that_make_no_sense_are_refused(limits):
 
 
 def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictures):
-    batcher = start(batch=2, images=24)
+    batcher = start(batch=2, workers=1)
     watched.gate.clear()
     backlog = [batcher.submit(pictures, client="a") for _ in range(2)]
     single = batcher.submit(pictures[:1], client="b")
-    while not (batcher._ready or watched.sizes):
-        pass
     watched.gate.set()
     single.result(30)
     assert not any(future.done() for future in backlog)
@@ -275,12 +273,16 @@ def test_a_client_never_has_all_decoders(start, watched, pictures):
 def test_a_queue_per_client_and_one_in_all(start, watched, pictures):
     batcher = start(queue=12, images=12, batch=1, workers=1)
     watched.gate.clear()
-    futures = [batcher.submit(pictures, client=client) for client in "abc"]
+    futures = [batcher.submit(pictures, client=client) for client in "abcd"]
     with pytest.raises(BusyError, match="of yours are already waiting"):
         batcher.submit(pictures, client="a")
+    while batcher.waiting > 47:  # until the first batch is off
+        pass
     assert not batcher.full
-    with pytest.raises(BusyError, match=r"^[0-9]+ images are already waiting"):
-        futures += [batcher.submit(pictures, client=client) for client in "defg"]
+    futures.append(batcher.submit(pictures[:1], client="e"))
+    assert batcher.full
+    with pytest.raises(BusyError, match=r"^48 images are already waiting"):
+        batcher.submit(pictures[:1], client="f")
     batcher._pace = 7.0
     with pytest.raises(BusyError, match="try again in 60 s") as refused:
         batcher.submit(pictures, client="a")

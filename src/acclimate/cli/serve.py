@@ -68,11 +68,15 @@ def serve(
     history: Annotated[int, typer.Option(help="Snapshots kept per stream.")] = 24,
     max_body: Annotated[int, typer.Option(help="Bytes per request.")] = 32 * 2**20,
     max_pixels: Annotated[int, typer.Option(help="Pixels per image.")] = 40_000_000,
+    decode_seconds: Annotated[float, typer.Option(help="Processor seconds that an image may take to decode.")] = 5.0,
+    workers: Annotated[
+        int, typer.Option(help="Processes that decode images; 0 for one more than there are cores.", min=0)
+    ] = 0,
     max_images: Annotated[int, typer.Option(help="Images per request.")] = 64,
     max_labels: Annotated[int, typer.Option(help="Labels per stream.")] = 2000,
     max_corrections: Annotated[int, typer.Option(help="Corrections per stream.")] = 1000,
     max_streams: Annotated[int, typer.Option(help="Number of streams.")] = 1000,
-    max_queue: Annotated[int, typer.Option(help="Images waiting for the encoder, counting views.")] = 512,
+    max_queue: Annotated[int, typer.Option(help="Images of a client that wait, counting views.")] = 512,
     timeout: Annotated[float, typer.Option(help="Seconds per request.")] = 30.0,
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
@@ -102,6 +106,10 @@ def serve(
     limits = Limits(
         body_bytes=max_body,
         pixels=max_pixels,
+        request_pixels=8 * max_pixels,
+        decoding_pixels=max_pixels * 3 // 2,
+        decode_s=decode_seconds,
+        workers=workers,
         images=max_images,
         labels=max_labels,
         corrections=max_corrections,
