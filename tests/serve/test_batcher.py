@@ -1,5 +1,6 @@
 import io
 import random
+from base64 import b64encode
 from threading import Event
 
 import numpy as np
@@ -14,6 +15,7 @@ from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from drawn_images import draw
+from slow_preprocess import SIZES, Trouble
 
 SLOW_SIZE = (64, 50)
 
@@ -205,7 +207,7 @@ def test_thumbnails_are_small_pictures(start, pictures):
 
 
 def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watched, encoder, pictures):
-    batcher = start(batch=9, queue=20, images=20)
+    batcher = start(batch=12, queue=20, images=20)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
     while batcher.waiting:
@@ -217,16 +219,93 @@ def test_views_count_in_the_queue_and_share_batches_with_their_like(start, watch
     more = batcher.submit(pictures[:2])
     with pytest.raises(BusyError, match="19 images of yours are already waiting"):
         batcher.submit(pictures[:1], views=2)
+    while len(batcher._ready) < 9:
+        pass
     watched.gate.set()
     prepare = Preparer(encoder, views=3)
     expected = prepare.encode([prepare(7 + i, open_image(image)) for i, image in enumerate(pictures[:5])])
     np.testing.assert_allclose(many.result(30).features, expected, atol=1e-4)
     assert [len(each.result(30).features) for each in (first, plain, more)] == [1, 2, 2]
     batcher.close()
-    assert sorted(watched.sizes) == [1, 4, 6, 9]  # each with its like, whatever came between
+    assert sorted(watched.sizes) == [1, 3, 4, 12]  # each with its like, whatever came between
 
 
 @pytest.mark.parametrize("limits", [{"queue": 3}, {"batch": 0}, {"wait_s": -1.0}, {"history": 1}, {"labels": 1}])
 def test_limits_that_make_no_sense_are_refused(limits):
     with pytest.raises(InputError):
         Limits(**limits)
+
+
+def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictures):
+    batcher = start(batch=2, workers=1)
+    watched.gate.clear()
+    backlog = [batcher.submit(pictures, client="a") for _ in range(2)]
+    single = batcher.submit(pictures[:1], client="b")
+    watched.gate.set()
+    single.result(30)
+    assert not any(future.done() for future in backlog)
+    assert [len(future.result(30).features) for future in backlog] == [12, 12]
+
+
+def test_a_client_never_has_all_decoders(start, watched, pictures):
+    batcher, slow = start(workers=3), encoded(draw("red", 1, SLOW_SIZE))
+    watched.slow.clear()
+    held = batcher.submit([slow] * 5, client="a")
+    batcher.submit(pictures[:1], client="b").result(30)
+    assert batcher._decoding == {"a": 2}
+    assert held.cancel()
+    assert batcher.waiting == 2  # those that are being decoded
+    watched.slow.set()
+
+
+def test_a_queue_per_client_and_one_in_all(start, watched, pictures):
+    batcher = start(queue=12, images=12, batch=1, workers=1)
+    watched.gate.clear()
+    futures = [batcher.submit(pictures, client=client) for client in "abcd"]
+    with pytest.raises(BusyError, match="of yours are already waiting"):
+        batcher.submit(pictures, client="a")
+    while batcher.waiting > 47:  # until the first batch is off
+        pass
+    assert not batcher.full
+    futures.append(batcher.submit(pictures[:1], client="e"))
+    assert batcher.full
+    with pytest.raises(BusyError, match=r"^48 images are already waiting"):
+        batcher.submit(pictures[:1], client="f")
+    batcher._pace = 7.0
+    with pytest.raises(BusyError, match="try again in 60 s") as refused:
+        batcher.submit(pictures, client="a")
+    assert refused.value.retry_after == 60
+    watched.gate.set()
+    for future in futures:
+        future.result(30)
+    assert not batcher.waiting
+
+
+def test_a_request_has_a_budget_of_pixels(start, pictures):
+    batcher = start(request_pixels=5 * 60 * 48, images=12)
+    assert len(batcher.submit(pictures[:5]).result(30).features) == 5
+    with pytest.raises(ImageError, match=r"image [0-9]+ is one too many: the request has more than 0.0144 million"):
+        batcher.submit(pictures[:6]).result(30)
+
+
+def test_base64_is_decoded(start, pictures):
+    batcher = start()
+    expected = batcher.submit(pictures[:2]).result(30).features
+    texts = [b64encode(picture).decode() for picture in pictures[:2]]
+    np.testing.assert_allclose(batcher.submit(texts).result(30).features, expected, atol=1e-4)
+    with pytest.raises(ImageError, match=r"^image 1 \(a\.png\) is not base64; URLs are not fetched, send the image"):
+        batcher.submit([texts[0], "https://example.org"], names=["", "a.png"]).result(30)
+
+
+def test_closing_waits_no_longer_than_a_request_may_take(encoder, pictures):
+    encoder = Watched(encoder)
+    encoder.prepare = Trouble(**vars(encoder.encoder.prepare))
+    batcher = Batcher(encoder, Limits(timeout_s=0.5, decode_s=60.0), Metrics())
+    futures = [batcher.submit([encoded(draw("red", 1, SIZES["sleep"]))] * 5), batcher.submit(pictures[:2], client="b")]
+    while len(batcher._decoders._busy) < 2:
+        pass
+    batcher.close()
+    with pytest.raises(TimeoutError):
+        futures[0].result(0)
+    assert futures[1].done()
+    assert not batcher.waiting

@@ -84,18 +84,14 @@ class Batcher:
         self._received: FairQueue[_Image] = FairQueue()
         self._decoding: Counter[str] = Counter()  # images per client
         self._ready: FairQueue[_Image] = FairQueue()
-        self._waiting: Counter[str] = Counter()  # images per client until they are encoded, counting views
+        self.waiting = 0  # images that wait, are decoded or are ready, counting views
+        self._waiting: Counter[str] = Counter()  # the same per client
         self._requests: set[_Request] = set()  # not yet answered
         self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
         self._thread = Thread(target=self._run, name="acclimate-encode", daemon=True)
         self._thread.start()
-
-    @property
-    def waiting(self) -> int:
-        """Images that are decoded or wait, counting views."""
-        return self._waiting.total()
 
     @property
     def full(self) -> bool:
@@ -131,6 +127,7 @@ class Batcher:
                 whose = f"{mine} images of yours" if mine + count > self.limits.queue else f"{self.waiting} images"
                 raise BusyError(f"{whose} are already waiting; try again in {seconds} s.", seconds)
             self._waiting[client] += count
+            self.waiting += count
             self._requests.add(request)
             for position, content in enumerate(images):
                 self._received.put(client, _Image(request, position, content, start + position))
@@ -164,7 +161,9 @@ class Batcher:
 
     def _leave(self, request: _Request, images: int = 1) -> None:
         """Count images of a request as no longer waiting."""
-        self._waiting -= Counter({request.client: images * request.prepare.views})  # drops clients without any
+        views = images * request.prepare.views
+        self.waiting -= views
+        self._waiting -= Counter({request.client: views})  # drops clients without any
         self._change.notify_all()
 
     def _start_decoding(self) -> None:

@@ -6,14 +6,16 @@ pixels may be decoded, and receives what the model takes. This module is all tha
 
 import atexit
 import json
-import multiprocessing
+import multiprocessing.util  # first: what it does at exit has to come after what is done here
 import os
 import signal
+import sys
 from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Condition, Lock
+from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +32,8 @@ START_S = 60.0  # that a process may take to start
 NICENESS = 5  # the service itself and its answers come first
 BYTES_PER_PIXEL = 12  # of memory that decoding may take
 BYTES = 192 * 2**20  # that it may take beside the pixels: the file itself, views, code
+TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
+PATIENCE = 4  # times as long as an image may take, on a machine that is busy with other things
 MESSAGE_BYTES = 2**16  # of an answer without pixels
 CHILDREN = Lock()  # multiprocessing's list of its children is not made for threads
 CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
@@ -75,7 +79,7 @@ class Decoders:
 
     Args:
         pixels: of the largest image that is decoded.
-        decode_s: seconds that an image may take.
+        decode_s: seconds of a processor that an image may take; four times as many on a busy machine.
         budget: pixels that are decoded at the same time.
     """
 
@@ -151,7 +155,7 @@ class _Process:
         self._connection, theirs = CONTEXT.Pipe()
         self._decode_s, self.alive = decode_s, True
         CONTEXT.set_forkserver_preload([__name__])
-        with theirs, CHILDREN:
+        with theirs, CHILDREN, _no_main():
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
             self._process.start()
         self._answer(START_S)
@@ -163,13 +167,17 @@ class _Process:
         """
         try:
             self._connection.send(message)
-            answer = self._answer(self._decode_s)
+            answer = self._answer(self._decode_s * (PATIENCE if TIME_IS_UP else 1))
             if "shape" in answer:
                 answer["pixels"] = np.empty(answer["shape"], answer["dtype"])
                 self._connection.recv_bytes_into(answer["pixels"].reshape(-1))
                 answer["thumbnail"] = self._connection.recv_bytes()
         except (EOFError, OSError, ValueError, TypeError):
             self.kill()
+            with CHILDREN:
+                self._process.join()
+            if self._process.exitcode == -TIME_IS_UP:
+                raise self._too_slow() from None
             raise ImageError("cannot be read: its decoder crashed or ran out of memory") from None
         if "image_error" in answer:
             raise ImageError(answer["image_error"])
@@ -190,13 +198,26 @@ class _Process:
             self._process.join()
             self._process.close()
 
+    def _too_slow(self) -> ImageError:
+        return ImageError(f"took longer than {self._decode_s:g} s to decode")
+
     def _answer(self, seconds: float) -> dict[str, Any]:
         if not self._connection.poll(seconds):
             self.kill()
-            raise ImageError(f"took longer than {seconds:g} s to decode")
+            raise self._too_slow()
         # JSON, as what decodes strangers' files must not send objects to this process.
         answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MESSAGE_BYTES))
         return answer
+
+
+@contextmanager
+def _no_main() -> Iterator[None]:
+    """Hide the running program from multiprocessing, which would import it in every process that it starts."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 def work(connection: Any, pixels: int, decode_s: float) -> None:
@@ -240,7 +261,7 @@ def examine(content: bytes | str, pixels: int) -> Examined:
         try:
             content = b64decode(content, validate=True)
         except ValueError:
-            raise ImageError("is not base64; URLs are not fetched, send the image itself.") from None
+            raise ImageError("is not base64; URLs are not fetched, send the image itself") from None
     try:
         return examine_image(content, pixels, FORMATS)
     except ImageError as error:
@@ -261,17 +282,16 @@ def decode(examined: Examined, task: Task) -> tuple[HostArray, bytes]:
 def bounded(seconds: float, pixels: int) -> Iterator[None]:
     """Bound the time and the memory of what is done inside, where the system can.
 
-    Too much memory is a MemoryError. The service kills a process that takes too long; one whose service was killed
-    itself ends by its own alarm.
+    Too much memory is a MemoryError; too much time, of the processor, ends the process, though its service be gone.
     """
-    if hasattr(signal, "setitimer"):
-        signal.setitimer(signal.ITIMER_REAL, seconds + 1)
+    if TIME_IS_UP:
+        signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         with _bounded_memory(BYTES + BYTES_PER_PIXEL * pixels):
             yield
     finally:
-        if hasattr(signal, "setitimer"):
-            signal.setitimer(signal.ITIMER_REAL, 0)
+        if TIME_IS_UP:
+            signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 @contextmanager

@@ -20,9 +20,10 @@ class FairQueue(Generic[Item]):
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Item]] = {}  # of the clients that wait; the first is next
+        self._count = 0
 
     def __len__(self) -> int:
-        return sum(map(len, self._waiting.values()))
+        return self._count
 
     def __iter__(self) -> Iterator[Item]:
         return (item for items in self._waiting.values() for item in items)
@@ -30,6 +31,7 @@ class FairQueue(Generic[Item]):
     def put(self, client: str, item: Item) -> None:
         """Add an item at the end of its client's queue."""
         self._waiting.setdefault(client, deque()).append(item)
+        self._count += 1
 
     def take(self, allowed: Callable[[Item], bool] = lambda _: True, pausing: Container[str] = ()) -> Item | None:
         """Remove and return the first allowed item of the client whose turn it is, or of the next; None without one.
@@ -42,6 +44,7 @@ class FairQueue(Generic[Item]):
             for place, item in enumerate(items):
                 if allowed(item):
                     del items[place], self._waiting[client]
+                    self._count -= 1
                     if items:
                         self._waiting[client] = items  # at the end: the others are next
                     return item
@@ -55,4 +58,5 @@ class FairQueue(Generic[Item]):
             self._waiting[client] = kept
         else:
             self._waiting.pop(client, None)
+        self._count -= len(items) - len(kept)
         return len(items) - len(kept)

@@ -22,7 +22,7 @@ class Limits:
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
     request_pixels: int = 320_000_000  # of all images of a request
     decoding_pixels: int = 60_000_000  # of the images that are decoded at the same time; two thirds for one client
-    decode_s: float = 5.0  # that an image may take to be decoded and prepared
+    decode_s: float = 5.0  # of a processor that an image may take to be decoded and prepared
     images: int = 64  # per request
     labels: int = 2000  # per stream
     label_chars: int = 200  # per label

@@ -1,0 +1,265 @@
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from base64 import b64encode
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import Pipe
+from pathlib import Path
+from threading import Event, Thread
+
+import numpy as np
+import pytest
+
+from acclimate.errors import ImageError, ModelError
+from acclimate.images import open_image, thumbnail
+from acclimate.reading import Preparer
+from acclimate.serve import decoding
+from acclimate.serve.decoding import Budget, Decoders, Task, do
+from drawn_images import draw
+from slow_preprocess import SIZES, Trouble
+
+PIXELS = 1_000_000
+
+
+def png(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+TROUBLE = {name: png(draw("red", 1, size)) for name, size in SIZES.items()}
+GOOD = png(draw("green", 2))
+
+
+class Model:
+    """Encodes nothing, and prepares images as it is told."""
+
+    def __init__(self, prepare):
+        self.prepare = prepare
+
+
+PREPROCESS = Trouble(32, 32, 32, "bicubic", (0.5, 0.5, 0.5), (0.2, 0.2, 0.2))
+
+
+@pytest.fixture
+def prepare():
+    return Preparer(Model(PREPROCESS))
+
+
+@pytest.fixture
+def decoders():
+    started = Decoders(PIXELS, 1.0, 2 * PIXELS)
+    yield started
+    started.close()
+
+
+def decode(decoders, prepare, content=GOOD, client="", admit=lambda pixels: None, size=0):
+    return decoders.decode(Task(content, prepare if prepare.travels else None, 0, size), prepare, client, admit)
+
+
+def ask(task, *messages, pixels=PIXELS):
+    """The answers of what runs in a process, run here."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        for message in (task, *messages):
+            ours.send(message)
+        do(theirs, pixels, 60.0)
+        answers = []
+        while ours.poll():
+            answers.append(ours.recv_bytes())
+        return answers
+
+
+def test_what_a_process_does(prepare):
+    cost, header, pixels, picture = ask(Task(GOOD, prepare, 0, 16), 1)
+    assert json.loads(cost) == {"cost": 60 * 48}
+    expected = np.stack(prepare(0, open_image(GOOD)))
+    assert json.loads(header) == {"shape": list(expected.shape), "dtype": "float32"}
+    assert pixels == expected.tobytes()
+    assert picture == thumbnail(open_image(GOOD), 16)
+    assert ask(Task(GOOD, prepare, 0, 0), None)[1:] == [b"{}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("no", {"image_error": "is not base64; URLs are not fetched, send the image itself"}),
+        ("https://example.org/a.png", {"image_error": "is not base64; URLs are not fetched, send the image itself"}),
+        ("\ud800é", {"image_error": "is not base64; URLs are not fetched, send the image itself"}),
+        (b"", {"image_error": "cannot be read: the file is empty"}),
+        (TROUBLE["fail"], {"error": "RuntimeError: no processor"}),
+    ],
+)
+def test_what_a_process_says_of_bad_images(prepare, content, answer):
+    assert json.loads(ask(Task(content, prepare, 0, 0), 1)[-1]) == answer
+
+
+def test_damage_is_found_while_decoding(prepare):
+    answers = ask(Task(GOOD[: len(GOOD) // 2] + GOOD[-12:], prepare, 0, 0), 1)
+    assert json.loads(answers[-1])["image_error"].startswith("cannot be read: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not bound the memory of a process")
+def test_memory_is_bounded_and_the_process_goes_on(decoders, prepare):
+    with pytest.raises(ImageError, match="cannot be read: it needs too much memory"):
+        decode(decoders, prepare, TROUBLE["memory"])
+    (process,) = decoders._idle
+    decode(decoders, prepare)
+    assert decoders._idle == [process]
+
+
+def test_images_are_prepared_as_by_the_encoder_itself(decoders, prepare, pictures):
+    for picture in pictures[:3]:
+        for content in (picture, b64encode(picture).decode()):
+            inputs, small = decode(decoders, prepare, content, size=32)
+            expected = prepare(0, open_image(picture))
+            assert len(inputs) == len(expected) == 1
+            np.testing.assert_array_equal(inputs[0], expected[0])
+            assert small == thumbnail(open_image(picture), 32)
+    assert len(decoders._idle) == 1  # one is enough for one thread
+
+
+def test_views_are_those_of_the_same_place_in_the_stream(decoders):
+    prepare = Preparer(Model(PREPROCESS), views=4, seed=3)
+    inputs, _ = decoders.decode(Task(GOOD, prepare, 7, 0), prepare, "", lambda pixels: None)
+    np.testing.assert_array_equal(np.stack(inputs), np.stack(prepare(7, open_image(GOOD))))
+
+
+def test_a_model_with_its_own_way_to_prepare_gets_the_pixels(decoders):
+    prepare = Preparer(Model(lambda image: np.asarray(image).sum(axis=2)))
+    assert not prepare.travels
+    inputs, _ = decode(decoders, prepare)
+    np.testing.assert_array_equal(inputs[0], np.asarray(open_image(GOOD)).sum(axis=2))
+
+
+@pytest.mark.parametrize(
+    ("trouble", "error", "message"),
+    [
+        ("work", ImageError, "^took longer than 0.2 s to decode$"),
+        ("sleep", ImageError, "^took longer than 0.2 s to decode$"),
+        ("crash", ImageError, "^cannot be read: its decoder crashed or ran out of memory$"),
+        ("fail", ModelError, "could not prepare an image: RuntimeError: no processor"),
+    ],
+)
+def test_trouble_is_that_of_one_image(prepare, trouble, error, message):
+    decoders = Decoders(PIXELS, 0.2, PIXELS)
+    with pytest.raises(error, match=message):
+        decode(decoders, prepare, TROUBLE[trouble])
+    decode(decoders, prepare)
+    decoders.close()
+
+
+def test_an_image_that_is_not_admitted_is_not_decoded(decoders, prepare):
+    def refuse(pixels):
+        raise ImageError(f"{pixels} pixels")
+
+    with pytest.raises(ImageError, match="3264 pixels"):
+        decode(decoders, prepare, TROUBLE["work"], admit=refuse)
+    assert decode(decoders, prepare)[1] == b""
+    assert len(decoders._idle) == 1
+
+
+def test_closing_stops_what_runs(prepare):
+    decoders, begun = Decoders(PIXELS, 60.0, PIXELS), Event()
+    decode(decoders, prepare)
+    with ThreadPoolExecutor(2) as pool:
+        held = [pool.submit(decode, decoders, prepare, TROUBLE["sleep"], admit=lambda _: begun.set()) for _ in "ab"]
+        assert begun.wait(30)
+        decoders.close()
+        for future in held:
+            with pytest.raises(ImageError, match="crashed"):
+                future.result(30)
+    with pytest.raises(ImageError, match="crashed"):
+        decode(decoders, prepare)
+    decoders.close()
+    assert not decoders._busy
+    assert not decoders._idle
+
+
+def test_many_services_decode_at_once(prepare):
+    services = [Decoders(PIXELS, 60.0, PIXELS) for _ in range(8)]
+    with ThreadPoolExecutor(16) as pool:
+        done = list(pool.map(lambda each: decode(each, prepare), services * 4))
+    assert len(done) == 32
+    for each in services:
+        each.close()
+
+
+def test_a_process_that_cannot_start_is_said(monkeypatch, decoders, prepare):
+    def fail(*args):
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(decoding, "_Process", fail)
+    with pytest.raises(ModelError, match="could be started \\(no more processes\\); try again later"):
+        decode(decoders, prepare)
+
+
+def test_the_budget_leaves_room_for_other_clients():
+    budget, order = Budget(300), []
+
+    def hold(client, pixels):
+        with budget.hold(client, pixels):
+            order.append((client, pixels))
+
+    with budget.hold("a", 1000):  # counts as all that a client may have
+        again = Thread(target=hold, args=("a", 1))
+        again.start()
+        hold("b", 100)
+        large = Thread(target=hold, args=("b", 101))
+        large.start()
+        hold("c", 99)
+        assert order == [("b", 100), ("c", 99)]
+    again.join(30)
+    large.join(30)
+    assert sorted(order[2:]) == [("a", 1), ("b", 101)]
+    assert not budget._held
+
+
+SCRIPT = """
+import os, sys, threading, time
+sys.path.insert(0, {tests!r})
+from acclimate.reading import Preparer
+from acclimate.serve.decoding import Decoders, Task
+from slow_preprocess import Trouble
+
+prepare = Preparer(type("Model", (), {{"prepare": Trouble(8, 8, 8, "bicubic", (0, 0, 0), (1, 1, 1))}})())
+decoders = Decoders(1_000_000, 2.0, 1_000_000)
+
+def decode(content, admit=lambda pixels: None):
+    return decoders.decode(Task(content, prepare, 0, 0), prepare, "", admit)
+
+decode(bytes.fromhex({good!r}))
+if {busy}:
+    threading.Thread(target=decode, args=(bytes.fromhex({work!r}),), daemon=True).start()
+    while not decoders._busy:
+        time.sleep(0.01)
+print(*[each._process.pid for each in (*decoders._idle, *decoders._busy)], flush=True)
+{end}
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="signals of Unix")
+@pytest.mark.parametrize("busy", [False, True])
+@pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(60)"])
+def test_no_process_outlives_its_service(busy, end, tmp_path):
+    """A program without a guard of __main__ that ends without `close`, or is killed."""
+    tests, work = str(Path(__file__).parents[1]), TROUBLE["work"].hex()
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, good=GOOD.hex(), work=work, busy=busy, end=end))
+    with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True) as service:
+        (pid,) = map(int, service.stdout.readline().split())
+        if "sleep" in end:
+            for number in (signal.SIGTERM, signal.SIGINT):  # as systemd or a terminal sends them to all
+                os.kill(pid, number)
+            service.kill()
+        service.wait(30)
+    for _ in range(1000):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.03)
+    pytest.fail(f"process {pid} still runs")
