@@ -27,6 +27,7 @@ from acclimate.views import Kind
 
 CLIENTS = 4  # whose queues may be full before the service is
 READY = 2  # batches of prepared images that may wait for the encoder; the decoders pause when they do
+BATCH_S = 0.25  # that a batch should take
 LONGEST_S = 60  # after which a refused client is told to try again
 Result = TypeVar("Result")
 
@@ -68,7 +69,8 @@ class Batcher:
 
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
-    and in a batch; the images of a batch have the same number of views.
+    and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
+    an image never waits long for one that runs.
 
     Clients take turns, at the decoders and in the batches. None has all decoders, so that the single image of another
     always finds one.
@@ -87,6 +89,7 @@ class Batcher:
         self.waiting = 0  # images that wait, are decoded or are ready, counting views
         self._waiting: Counter[str] = Counter()  # the same per client
         self._requests: set[_Request] = set()  # not yet answered
+        self._size = limits.batch  # of a batch, counting views
         self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
@@ -169,7 +172,7 @@ class Batcher:
     def _start_decoding(self) -> None:
         """Let the decoders that are free work, unless enough images are ready."""
         most = max(1, self._workers - 1)
-        while self._decoding.total() < self._workers and self._ready_views() < READY * self.limits.batch:
+        while self._decoding.total() < self._workers and self._ready_views() < READY * self._size:
             pausing = [client for client, count in self._decoding.items() if count >= most]
             image = self._received.take(pausing=pausing)
             if image is None:
@@ -237,7 +240,7 @@ class Batcher:
 
     def _fill(self, batch: list[_Image], views: int) -> list[_Image]:
         """Add images with as many views to a batch until it is full, or there are no more."""
-        while (len(batch) + 1) * views <= self.limits.batch:
+        while (len(batch) + 1) * views <= self._size:
             more = self._ready.take(lambda image: image.request.prepare.views == views)
             if more is None:
                 break
@@ -249,7 +252,7 @@ class Batcher:
 
     def _enough(self) -> bool:
         """Whether the images that are ready fill a batch, or no others are being prepared."""
-        return self._ready_views() >= min(self.limits.batch, self.waiting)
+        return self._ready_views() >= min(self._size, self.waiting)
 
     def _encode(self, batch: Sequence[_Image]) -> None:
         began, prepare = perf_counter(), batch[0].request.prepare
@@ -259,8 +262,9 @@ class Batcher:
             for image in batch:
                 image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
-        count = len(batch) * prepare.views
-        self._metrics.encoded(count, perf_counter() - began)
+        count, took = len(batch) * prepare.views, perf_counter() - began
+        self._size = min(self.limits.batch, max(1, (self._size + round(BATCH_S * count / took)) // 2))
+        self._metrics.encoded(count, took)
         self._measure(count, min(image.came for image in batch))
         for image, row in zip(batch, features, strict=True):
             request = image.request
