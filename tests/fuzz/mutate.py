@@ -1,5 +1,6 @@
 """Damage to bytes and to JSON, the same for the same seed."""
 
+import copy
 import json
 
 NUMBERS = (0, 1, -1, 2, 127, 255, 256, 65535, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1)
@@ -57,7 +58,7 @@ def damage_json(value, rng):
     """The same value with one thing in it replaced, removed, added or repeated."""
     places = list(_places(value))
     parent, key = rng.choice(places) if places else (None, None)
-    word = rng.choice(WORDS)
+    word = copy.deepcopy(rng.choice(WORDS))  # it may be changed itself later
     if parent is None:
         return word
     kind = rng.randrange(4)

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from numbers import Integral, Real
-from sys import float_info
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     from acclimate.methods.base import Adapter
 
 LARGEST = 2**63  # whole number
+LARGEST_REAL = 1_000_000  # more than any method can use; single precision still holds the sum of their products
 
 
 def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -26,7 +26,9 @@ def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict
             raise InputError(f"{method.name!r} has no setting {name[:80]!r}; {nearest(name[:80], known)}")
         checked[name] = value.item() if isinstance(value, np.generic) else value
         if not _fits(checked[name], hints[name]):
-            raise InputError(f"{name} must be {_described(hints[name])}, got {value!r:.80}.")
+            large = isinstance(value, Real) and abs(value) > LARGEST_REAL
+            bounds = f" from -{LARGEST_REAL} to {LARGEST_REAL}" if large else ""
+            raise InputError(f"{name} must be {_described(hints[name])}{bounds}, got {value!r:.80}.")
     return checked
 
 
@@ -49,7 +51,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     if hint is float:
-        return isinstance(value, Real) and not isinstance(value, bool) and _within(value, float_info.max)
+        return isinstance(value, Real) and not isinstance(value, bool) and _within(value, LARGEST_REAL)
     if hint is int:
         return isinstance(value, Integral) and not isinstance(value, bool) and _within(value, LARGEST)
     if hint is str:
