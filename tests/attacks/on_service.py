@@ -22,7 +22,7 @@ def aspect_bombs(work):
     with attacked(work, seen, allowed={200, 422}) as (service, answers):
         answers += [service.classify("mallory", bomb, token="mallory") for bomb in files.wide_bombs()]
         bombs = [each for each in files.wide_bombs() if len(each) < 10_000]
-        answers += parallel(lambda each: service.classify("mallory", each, token="mallory"), bombs * 8)
+        answers += parallel(lambda each: service.classify("mallory", each, token="mallory"), bombs * 3)
     return seen
 
 
@@ -148,7 +148,7 @@ def backlog(work):
     return seen
 
 
-@case("6", "TIFF with a tile of 676 million pixels")
+@case("6", "TIFF with a tile of 256 million pixels")
 def tiff_tile(work):
     seen = Seen()
     with attacked(work, seen, allowed={422}) as (service, answers):
