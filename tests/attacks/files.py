@@ -64,7 +64,7 @@ def gif_with_comment(length):
     return encoded(image, "GIF", comment=b"private" * (length // 7))
 
 
-def tiff_with_tile(side=16_000):
+def tiff_with_tile(side=20_000):
     """A TIFF of 10 x 10 pixels in one compressed tile of side x side."""
     tile = zlib.compress(bytes(side * side), 1)
     tags = [(256, 4, 10), (257, 4, 10), (258, 3, 8), (259, 3, 8), (262, 3, 1), (277, 3, 1)]

@@ -148,7 +148,7 @@ def backlog(work):
     return seen
 
 
-@case("6", "TIFF with a tile of 256 million pixels")
+@case("6", "TIFF with a tile of 400 million pixels")
 def tiff_tile(work):
     seen = Seen()
     with attacked(work, seen, allowed={422}) as (service, answers):
