@@ -24,11 +24,11 @@ from attacks.cases import CASES, Case, Seen
 HEADINGS = ("finding", "attack", "tries", "peak MB", "longest wait of another client, s", "verdict")
 PAGE = """# Attacks
 
-What happens when strangers send what they should not: `python benchmarks/attacks.py --out docs/results/attacks.md` attacks
-the service with the bundled model, its files and the command line, on the machine at hand, and writes this page. While an
-attack lasts, another client sends single images and asks for health. Memory is that of the service and of every process it
-has started. An attack *fell* if the service died, another client was refused or waited for more than 2 s, memory of the
-service passed 1 GB, or the attack had an effect that it should not have.
+What happens when strangers send what they should not: `python benchmarks/attacks.py --out docs/results/attacks.md`
+attacks the service with the bundled model, its files and the command line, on the machine at hand, and writes this
+page. While an attack lasts, another client sends single images and asks for health. Memory is that of the service and
+of every process it has started. An attack *fell* if the service died, another client was refused or waited for more
+than 2 s, memory of the service passed 1 GB, or the attack had an effect that it should not have.
 
 """
 
