@@ -244,6 +244,7 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
     streams, tokens = app.state.streams, app.state.tokens
     with log_to_stderr(streams.limits.log_lines):
         log_start(streams, model)
+        streams.batcher.warm_up()
         if tokens is not None and hasattr(signal, "SIGHUP"):
             # In a thread: a handler must not wait for a lock that the interrupted code holds.
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
