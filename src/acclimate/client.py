@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
@@ -12,7 +13,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
 from uuid import uuid4
 
@@ -23,6 +24,7 @@ JSON = "application/json"
 RETRY_S = 10.0  # the longest wait between two attempts
 LARGEST, LARGEST_STATE = 64 * 2**20, 2**30  # bytes of an answer
 CHARS = 2000  # of an error message
+BLOCK = 2**18  # bytes that are sent at a time
 Value = TypeVar("Value")
 
 
@@ -48,7 +50,7 @@ class Client:
     /docs. Requests that the service refuses because it is busy are sent again after the time that it asks for, and so
     are those that cannot be delivered. When a connection breaks later, the request may have been carried out, and it is
     sent again only where twice is as good as once: reading, answering without learning, correcting and freezing.
-    Others are not; an image would be learnt twice. Redirects to another address are refused: the token is for this one.
+    Others are not; an image would be learnt twice. Redirects are refused: the token is for this address.
 
     Args:
         url: address of the service.
@@ -71,7 +73,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_SameOrigin, _Http, _Https)
+        self._opener = build_opener(_NoRedirect, _Http, _Https)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -241,6 +243,13 @@ class Client:
             left, wait = left - 1, 2 * wait
 
 
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
 class _Until(io.RawIOBase):
     """What a socket receives until a deadline, however slowly it comes."""
 
@@ -251,10 +260,7 @@ class _Until(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left)
+        self._sock.settimeout(_left(self._deadline))
         received: int | None = self._raw.readinto(buffer)
         return received
 
@@ -275,11 +281,34 @@ class _Connection(HTTPConnection):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert self.timeout is not None
-        self.response_class = partial(_Response, deadline=time.monotonic() + self.timeout)  # type: ignore[assignment]
+        self._deadline = time.monotonic() + self.timeout
+        self._create_connection = self._connect  # of the base class, which calls it
+        self.response_class = partial(_Response, deadline=self._deadline)  # type: ignore[assignment]
+
+    def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
+        """Connect to one of the addresses of a host; each that is tried has its share of the time."""
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        for untried in range(len(found), 0, -1):
+            family, kind, protocol, _name, target = found[-untried]
+            sock = socket.socket(family, kind, protocol)
+            try:
+                sock.settimeout(_left(self._deadline) / untried)
+                sock.connect(target)
+                sock.settimeout(_left(self._deadline))  # for the handshake of TLS
+                return sock
+            except OSError:
+                sock.close()
+                if untried == 1:
+                    raise
+        raise OSError(f"{address[0]} has no address")
 
     def send(self, data: Any) -> None:
         try:
-            super().send(data)
+            if self.sock is None:
+                self.connect()
+            for begin in range(0, len(data), BLOCK):
+                self.sock.settimeout(_left(self._deadline))
+                super().send(data[begin : begin + BLOCK])
         except (BrokenPipeError, ConnectionResetError):
             if self.sock is None:
                 raise
@@ -299,25 +328,13 @@ class _Https(HTTPSHandler):
         return self.do_open(_SecureConnection, req)
 
 
-class _SameOrigin(HTTPRedirectHandler):
-    """Follows redirects to the same scheme, host and port only: they get the headers of the request."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        old, new = urlsplit(req.full_url), urlsplit(newurl)
-        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            fp.close()
-            message = f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is right."
-            raise ServiceError(code, "unexpected", message)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+class _NoRedirect(HTTPRedirectHandler):
+    """Refuses redirects: the token is for one address only, and a request may not be repeated elsewhere."""
 
     def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
-        try:
-            return super().http_error_302(req, fp, code, msg, headers)
-        except ValueError:  # not a URL
-            fp.close()
-            raise
+        fp.close()
+        target = str(headers.get("Location"))[:200]
+        raise ServiceError(code, "unexpected", f"{req.host} redirects to {target!r}; give that address if it is right.")
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 
