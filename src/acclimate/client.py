@@ -3,28 +3,26 @@
 import io
 import json
 import os
-import socket
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
 from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
 from urllib.parse import quote, urlencode
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import uuid4
 
 from acclimate.errors import AcclimateError
+from acclimate.timed_http import TimedHTTPHandler, TimedHTTPSHandler
 
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"
 RETRY_S = 10.0  # the longest wait between two attempts
 LARGEST, LARGEST_STATE = 64 * 2**20, 2**30  # bytes of an answer
 CHARS = 2000  # of an error message
-BLOCK = 2**18  # bytes that are sent at a time
 Value = TypeVar("Value")
 
 
@@ -73,7 +71,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_NoRedirect, _Http, _Https)
+        self._opener = build_opener(_NoRedirect, TimedHTTPHandler, TimedHTTPSHandler)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -241,91 +239,6 @@ class Client:
                 raise failure
             time.sleep(wait)
             left, wait = left - 1, 2 * wait
-
-
-def _left(deadline: float) -> float:
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("timed out")
-    return left
-
-
-class _Until(io.RawIOBase):
-    """What a socket receives until a deadline, however slowly it comes."""
-
-    def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
-        self._raw, self._sock, self._deadline = raw, sock, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        self._sock.settimeout(_left(self._deadline))
-        received: int | None = self._raw.readinto(buffer)
-        return received
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(HTTPResponse):
-    def __init__(self, sock: Any, *args: Any, deadline: float, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock, deadline))
-
-
-class _Connection(HTTPConnection):
-    """Ends in time, and reads the answer of a service that does not want the rest of the request."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        assert self.timeout is not None
-        self._deadline = time.monotonic() + self.timeout
-        self._create_connection = self._connect  # of the base class, which calls it
-        self.response_class = partial(_Response, deadline=self._deadline)  # type: ignore[assignment]
-
-    def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
-        """Connect to one of the addresses of a host; each that is tried has its share of the time."""
-        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM)
-        for untried in range(len(found), 0, -1):
-            family, kind, protocol, _name, target = found[-untried]
-            sock = socket.socket(family, kind, protocol)
-            try:
-                sock.settimeout(_left(self._deadline) / untried)
-                sock.connect(target)
-                sock.settimeout(_left(self._deadline))  # for the handshake of TLS
-                return sock
-            except OSError:
-                sock.close()
-                if untried == 1:
-                    raise
-        raise OSError(f"{address[0]} has no address")
-
-    def send(self, data: Any) -> None:
-        try:
-            if self.sock is None:
-                self.connect()
-            for begin in range(0, len(data), BLOCK):
-                self.sock.settimeout(_left(self._deadline))
-                super().send(data[begin : begin + BLOCK])
-        except (BrokenPipeError, ConnectionResetError):
-            if self.sock is None:
-                raise
-
-
-class _SecureConnection(_Connection, HTTPSConnection):
-    pass
-
-
-class _Http(HTTPHandler):
-    def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _Https(HTTPSHandler):
-    def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_SecureConnection, req)
 
 
 class _NoRedirect(HTTPRedirectHandler):
