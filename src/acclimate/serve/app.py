@@ -56,8 +56,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         version=__version__,
         description=ABOUT,
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own pages load scripts from other hosts
-        redoc_url=None,
+        openapi_url=None,  # `document` serves it; FastAPI's own pages load scripts from other hosts
         responses={status: {"model": schemas.Failed} for status in CODES if status != 405},
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
