@@ -65,6 +65,13 @@ def overlapping(size, count=None, base=()):
     return directory([*base, *((tag, 7, size - 8, 8) for tag in tags)], size)
 
 
+def cut_off(content):
+    """A directory at the end of its file, which is to have more tags."""
+    count = struct.unpack_from("<H", content, 8)[0]
+    rows = content[8 : 10 + 12 * count]
+    return content[:4] + struct.pack("<I", len(content)) + content[8:] + struct.pack("<H", count + 1) + rows[2:]
+
+
 def tiff(width, height, *more, size=0):
     """A TIFF of 8 bits per pixel with more tags."""
     base = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (262, 3, 1, 1), (277, 3, 1, 1)]
@@ -78,6 +85,11 @@ def tiled(side=19000):
     at = 4096
     head = tiff(10, 10, (259, 3, 1, 8), (322, 4, 1, side), (323, 4, 1, side), (324, 4, 1, at), (325, 4, 1, len(data)))
     return head.ljust(at, b"\0") + data
+
+
+def no_pixels():
+    """A TIFF of 0 x 0 pixels, in no tiles, which are enormous."""
+    return tiff(0, 0, (259, 3, 1, 5), (322, 4, 1, 100_000), (323, 4, 1, 100_000), (324, 4, 0, 0))
 
 
 def repeated_strips(side=6000, count=5000):
@@ -173,6 +185,7 @@ CASES = {
     "PNG with empty pixels": lambda: png(9, 9, pixels=chunk(b"IDAT") * (FILLER // 12)),
     "PNG with packed profiles": lambda: png(9, 9, *[chunk(b"iCCP", b"x\0\0" + PACKED)] * 3000),
     "PNG with packed texts": lambda: png(9, 9, *[chunk(b"zTXt", b"x\0\0" + PACKED)] * 3000),
+    "PNG with overlapping EXIF that is cut off": lambda: png(9, 9, chunk(b"eXIf", cut_off(overlapping(2**21, 900)))),
     "PNG with overlapping EXIF": lambda: png(9, 9, chunk(b"eXIf", overlapping(2**21, 900))),
     "PNG with overlapping EXIF in hexadecimal": lambda: png(
         9, 9, profile(b"\n\n\n" + overlapping(500_000, 40_000).hex().encode())
@@ -183,6 +196,7 @@ CASES = {
     "GIF with a hidden extension": lambda: gif(b"!\xff\x0bNETSCAPE2.0\0" + b"\x01," * FILLER + b"\0\0"),
     "GIF with a frame beyond its screen": lambda: gif(screen=(10, 10), frame=(65535, 65535)),
     "TIFF with an enormous tile": tiled,
+    "TIFF without pixels": no_pixels,
     "TIFF with many tags": lambda: overlapping(2**20, 60_000, [(256, 4, 1, 9), (257, 4, 1, 9), (273, 4, 1, 8)]),
     "TIFF with overlapping tags": lambda: overlapping(2**21, 900, [(256, 4, 1, 9), (257, 4, 1, 9), (273, 4, 1, 8)]),
     "TIFF with strips in one place": repeated_strips,

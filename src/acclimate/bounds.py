@@ -27,6 +27,7 @@ SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels t
 FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
 ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
 BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
+MORE = "start with a larger --max-pixels (in Python: acclimate.images.limit_pixels)"  # what raises such a bound
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind a scan, which may hold restart markers
@@ -79,7 +80,7 @@ def jpeg(content: bytes, limit: int) -> Header:
     scans = _scans(content, place + length)
     if scans > SCANS or scans * width * height > PASSES * limit:
         what = f"{scans} scans of {width} x {height} pixels"
-        raise ImageError(f"{what} take too long to decode; save it again, or raise --max-pixels")
+        raise ImageError(f"{what} take too long to decode; save it again, or {MORE}")
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
     coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel that are kept from scan to scan
     return Header(width, height, int(width * height * (4 + coefficients)))
@@ -222,7 +223,7 @@ def tiff(content: bytes, limit: int) -> Header:
     if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
     if compression in FAXES and height > limit // ROW:
-        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or raise --max-pixels")
+        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {MORE}")
     row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # of a JPEG, coefficients and RGBA
     return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
 
@@ -236,7 +237,7 @@ def _too_much(what: str, most: int, unit: str = "") -> ImageError:
 
 
 def _too_slow(content: bytes, limit: int) -> ImageError:
-    return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or raise --max-pixels")
+    return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or {MORE}")
 
 
 WALKS: dict[str, Callable[[bytes, int], Header]] = {

@@ -17,7 +17,7 @@ from array_api_compat import is_array_api_obj
 from PIL import Image, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.bounds import BYTES, WALKS, find_kind
+from acclimate.bounds import BYTES, MORE, WALKS, find_kind
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
 from acclimate.tags import check_exif
@@ -100,7 +100,8 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
     Args:
         content: the file.
         max_pixels: decoding may take as much memory as that of a photo of so many pixels, and time in proportion;
-            without it, as many as Pillow allows, 179 million (twice `PIL.Image.MAX_IMAGE_PIXELS`).
+            at most, and without it, as many as Pillow allows, 179 million (twice `PIL.Image.MAX_IMAGE_PIXELS`), which
+            `limit_pixels` changes.
         formats: names among `FORMATS` of the kinds of files to accept; all of them when not given.
 
     Raises:
@@ -126,10 +127,12 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         else:
             with Image.open(io.BytesIO(content), formats=(kind,)) as image:
                 width, height, peak = image.width, image.height, HEAVY * image.width * image.height
-    pixels = max(width * height, -(-peak // BYTES))
-    if pixels > limit:
-        raise ImageError(too_large(f"{width} x {height}", limit, pixels / (width * height)))
-    return Examined(content, kind, pixels)
+        if min(width, height) < 1:
+            raise ImageError(f"damaged: its size is {width} x {height} pixels")
+        pixels = max(width * height, -(-peak // BYTES))
+        if pixels > limit:
+            raise ImageError(too_large(f"{width} x {height}", limit, pixels / (width * height)))
+        return Examined(content, kind, pixels)
 
 
 def open_image(
@@ -198,7 +201,7 @@ def _millions(pixels: int) -> str:
 def too_large(held: str, limit: int, factor: float = 1.0) -> str:
     """Why an image that holds too many pixels, or takes `factor` as much memory as others, is refused."""
     taking = f", which take as much memory as {factor:,.1f} times as many" if factor >= 1.05 else ""
-    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or raise --max-pixels"
+    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or {MORE}"
 
 
 def _centre(image: Image.Image) -> Image.Image:

@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from types import SimpleNamespace
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import numpy as np
 from PIL import Image
@@ -117,6 +117,12 @@ class Preparer:
         """Whether it can be pickled, to prepare images in another process; it does not encode them there."""
         on_cpu = self._target is None or (self.device is None and self.generator is None)
         return on_cpu and isinstance(self.encoder.prepare, Preprocess)
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """The shape of what is made of an image, (V, 3, height, width), if it travels."""
+        pixels = cast(Preprocess, self.encoder.prepare)
+        return self.views, 3, pixels.height, pixels.width
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "encoder": SimpleNamespace(prepare=self.encoder.prepare)}  # without the weights

@@ -46,9 +46,10 @@ def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Dir
     number, slot = struct.Struct(order + ("Q" if wide else "H")), struct.Struct(order + ("Q" if wide else "I"))
     head = struct.Struct(order + ("HHQ" if wide else "HHI"))
     entries: dict[int, tuple[int, int, int]] = {}
+    total = 0  # bytes of the values that lie elsewhere
     try:
         place = slot.unpack_from(data, slot.size)[0] if place is None else place
-        (count,), place, total = number.unpack_from(data, place), place + number.size, 0
+        (count,), place = number.unpack_from(data, place), place + number.size
         if count > MOST:
             raise ImageError(f"more than {MOST:,} tags; save it again without them")
         for start in range(place, place + count * (head.size + slot.size), head.size + slot.size):
@@ -59,7 +60,7 @@ def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Dir
                 total += min(size * many, max(0, len(data) - where))
             entries[tag] = size, many, where
     except struct.error:  # cut off: Pillow reads as far, and may then refuse it
-        total = 0
+        pass
     if total > 2 * len(data):
         raise ImageError("damaged: its tags lie on top of each other")
     directory = Directory(data, entries, order)

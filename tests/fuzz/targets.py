@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.errors import AcclimateError
+from acclimate.errors import AcclimateError, ImageError
 from attacks import files
 from fuzz.mutate import damage_bytes, damage_json, to_json
 
@@ -19,7 +19,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # those of the s
 class Images:
     """Image files through every check, the decoder and the model's preparation."""
 
-    expected = (AcclimateError,)
+    expected = (ImageError,)  # and no other: whoever reads a folder goes on after this one
 
     def __init__(self, corpus, model):
         self.prepare = Preprocess(224, 224, 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))

@@ -319,10 +319,11 @@ def test_a_queue_per_client_and_one_in_all(start, watched, pictures):
 
 
 def test_a_request_has_a_budget_of_pixels(start, pictures):
-    batcher = start(request_pixels=5 * 60 * 48, images=12)
-    assert len(batcher.submit(pictures[:5]).result(30).features) == 5
-    with pytest.raises(ImageError, match=r"image [0-9]+ is one too many: the request has more than 0.0144 million"):
-        batcher.submit(pictures[:6]).result(30)
+    batcher = start(pixels=60 * 48, images=12)
+    assert batcher.limits.decoding_pixels * 2 // 3 == batcher.limits.pixels
+    assert len(batcher.submit(pictures[:8]).result(30).features) == 8
+    with pytest.raises(ImageError, match=r"image [0-9]+ is one too many: the request has more than 0.023 million"):
+        batcher.submit(pictures[:9]).result(30)
 
 
 def test_base64_is_decoded(start, pictures):

@@ -9,18 +9,20 @@ from base64 import b64encode
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 
 import numpy as np
 import pytest
 
+import hostile_decoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.images import open_image, thumbnail
 from acclimate.reading import Preparer
 from acclimate.serve import decoding
-from acclimate.serve.decoding import Budget, Decoders, Task, do
+from acclimate.serve.decoding import Decoders, Task, do
 from drawn_images import draw
 from hostile_images import fax
+from hostile_images import png as one_bit_png
 from slow_preprocess import SIZES, Trouble
 
 PIXELS = 1_000_000
@@ -79,7 +81,7 @@ def test_what_a_process_does(prepare):
     cost, header, pixels, picture = ask(Task(GOOD, prepare, 0, 16), 1)
     assert json.loads(cost) == {"cost": 60 * 48}
     expected = np.stack(prepare(0, open_image(GOOD)))
-    assert json.loads(header) == {"shape": list(expected.shape), "dtype": "float32"}
+    assert json.loads(header) == {"shape": list(expected.shape)}
     assert pixels == expected.tobytes()
     assert picture == thumbnail(open_image(GOOD), 16)
     assert ask(Task(GOOD, prepare, 0, 0), None)[1:] == [b"{}"]
@@ -206,25 +208,113 @@ def test_a_process_that_cannot_start_is_said(monkeypatch, decoders, prepare):
         decode(decoders, prepare)
 
 
-def test_the_budget_leaves_room_for_other_clients():
-    budget, order = Budget(300), []
+def message(**answer):
+    return json.dumps(answer).encode().hex()
 
-    def hold(client, pixels):
-        with budget.hold(client, pixels):
-            order.append((client, pixels))
 
-    with budget.hold("a", 1000):  # counts as all that a client may have
-        again = Thread(target=hold, args=("a", 1))
-        again.start()
-        hold("b", 100)
-        large = Thread(target=hold, args=("b", 101))
-        large.start()
-        hold("c", 99)
-        assert order == [("b", 100), ("c", 99)]
-    again.join(30)
-    large.join(30)
-    assert sorted(order[2:]) == [("a", 1), ("b", 101)]
-    assert not budget._held
+COST, SHAPE, PIXEL = message(cost=9), message(shape=[1, 3, 32, 32]), bytes(4 * 3 * 32 * 32).hex()
+LIES = {
+    "nothing": [["00"]],
+    "a list": [["5b5d"]],
+    "deep": [["5b" * 60_000]],
+    "no cost": [[message(size=1)]],
+    "cost 0": [[message(cost=0)]],
+    "a cost that is text": [[message(cost="9")]],
+    "a cost that is true": [[message(cost=True)]],
+    "a cost above the limit": [[message(cost=PIXELS + 1)]],
+    "a long answer": [["20" * 100_000]],
+    "no shape": [[COST], [message(dtype="uint8")]],
+    "too many views": [[COST], [message(shape=[2, 3, 32, 32]), PIXEL * 2, ""]],
+    "another size": [[COST], [message(shape=[1, 3, 64, 16]), PIXEL, ""]],
+    "objects": [[COST], [message(shape=[1, 3, 32, 32], dtype="object"), PIXEL * 2, ""]],
+    "a huge array": [[COST], [message(shape=[10**6, 10**6, 3])]],
+    "too little": [[COST], [SHAPE, PIXEL[:-2], ""]],
+    "too much": [[COST], [SHAPE, PIXEL + "00", ""]],
+    "a long thumbnail": [[COST], [SHAPE, PIXEL, "00" * 100_000]],
+}
+
+
+@pytest.fixture
+def lying(monkeypatch):
+    monkeypatch.setattr(decoding, "work", hostile_decoder.work)
+    started = Decoders(PIXELS, 0.2, PIXELS)
+    yield started
+    started.close()
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_what_a_decoder_says_is_not_believed(lying, prepare, lie):
+    with pytest.raises(ImageError, match=r"^cannot be read: its decoder crashed or ran out of memory$"):
+        decode(lying, prepare, json.dumps(LIES[lie]))
+    assert not lying._idle
+    assert decode(lying, prepare, json.dumps([[COST], [SHAPE, PIXEL, ""]]))[0][0].flags.writeable
+
+
+@pytest.mark.parametrize(
+    "shape", [[], [3], [0, 1, 3], [-1, -1, 3], [2, 5, 3], [3, 3, 1], [10**9, 10**9, 3], ["1", 1, 3]]
+)
+def test_nor_are_the_pixels_it_says_an_image_has(lying, shape):
+    own = Preparer(Model(lambda image: np.asarray(image)))
+    with pytest.raises(ImageError, match="crashed"):
+        decode(lying, own, json.dumps([[COST], [message(shape=shape), "00" * 30, ""]]))
+    assert decode(lying, own, json.dumps([[COST], [message(shape=[3, 3, 3]), "07" * 27, ""]]))[0][0].sum() == 7 * 27
+
+
+@pytest.mark.parametrize(
+    "parts", [[["stop"]], [[COST], ["stop"]], [[COST], [SHAPE, "stop"]], [[COST], [SHAPE, PIXEL, "stop"]]]
+)
+def test_half_an_answer_is_not_awaited_for_ever(lying, prepare, parts):
+    with pytest.raises(ImageError, match=r"^took longer than 0\.2 s to decode$"):
+        decode(lying, prepare, json.dumps(parts))
+
+
+def test_a_decoder_that_reads_nothing_is_stopped(lying, prepare, monkeypatch):
+    monkeypatch.setattr(decoding, "work", hostile_decoder.deaf)
+    with pytest.raises(ImageError, match=r"^took longer than 0\.2 s to decode$"):
+        decode(lying, prepare, bytes(4 * 2**20))
+
+
+def test_larger_images_than_pillow_allows_are_read_if_the_service_allows_them(prepare):
+    content, costs = one_bit_png(14_000, 14_000), []
+
+    def refuse(pixels):
+        costs.append(pixels)
+        raise ImageError("enough")
+
+    decoders = Decoders(200_000_000, 60.0, 300_000_000)
+    with pytest.raises(ImageError, match="enough"):
+        decode(decoders, prepare, content, admit=refuse)
+    assert costs == [14_000 * 14_000]
+    decoders.close()
+
+
+def test_processes_are_ended_while_others_may_decode(decoders, prepare, monkeypatch):
+    ended, end = [], decoding._Process.end
+
+    def watched(process):
+        ended.append(decoders._lock.locked())
+        end(process)
+
+    monkeypatch.setattr(decoding._Process, "end", watched)
+    with pytest.raises(ImageError, match="crashed"):
+        decode(decoders, prepare, TROUBLE["crash"])
+    decode(decoders, prepare)
+    decoders.close()
+    assert ended == [False, False]
+
+
+def test_an_image_that_is_not_wanted_any_more_does_not_wait(decoders, prepare):
+    gone = Event()
+    with ThreadPoolExecutor(1) as pool, decoders._budget.hold("a", 2 * PIXELS):
+        waiting = pool.submit(decoders.decode, Task(GOOD, prepare, 0, 0), prepare, "a", lambda _: None, gone.is_set)
+        while not decoders._budget._waiting:
+            time.sleep(0.01)
+        gone.set()
+        with pytest.raises(ImageError, match=r"^is not wanted any more$"):
+            waiting.result(30)
+        assert not decoders._busy
+    decode(decoders, prepare)
+    assert len(decoders._idle) == 1
 
 
 SCRIPT = """

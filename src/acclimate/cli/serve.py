@@ -119,8 +119,6 @@ def serve(
         body_bytes=max_body,
         json_bytes=max_json,
         pixels=max_pixels,
-        request_pixels=8 * max_pixels,
-        decoding_pixels=max_pixels * 3 // 2,
         decode_s=decode_seconds,
         workers=workers,
         images=max_images,

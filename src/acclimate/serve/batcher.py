@@ -202,8 +202,8 @@ class Batcher:
             if not request.future.done():
                 small = self.limits.thumbnail if request.thumbnails else 0
                 task = Task(image.content, prepare if prepare.travels else None, image.place, small)
-                admit = partial(self._admit, request)
-                image.content, picture = self._decoders.decode(task, prepare, request.client, admit)
+                admit, unwanted = partial(self._admit, request), request.future.done
+                image.content, picture = self._decoders.decode(task, prepare, request.client, admit, unwanted)
                 if small:
                     request.thumbnails[position] = picture
         except ImageError as error:
@@ -222,9 +222,7 @@ class Batcher:
             self._start_decoding()
 
     def _admit(self, request: _Request, pixels: int) -> None:
-        """Refuse an image whose request has too many pixels, or is not wanted any more."""
-        if request.future.done():
-            raise ImageError("is not wanted any more")
+        """Refuse an image whose request has too many pixels."""
         with self._change:
             request.pixels += pixels
             if request.pixels > self.limits.request_pixels:

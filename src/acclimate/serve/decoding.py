@@ -11,10 +11,11 @@ import os
 import signal
 import sys
 from base64 import b64decode
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from threading import Condition, Lock
+from contextlib import ExitStack, contextmanager, suppress
+from math import prod
+from threading import Lock, Timer
+from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -23,8 +24,9 @@ from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import Examined, examine_image, thumbnail
+from acclimate.images import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
 from acclimate.reading import Preparer
+from acclimate.serve.budget import Budget
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
@@ -46,32 +48,6 @@ class Task(NamedTuple):
     prepare: Preparer | None  # None to return the RGB pixels as they are
     place: int  # of the image in its stream, on which its views depend
     thumbnail: int  # its longest side in pixels; 0 for none
-
-
-class Budget:
-    """Pixels that may be decoded at the same time; a client gets two thirds at most, so that others find room."""
-
-    def __init__(self, pixels: int) -> None:
-        self._total, self._per_client = pixels, max(1, pixels * 2 // 3)
-        self._held: Counter[str] = Counter()
-        self._change = Condition()
-
-    @contextmanager
-    def hold(self, client: str, pixels: int) -> Iterator[None]:
-        """Wait until so many pixels are free, and hold them. A larger image waits until its client holds no others."""
-        pixels = min(pixels, self._per_client)
-        with self._change:
-            self._change.wait_for(lambda: self._fits(client, pixels))
-            self._held[client] += pixels
-        try:
-            yield
-        finally:
-            with self._change:
-                self._held -= Counter({client: pixels})  # drops clients that hold nothing
-                self._change.notify_all()
-
-    def _fits(self, client: str, pixels: int) -> bool:
-        return self._held[client] + pixels <= self._per_client and self._held.total() + pixels <= self._total
 
 
 class Decoders:
@@ -96,28 +72,34 @@ class Decoders:
         self._give_back(self._take())
 
     def decode(
-        self, task: Task, prepare: Preparer, client: str, admit: Callable[[int], None]
+        self,
+        task: Task,
+        prepare: Preparer,
+        client: str,
+        admit: Callable[[int], None],
+        unwanted: Callable[[], bool] = lambda: False,
     ) -> tuple[list[Any], bytes]:
         """What the model takes for an image, and its thumbnail; may be called from many threads.
 
-        `admit` is called with the pixels that decoding costs, before it is decoded; what it raises is raised.
+        `admit` is called with the pixels that decoding costs, before it is decoded; what it raises is raised. While
+        the image waits for others to be decoded, it is given up once it is `unwanted`.
 
         Raises:
             ImageError: the image cannot be decoded, or takes too long or too much; "cannot be read: ...".
         """
         process = self._take()
         try:
-            cost = process.ask(task)["cost"]
-            try:
-                admit(cost)
-            except ImageError:
-                process.ask(None)
-                raise
-            with self._budget.hold(client, cost):
-                answer = process.ask(cost)
-                if task.prepare is None:
-                    return prepare(task.place, Image.fromarray(answer["pixels"])), answer["thumbnail"]
-                return list(answer["pixels"]), answer["thumbnail"]
+            cost = process.examine(task)
+            with ExitStack() as budget:
+                try:
+                    admit(cost)
+                    budget.enter_context(self._budget.hold(client, cost, unwanted))
+                except ImageError:
+                    process.leave()
+                    raise
+                pixels, picture = process.decode(task, cost)
+                inputs = prepare(task.place, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
+                return inputs, picture
         finally:
             self._give_back(process)
 
@@ -126,11 +108,11 @@ class Decoders:
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True
-            for process in self._idle:
-                process.end()
+            idle, self._idle = self._idle, []
             for process in self._busy:
                 process.kill()  # the thread that waits for it ends it
-            self._idle.clear()
+        for process in idle:
+            process.end()
 
     def _take(self) -> "_Process":
         with self._lock:
@@ -149,48 +131,59 @@ class Decoders:
     def _give_back(self, process: "_Process") -> None:
         with self._lock:
             self._busy.discard(process)
-            if process.alive and not self._closed:
+            kept = process.alive and not self._closed
+            if kept:
                 self._idle.append(process)
-            else:
-                process.end()
+        if not kept:
+            process.end()
 
 
 class _Process:
-    """A process that decodes, seen from the service."""
+    """A process that decodes, seen from the service, which believes nothing it says: a file may have taken it over."""
 
     def __init__(self, pixels: int, decode_s: float) -> None:
         self._connection, theirs = CONTEXT.Pipe()
-        self._decode_s, self.alive = decode_s, True
+        self._pixels, self._decode_s, self.alive = pixels, decode_s, True
         CONTEXT.set_forkserver_preload([__name__])
         with theirs, CHILDREN, _no_main():
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
             self._process.start()
-        self._answer(START_S)
+        with self._within(START_S):
+            self._answer()
 
-    def ask(self, message: Any) -> dict[str, Any]:
-        """Send a task, or the cost of the task to go on, or None to leave it; returns the answer.
+    def examine(self, task: Task) -> int:
+        """Send a task; returns what it costs, in pixels."""
+        with self._within(self._patience):
+            self._connection.send(task)
+            cost = self._answer()["cost"]
+            if type(cost) is not int or not 0 < cost <= self._pixels:
+                raise ValueError(f"a cost of {cost}")
+            return cost
 
-        ImageError if that says so, if it takes too long, or if the process ends.
-        """
-        try:
-            self._connection.send(message)
-            answer = self._answer(self._decode_s * (PATIENCE if TIME_IS_UP else 1))
-            if "shape" in answer:
-                answer["pixels"] = np.empty(answer["shape"], answer["dtype"])
-                self._connection.recv_bytes_into(answer["pixels"].reshape(-1))
-                answer["thumbnail"] = self._connection.recv_bytes()
-        except (EOFError, OSError, ValueError, TypeError):
-            self.kill()
-            with CHILDREN:
-                self._process.join()
-            if self._process.exitcode == -TIME_IS_UP:
-                raise self._too_slow() from None
-            raise ImageError("cannot be read: its decoder crashed or ran out of memory") from None
-        if "image_error" in answer:
-            raise ImageError(answer["image_error"])
-        if "error" in answer:
-            raise ModelError(f"the model could not prepare an image: {answer['error']}")
-        return answer
+    def leave(self) -> None:
+        """Do not go on with the task."""
+        with self._within(self._patience):
+            self._connection.send(None)
+            self._answer()
+
+    def decode(self, task: Task, cost: int) -> tuple[HostArray, bytes]:
+        """Go on with the task; returns what the model takes for each view, or the pixels, and the thumbnail."""
+        with self._within(self._patience):
+            self._connection.send(cost)
+            shape = tuple(self._answer()["shape"])
+            if task.prepare is None:
+                size, allowed = prod(shape), min(shape) > 0 and shape[2:] == (3,) and prod(shape) <= 3 * cost
+            else:
+                size, allowed = 4 * prod(shape), shape == task.prepare.shape
+            if not allowed:
+                raise ValueError(f"an array of shape {shape}")
+            pixels = np.frombuffer(self._connection.recv_bytes(size), np.float32 if task.prepare else np.uint8)
+            picture = self._connection.recv_bytes(MESSAGE_BYTES + 3 * task.thumbnail**2)
+            return pixels.reshape(shape).copy(), picture  # PyTorch warns of arrays that are not writeable
+
+    @property
+    def _patience(self) -> float:
+        return self._decode_s * (PATIENCE if TIME_IS_UP else 1)
 
     def kill(self) -> None:
         """Stop it at once; whoever waits for its answer gets an ImageError."""
@@ -205,15 +198,38 @@ class _Process:
             self._process.join()
             self._process.close()
 
-    def _too_slow(self) -> ImageError:
-        return ImageError(f"took longer than {self._decode_s:g} s to decode")
+    @contextmanager
+    def _within(self, seconds: float) -> Iterator[None]:
+        """Talk to it for so long: then it is stopped, whatever it has sent or received by then.
 
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        if not self._connection.poll(seconds):
+        ImageError if that takes too long, if the process ends, or if what it says makes no sense.
+        """
+        latest, timer = monotonic() + seconds, Timer(seconds, self.kill)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        except (ImageError, ModelError):
+            raise
+        except Exception:
             self.kill()
-            raise self._too_slow()
+            with CHILDREN:
+                self._process.join()
+            if self._process.exitcode == -TIME_IS_UP or monotonic() >= latest:
+                raise ImageError(f"took longer than {self._decode_s:g} s to decode") from None
+            raise ImageError("cannot be read: its decoder crashed or ran out of memory") from None
+        finally:
+            timer.cancel()
+            if monotonic() >= latest:  # it may be about to stop the process
+                timer.join()
+
+    def _answer(self) -> dict[str, Any]:
         # JSON, as what decodes strangers' files must not send objects to this process.
         answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MESSAGE_BYTES))
+        if "image_error" in answer:
+            raise ImageError(str(answer["image_error"])[:1000])
+        if "error" in answer:
+            raise ModelError(f"the model could not prepare an image: {str(answer['error'])[:1000]}")
         return answer
 
 
@@ -237,6 +253,7 @@ def work(connection: Any, pixels: int, decode_s: float) -> None:
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     connection.send_bytes(b"{}")  # it is ready
+    limit_pixels(max(pixels, MAX_PIXELS))  # that Pillow opens; those of an image are bounded before
     with suppress(EOFError, OSError):
         while True:
             do(connection, pixels, decode_s)
@@ -255,8 +272,8 @@ def do(connection: Any, pixels: int, decode_s: float) -> None:
             return
         with bounded(decode_s, cost):
             prepared, picture = decode(examined, task)
-        answer = {"shape": prepared.shape, "dtype": prepared.dtype.name}
-        for part in (json.dumps(answer).encode(), prepared.reshape(-1).view(np.uint8), picture):
+        answer = json.dumps({"shape": prepared.shape}).encode()
+        for part in (answer, prepared.reshape(-1).view(np.uint8), picture):
             connection.send_bytes(part)
     except (ImageError, MemoryError, OverflowError) as error:
         why = str(error) if isinstance(error, ImageError) else "cannot be read: it needs too much memory"

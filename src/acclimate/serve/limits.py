@@ -20,8 +20,6 @@ class Limits:
     body_bytes: int = 32 * 2**20  # of a request with images or a state
     json_bytes: int = 2 * 2**20  # of any other request
     pixels: int = 40_000_000  # per image, taken from its header before it is decoded
-    request_pixels: int = 320_000_000  # of all images of a request
-    decoding_pixels: int = 60_000_000  # of the images that are decoded at the same time; two thirds for one client
     decode_s: float = 5.0  # of a processor that an image may take to be decoded and prepared
     images: int = 64  # per request
     labels: int = 2000  # per stream
@@ -48,6 +46,16 @@ class Limits:
     sync_s: float = 1.0  # between two syncs of the journals to disk
     history: int = 24  # snapshots kept per stream
     thumbnail: int = 96  # longest side in pixels
+
+    @property
+    def request_pixels(self) -> int:
+        """Pixels of all images of a request."""
+        return 8 * self.pixels
+
+    @property
+    def decoding_pixels(self) -> int:
+        """Pixels of the images that are decoded at the same time; two thirds, the largest image, for one client."""
+        return self.pixels * 3 // 2
 
     def __post_init__(self) -> None:
         for name, least in {"wait_s": 0, "workers": 0, "labels": 2, "history": 2}.items():
