@@ -6,17 +6,17 @@ import os
 import time
 from base64 import b64encode
 from collections.abc import Iterable, Mapping
-from functools import partial
-from http.client import HTTPConnection, HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, IncompleteRead
+from http.client import HTTPException, HTTPMessage, HTTPResponse, IncompleteRead
 from numbers import Integral, Real
 from pathlib import Path
 from typing import IO, Any, TypeVar
 from urllib.error import HTTPError, URLError
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import HTTPHandler, HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.parse import quote, urlencode
+from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import uuid4
 
 from acclimate.errors import AcclimateError
+from acclimate.timed_http import TimedHTTPHandler, TimedHTTPSHandler
 
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"
@@ -48,7 +48,7 @@ class Client:
     /docs. Requests that the service refuses because it is busy are sent again after the time that it asks for, and so
     are those that cannot be delivered. When a connection breaks later, the request may have been carried out, and it is
     sent again only where twice is as good as once: reading, answering without learning, correcting and freezing.
-    Others are not; an image would be learnt twice. Redirects to another address are refused: the token is for this one.
+    Others are not; an image would be learnt twice. Redirects are refused: the token is for this address.
 
     Args:
         url: address of the service.
@@ -71,7 +71,7 @@ class Client:
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
         self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._opener = build_opener(_SameOrigin, _Http, _Https)
+        self._opener = build_opener(_NoRedirect, TimedHTTPHandler, TimedHTTPSHandler)
 
     def __repr__(self) -> str:
         return f"Client({self.url!r})"
@@ -241,83 +241,13 @@ class Client:
             left, wait = left - 1, 2 * wait
 
 
-class _Until(io.RawIOBase):
-    """What a socket receives until a deadline, however slowly it comes."""
-
-    def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
-        self._raw, self._sock, self._deadline = raw, sock, deadline
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        left = self._deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out")
-        self._sock.settimeout(left)
-        received: int | None = self._raw.readinto(buffer)
-        return received
-
-    def close(self) -> None:
-        self._raw.close()
-        super().close()
-
-
-class _Response(HTTPResponse):
-    def __init__(self, sock: Any, *args: Any, deadline: float, **kwargs: Any) -> None:
-        super().__init__(sock, *args, **kwargs)
-        self.fp = io.BufferedReader(_Until(self.fp.detach(), sock, deadline))
-
-
-class _Connection(HTTPConnection):
-    """Ends in time, and reads the answer of a service that does not want the rest of the request."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        assert self.timeout is not None
-        self.response_class = partial(_Response, deadline=time.monotonic() + self.timeout)  # type: ignore[assignment]
-
-    def send(self, data: Any) -> None:
-        try:
-            super().send(data)
-        except (BrokenPipeError, ConnectionResetError):
-            if self.sock is None:
-                raise
-
-
-class _SecureConnection(_Connection, HTTPSConnection):
-    pass
-
-
-class _Http(HTTPHandler):
-    def http_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_Connection, req)
-
-
-class _Https(HTTPSHandler):
-    def https_open(self, req: Request) -> HTTPResponse:
-        return self.do_open(_SecureConnection, req)
-
-
-class _SameOrigin(HTTPRedirectHandler):
-    """Follows redirects to the same scheme, host and port only: they get the headers of the request."""
-
-    def redirect_request(
-        self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
-    ) -> Request | None:
-        old, new = urlsplit(req.full_url), urlsplit(newurl)
-        if (old.scheme, old.netloc) != (new.scheme, new.netloc):
-            fp.close()
-            message = f"{old.scheme}://{old.netloc} redirects to {newurl[:200]}; give that address if it is right."
-            raise ServiceError(code, "unexpected", message)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
+class _NoRedirect(HTTPRedirectHandler):
+    """Refuses redirects: the token is for one address only, and a request may not be repeated elsewhere."""
 
     def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
-        try:
-            return super().http_error_302(req, fp, code, msg, headers)
-        except ValueError:  # not a URL
-            fp.close()
-            raise
+        fp.close()
+        target = str(headers.get("Location"))[:200]
+        raise ServiceError(code, "unexpected", f"{req.host} redirects to {target!r}; give that address if it is right.")
 
     http_error_301 = http_error_303 = http_error_307 = http_error_308 = http_error_302
 

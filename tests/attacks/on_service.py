@@ -71,37 +71,50 @@ def _started(service, body):
 
 
 def _silent(service, count, said=b""):
-    """Connections that send this and no more; those that the service does not accept are left out."""
+    """Connections that send this, no more, and read nothing; those that the service does not accept are left out."""
     opened = []
     for _ in range(count):
+        connection = socket.socket()
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(5)
         with suppress(OSError):
-            connection = socket.create_connection((service.host, service.port), timeout=5)
-            connection.sendall(said)
+            connection.connect((service.host, service.port))
             opened.append(connection)
+            connection.sendall(said)
     return opened
 
 
-def _flood(work, count, said=b"", **settings):
+def _is_closed(connection):
+    connection.setblocking(False)
+    try:
+        while connection.recv(2**16):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _flood(work, count, said=b"", files=None):
     seen = Seen()
-    with attacked(work, seen, **settings) as (service, _):
-        opened = _silent(service, count, said)
-        time.sleep(14.0)  # more than a header may take
-        closed = 0
-        for connection in opened:
-            connection.setblocking(False)
-            try:
-                closed += connection.recv(4096) is not None
-            except BlockingIOError:
-                pass
-            except OSError:
-                closed += 1
-            connection.close()
-        seen.tries = count
-        seen.note = f"{closed} of {count} closed"
-        seen.expect(closed > 0.9 * len(opened), f"only {closed} of {len(opened)} were closed")
-        lines = service.log().splitlines()
-        seen.expect(len(lines) < 2_000, f"{len(lines)} lines in the log")
-        seen.expect(all(line.startswith("{") for line in lines), "lines in the log that are not JSON")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
+    try:
+        with attacked(work, seen, "--timeout", "10", files=files) as (service, _):
+            opened = _silent(service, count, said)
+            time.sleep(14.0)  # more than a header, a body or a reader may take
+            closed = sum(map(_is_closed, opened))
+            for connection in opened:
+                connection.close()
+            seen.tries = count
+            seen.note = f"{closed} of {count} closed"
+            seen.expect(closed > 0.9 * len(opened), f"only {closed} of {len(opened)} were closed")
+            lines = service.log().splitlines()
+            seen.expect(len(lines) < 5_000, f"{len(lines)} lines in the log")
+            seen.expect(all(line.startswith("{") for line in lines), "lines in the log that are not JSON")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     return seen
 
 
@@ -115,14 +128,21 @@ def half_headers(work):
     return _flood(work, 520, b"POST /classify HTTP/1.1\r\nHost: x\r\nX-")
 
 
+@case("4", "520 connections that send 16 requests and read nothing")
+def unread_responses(work):
+    return _flood(work, 520, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 16)
+
+
 @case("4", "1150 silent connections, 1024 file handles")
 def beyond_file_handles(work):
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
-    try:
-        return _flood(work, 1150, files=1024)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return _flood(work, 1150, files=1024)
+
+
+@case("4", "1150 connections with half a body, 1024 file handles")
+def half_bodies(work):
+    head = b"POST /v1/streams/mallory/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
+    head += b"Authorization: Bearer 0123456789abcdef-mallory\r\nContent-Length: 9000\r\n\r\n"
+    return _flood(work, 1150, head + b"x" * 4500, files=1024)
 
 
 @case("5", "64 WebP of 40 million pixels in one request")
@@ -242,6 +262,9 @@ def surrogates(work):
                 answers.append(service.call("POST", path, text.replace("%s", PICTURE), token="alice"))
         change = f'{{"add":["{bodies.LONE}"]}}'
         answers.append(service.call("PATCH", "/v1/streams/alice/labels", change, token="alice"))
+        query = "/classify?candidate_labels=cat&candidate_labels="
+        for wrong in ("%ed%a0%80", "%ff", "%00"):
+            answers.append(service.call("POST", query + wrong, files.photo(), "image/png", token="alice"))
         told = f'{{"id":0,"label":"{bodies.LONE}"}}'
         answers.append(service.call("POST", "/v1/streams/alice/corrections", told, token="alice"))
     return seen

@@ -2,7 +2,6 @@
 
 import io
 import shutil
-import time
 from contextlib import contextmanager
 from threading import Thread
 
@@ -15,6 +14,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES
 from acclimate.serve.streams import Streams
 from drawn_images import draw
+from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
 
@@ -42,18 +42,19 @@ def serve(encoder, tmp_path_factory):
             streams.create(name, LABELS, skip_duplicates=False)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
-            thread = Thread(target=server.run, args=([listening],))
+            thread = Thread(target=server.run, args=([listening],), daemon=True)
             thread.start()
-            while not server.started:
-                assert thread.is_alive()
-                time.sleep(0.01)
-            host, port = listening.getsockname()
-            with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
-                client.streams, client.app, client.folder = streams, server.config.app, folder
-                client.server = server
-                yield client
-            server.should_exit = True
-            thread.join()
+            try:
+                wait_until(lambda: server.started or not thread.is_alive())
+                host, port = listening.getsockname()
+                with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
+                    client.streams, client.app, client.folder = streams, server.config.app, folder
+                    client.server = server
+                    yield client
+            finally:
+                server.should_exit = True
+                thread.join(120)
+            assert not thread.is_alive(), "the service does not stop"
 
     return start
 

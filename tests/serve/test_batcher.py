@@ -2,6 +2,7 @@ import io
 import random
 from base64 import b64encode
 from threading import Event
+from time import sleep
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images import open_image
 from acclimate.reading import Preparer
+from acclimate.serve import batcher as module
 from acclimate.serve.batcher import Batcher
 from acclimate.serve.errors import BusyError
 from acclimate.serve.limits import Limits
@@ -51,7 +53,9 @@ def watched(encoder):
 
 
 @pytest.fixture
-def start(watched):
+def start(watched, monkeypatch):
+    """Starts batchers that take the encoder to be fast, however long it is held."""
+    monkeypatch.setattr(module, "BATCH_S", 1e6)
     started = []
 
     def batcher(**limits):
@@ -245,6 +249,39 @@ def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictur
     single.result(30)
     assert not any(future.done() for future in backlog)
     assert [len(future.result(30).features) for future in backlog] == [12, 12]
+
+
+def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, watched, pictures):
+    batcher, enough = start(batch=2, workers=2), 2 * module.READY
+    watched.gate.clear()
+    first = batcher.submit(pictures[:1], client="a")
+    while batcher.waiting:  # until the first batch is off
+        pass
+    backlog = batcher.submit(pictures, client="a")
+    while len(batcher._ready) < enough or batcher._decoding:
+        pass
+    single = batcher.submit(pictures[:1], client="b")
+    while len(batcher._ready) == enough:
+        pass
+    watched.gate.set()
+    single.result(30)
+    assert watched.sizes[:2] == [1, 2]
+    assert not backlog.done()
+    for future in (first, backlog):
+        future.result(30)
+
+
+def test_batches_of_a_slow_encoder_are_small(watched, monkeypatch, pictures):
+    def encode(images):
+        sleep(0.1 * len(images))
+        return np.ones((len(images), 2))
+
+    monkeypatch.setattr(watched.encoder, "encode_images", encode)
+    batcher = Batcher(watched, Limits(), Metrics())
+    batcher.submit(pictures[:1]).result(30)
+    batcher.submit(pictures).result(30)
+    batcher.close()
+    assert max(watched.sizes) <= 2
 
 
 def test_a_client_never_has_all_decoders(start, watched, pictures):

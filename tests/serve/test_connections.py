@@ -18,12 +18,14 @@ from urllib.parse import urlsplit
 import pytest
 
 from acclimate.serve.app import bind
+from acclimate.serve.connections import PIPELINED
 from service_process import service
+from waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs file limits and addresses of 127.0.0.0/8")
 
 HEADER_S = 2
-PATIENCE = 2.0  # seconds that an honest client may wait
+PATIENCE = 10.0  # seconds that an honest client may wait on a busy machine; `benchmarks/attacks.py` prints what it does
 ONE, MANY = ("127.0.0.1",), tuple(f"127.0.0.{i}" for i in range(1, 30))
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OPENAPI = GET.replace(b"/health/live", b"/openapi.json")
@@ -34,7 +36,7 @@ SENT = {
     "half a header": GET[:40],
     "a request, then nothing": GET,
     "half a body": UPLOAD + b"x",
-    "requests, and reads nothing": OPENAPI * 30,
+    "requests, and reads nothing": OPENAPI * PIPELINED,
 }
 
 
@@ -171,16 +173,9 @@ def test_a_response_that_nobody_reads_is_given_up(tiny_onnx, tmp_path):
     with running(tiny_onnx, tmp_path) as process, ExitStack() as stack:
         ask(process.address)
         before = handles(process)
-        flood(stack, process.address, 100, OPENAPI * 30)
-        assert wait_until(lambda: handles(process) > before + 90, 10)
-        assert wait_until(lambda: handles(process) <= before, 20)
-
-
-def wait_until(happened, timeout):
-    latest = time.monotonic() + timeout
-    while not happened() and time.monotonic() < latest:
-        time.sleep(0.1)
-    return happened()
+        flood(stack, process.address, 100, OPENAPI * PIPELINED)
+        wait_until(lambda: handles(process) > before + 90)
+        wait_until(lambda: handles(process) <= before)
 
 
 def handles(process):
@@ -204,6 +199,14 @@ def test_what_is_sent_ahead_is_bounded(tiny_onnx, tmp_path):
         assert closed([line], 5) == 1
         assert ask(process.address) < PATIENCE
         assert len(check_log(process)) < 10
+        with connect(process.address, GET * (PIPELINED + 1)) as line, line.makefile("rb") as reader:
+            for _ in range(PIPELINED + 1):
+                assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
+                while reader.readline() != b"\r\n":
+                    pass
+                assert reader.read(13) == b'{"live":true}'
+        with connect(process.address, GET * (PIPELINED + 2)) as line:
+            assert closed([line], 5) == 1
 
 
 def test_what_is_not_http_is_answered_in_json(tiny_onnx, tmp_path):

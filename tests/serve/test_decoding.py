@@ -113,6 +113,13 @@ def test_memory_is_bounded_and_the_process_goes_on(decoders, prepare):
     assert decoders._idle == [process]
 
 
+def test_a_process_can_start_before_there_is_an_image(decoders, prepare):
+    decoders.warm_up()
+    (process,) = decoders._idle
+    decode(decoders, prepare)
+    assert decoders._idle == [process]
+
+
 def test_images_are_prepared_as_by_the_encoder_itself(decoders, prepare, pictures):
     for picture in pictures[:3]:
         for content in (picture, b64encode(picture).decode()):

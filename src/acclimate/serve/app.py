@@ -56,8 +56,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
         version=__version__,
         description=ABOUT,
         lifespan=lifespan,
-        docs_url=None,  # FastAPI's own pages load scripts from other hosts
-        redoc_url=None,
+        openapi_url=None,  # `document` serves it; FastAPI's own pages load scripts from other hosts
         responses={status: {"model": schemas.Failed} for status in CODES if status != 405},
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
@@ -244,6 +243,7 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
     streams, tokens = app.state.streams, app.state.tokens
     with log_to_stderr(streams.limits.log_lines):
         log_start(streams, model)
+        streams.batcher.warm_up()
         if tokens is not None and hasattr(signal, "SIGHUP"):
             # In a thread: a handler must not wait for a lock that the interrupted code holds.
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())

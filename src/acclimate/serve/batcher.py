@@ -26,7 +26,7 @@ from acclimate.serve.metrics import Metrics
 from acclimate.views import Kind
 
 CLIENTS = 4  # whose queues may be full before the service is
-READY = 2  # batches of prepared images that may wait for the encoder; the decoders pause when they do
+READY = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
 BATCH_S = 0.25  # that a batch should take
 LONGEST_S = 60  # after which a refused client is told to try again
 Result = TypeVar("Result")
@@ -70,7 +70,7 @@ class Batcher:
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
     and in a batch; the images of a batch have the same number of views. Where the encoder is slow, batches are small:
-    an image never waits long for one that runs.
+    an image never waits long for one that runs. It is decoded meanwhile, however many of another client are ready.
 
     Clients take turns, at the decoders and in the batches. None has all decoders, so that the single image of another
     always finds one.
@@ -138,6 +138,10 @@ class Batcher:
         request.future.add_done_callback(lambda _: self._forget(request))
         return request.future
 
+    def warm_up(self) -> None:
+        """Start a decoder in the background, before there is an image."""
+        self._pool.submit(self._decoders.warm_up)
+
     def close(self) -> None:
         """Accept no more images, and return when all accepted ones are encoded, or at the latest when they time out."""
         latest = monotonic() + self.limits.timeout_s
@@ -170,18 +174,27 @@ class Batcher:
         self._change.notify_all()
 
     def _start_decoding(self) -> None:
-        """Let the decoders that are free work, unless enough images are ready."""
-        most = max(1, self._workers - 1)
-        while self._decoding.total() < self._workers and self._ready_views() < READY * self._size:
-            pausing = [client for client, count in self._decoding.items() if count >= most]
+        """Let the decoders that are free work, unless enough images are ready.
+
+        If those are of other clients, a client may have one even so, as long as memory allows it.
+        """
+        most, full = max(1, self._workers - 1), 2 * READY * self.limits.batch
+        while self._decoding.total() < self._workers and (ready := self._ready_views()).total() < full:
+            pausing = {client for client, count in self._decoding.items() if count >= most}
+            if ready.total() >= READY * self._size:
+                pausing |= self._decoding.keys() | ready.keys()
             image = self._received.take(pausing=pausing)
             if image is None:
                 return
             self._decoding[image.request.client] += 1
             self._pool.submit(self._decode, image)
 
-    def _ready_views(self) -> int:
-        return sum(each.request.prepare.views for each in self._ready)
+    def _ready_views(self) -> Counter[str]:
+        """Images that are ready per client, counting views."""
+        found: Counter[str] = Counter()
+        for each in self._ready:
+            found[each.request.client] += each.request.prepare.views
+        return found
 
     def _decode(self, image: _Image) -> None:
         request, position, prepare = image.request, image.position, image.request.prepare
@@ -252,7 +265,7 @@ class Batcher:
 
     def _enough(self) -> bool:
         """Whether the images that are ready fill a batch, or no others are being prepared."""
-        return self._ready_views() >= min(self._size, self.waiting)
+        return self._ready_views().total() >= min(self._size, self.waiting)
 
     def _encode(self, batch: Sequence[_Image]) -> None:
         began, prepare = perf_counter(), batch[0].request.prepare
@@ -263,7 +276,8 @@ class Batcher:
                 image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
         count, took = len(batch) * prepare.views, perf_counter() - began
-        self._size = min(self.limits.batch, max(1, (self._size + round(BATCH_S * count / took)) // 2))
+        size = max(1, round(BATCH_S * count / took))
+        self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # smaller at once, larger by and by
         self._metrics.encoded(count, took)
         self._measure(count, min(image.came for image in batch))
         for image, row in zip(batch, features, strict=True):

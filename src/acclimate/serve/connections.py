@@ -30,6 +30,8 @@ RESERVED = 256  # file handles for states, journals, workers, and connections th
 TURNS = 8  # of the event loop, within which a request that was sent at once is read for certain
 HEADER_BYTES = 16 * 2**10  # of a request line with all headers
 PIPELINED_BYTES = 64 * 2**10  # sent before the response to an earlier request
+HEADER_END = b"\r\n\r\n"
+PIPELINED = 16  # requests sent before that response
 SEND_BUFFER = 64 * 2**10  # of the kernel, per connection
 UNREAD_BYTES = 64 * 2**20  # of responses that all clients together have not read yet
 READ_BYTES_PER_S = 8 * 2**10  # that a client must read, on average over 10 s, unless it reads everything
@@ -210,9 +212,10 @@ class Connection(H11Protocol):
         """Handle what was received."""
         super().handle_events()
         self._note()
-        paused = self.phase is Phase.ANSWER and self.flow.read_paused
-        if paused and len(self.conn.trailing_data[0]) > PIPELINED_BYTES:
-            self._all.close(self)
+        if self.flow.read_paused and self.phase in (Phase.ANSWER, Phase.READER):
+            ahead = self.conn.trailing_data[0]
+            if len(ahead) > PIPELINED_BYTES or ahead.count(HEADER_END) > PIPELINED:
+                self._all.close(self)
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or for the client to read this response."""

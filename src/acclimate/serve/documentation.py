@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 
 from acclimate.serve import schemas
 from acclimate.serve.security import OPEN
@@ -40,7 +40,10 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def document(app: FastAPI) -> None:
-    """Add the JSON that requests have, and the permission to the description of every operation."""
+    """Serve /openapi.json, with the JSON that requests have and the permission that every operation needs.
+
+    Anyone may ask for it, as often as they like: it is made once.
+    """
     generate = app.openapi
 
     def openapi() -> dict[str, Any]:
@@ -53,4 +56,9 @@ def document(app: FastAPI) -> None:
         return generate()
 
     app.openapi = openapi  # type: ignore[method-assign]
-    app.openapi()  # at the start, as it takes long: the first request would hold up all others
+    content = json.dumps(app.openapi(), separators=(",", ":")).encode()
+
+    async def respond(_: Request) -> Response:
+        return Response(content, media_type="application/json")
+
+    app.add_route("/openapi.json", respond, include_in_schema=False)

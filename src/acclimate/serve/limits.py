@@ -60,6 +60,11 @@ class Limits:
         if self.images > self.queue:
             raise InputError(f"a queue of {self.queue} cannot hold a request of {self.images} images; raise `queue`.")
 
+    @property
+    def marks(self) -> int:
+        """Quotes, commas, colons and brackets in the JSON of a request: some for each item that it may have."""
+        return 1000 + 10 * (self.labels + self.prompts + self.images)
+
     def check_images(self, count: int, views: int) -> None:
         """Refuse a number of images, each with so many views, that no request may have."""
         most = min(self.images, self.queue // views)

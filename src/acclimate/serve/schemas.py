@@ -148,6 +148,12 @@ class TaskRequest(BaseModel):
     inputs: Base64
     parameters: TaskParameters
 
+    @model_validator(mode="before")
+    @classmethod
+    def _parsed(cls, data: Any) -> Any:
+        """The same: Pydantic's errors then refer to what was parsed; otherwise they copy all of it, several times."""
+        return data
+
 
 class Answer(BaseModel):
     """A label and its probability."""

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from pathlib import Path
 from typing import Literal, get_args
+from urllib.parse import unquote_to_bytes
 
 import anyio
 from fastapi import HTTPException
@@ -185,6 +186,10 @@ class Gate:
             return failure(
                 scope, 400, f"a query may have at most {QUERY_FIELDS} parameters; send JSON for more labels."
             )
+        try:
+            unquote_to_bytes(scope["query_string"]).decode()
+        except UnicodeDecodeError:
+            return failure(scope, 422, "the query is not UTF-8 with percent signs; encode it again.")
         body.caller = "" if caller is None else caller.name
         length = headers.get(b"content-length", b"0")
         if not length.isdigit() or len(length) > 20 or int(length) > body.most:
