@@ -300,7 +300,7 @@ def check_setup(
     require(method, views=setup.views > 1)
     kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
     if kept > limits.capacity:
-        raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed; lower them.")
+        raise InputError(f"the settings keep {kept} samples per label; lower them to {limits.capacity} at most.")
     return names, setup
 
 
