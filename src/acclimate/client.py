@@ -320,5 +320,5 @@ def _form(files: list[tuple[str, bytes]]) -> tuple[bytes, str]:
     for name, content in files:
         safe = name.replace("\\", "_").replace('"', "%22").replace("\r", "%0D").replace("\n", "%0A")
         head = f'--{boundary}\r\nContent-Disposition: form-data; name="image"; filename="{safe}"\r\n\r\n'
-        parts.append(head.encode() + content + b"\r\n")
+        parts.append(head.encode(errors="replace") + content + b"\r\n")
     return b"".join([*parts, f"--{boundary}--\r\n".encode()]), f"multipart/form-data; boundary={boundary}"

@@ -26,22 +26,10 @@ from acclimate.arrays import (
     unit_rows,
 )
 from acclimate.errors import InputError, StateError, nearest
+from acclimate.text import LONGEST_TEXT, is_text
 
 LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
-LONGEST_TEXT = 4096  # characters of a name
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
-
-
-def is_text(value: object) -> bool:
-    r"""Whether it is a string that can be a name: of LONGEST_TEXT characters at most, and without lone surrogates.
-
-    Examples:
-        >>> is_text("chat noir"), is_text("\ud800"), is_text(7)
-        (True, False, False)
-    """
-    if not isinstance(value, str) or len(value) > LONGEST_TEXT:
-        return False
-    return value.isascii() or not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.classify.outputs import read_results
-from acclimate.cli.console import JOINERS, printable
 from acclimate.cli.tables import print_table
+from acclimate.text import JOINERS, printable
 from drawn_images import draw
 
 NAMES = (
@@ -78,7 +78,7 @@ def test_results_on_a_terminal(here, on_terminal):
     for name in (*NAMES, os.fsdecode(b"latin \xe9.jpg")):
         draw("red", 0).save(here / "photos" / name)
     (here / "photos" / f"broken {NAMES[0]}").write_bytes(b"no image")
-    shown = on_terminal("classify", "photos", "--labels", "cat,a\x1b[31mdog")
+    shown = on_terminal("classify", "photos", "--labels", "cat,a\u202edog")
     assert not unsafe(shown)
     for text in (r"photos/\x1b[2Jclear.jpg", r"photos/two\nlines.jpg", r"latin \udce9.jpg", "could not be read"):
         assert text in shown

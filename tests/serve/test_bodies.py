@@ -189,7 +189,7 @@ def test_everything_in_a_request_is_bounded(model):
     bounded(model.model_json_schema(), model.__name__)
 
 
-@pytest.mark.parametrize("wrong", [True, "0", 1.0, -1, 2**53, [], 10**400])
+@pytest.mark.parametrize("wrong", [True, "0", 1.0, -1, 2**53 + 1, [], 10**400])
 def test_ids_are_integers(client, wrong):
     refused(client.post(f"{ONE}/corrections", json={"id": wrong, "label": "red circle"}))
     refused(client.post(f"{ONE}/rollback", json={"snapshot": wrong}))
@@ -291,26 +291,58 @@ def test_one_client_leaves_memory_for_the_next(serve, tmp_path):
         assert last.getresponse().status == 422  # it was read, and is not a state
 
 
-names = st.text(st.characters(exclude_characters='"\\\r\n', exclude_categories=["Cs"]), max_size=20)
+names = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20)
+words = st.text("abcXYZ019!#$&+-.^_`|~", min_size=1, max_size=20)
 parts = st.lists(st.builds(Part, names, st.none() | names, st.binary(max_size=200)), max_size=5)
 
 
-@given(parts)
-def test_forms_come_through(parts):
+def quoted(text):
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def extended(text):
+    return f"utf-8''{quote(text, safe='')}"
+
+
+@given(parts, st.text(" \t", max_size=3))
+def test_forms_come_through(parts, padding):
     boundary = "a-boundary-that-is-not-in-any-part"
     body = b"a preamble\r\n"
     for part in parts:
-        file = "" if part.filename is None else f'; filename="{part.filename}"'
-        head = f'A: b\r\ncontent-disposition: form-data; name="{part.name}"{file}'
-        body += f"--{boundary}\r\n{head}\r\n\r\n".encode() + part.content + b"\r\n"
-    body += f"--{boundary}--\r\nan epilogue".encode()
+        file = "" if part.filename is None else f"; filename={quoted(part.filename)}"
+        head = f'A: b\r\ncontent-disposition: form-data; other="; name=x"; name={quoted(part.name)}{file}'
+        body += f"--{boundary}{padding}\r\n{head}\r\n\r\n".encode() + part.content + b"\r\n"
+    body += f"--{boundary}--{padding}\r\nan epilogue".encode()
     assert parse_form(body, f'multipart/form-data; boundary="{boundary}"', 5) == parts
     if parts:
         with pytest.raises(FormError, match="more than"):
             parse_form(body, f"multipart/form-data; boundary={boundary}; charset=utf-8", len(parts) - 1)
 
 
-@given(st.lists(st.sampled_from([b"--x", b"--", b"\r\n", b"-", b"x", b"A: b", b'name="image"', b"\0"]), max_size=30))
+@given(words, words, names)
+def test_names_need_no_quotes_and_may_be_extended(name, word, text):
+    told = {
+        f"filename={word}": word,
+        f"filename*={extended(text)}": text,
+        f"filename={word}; filename*={extended(text)}": text,  # as .NET sends it
+        f"FileName*={extended(text)}; filename={quoted(text)}": text,
+    }
+    for file, wanted in told.items():
+        body = f"--x\r\nContent-Disposition: form-data; name={name}; {file}\r\n\r\n1\r\n--x--".encode()
+        assert parse_form(body, FORM, 1) == [Part(name, wanted, b"1")]
+
+
+@pytest.mark.parametrize("kind", ["a/b; xboundary=x", "boundary=x", "a/b; boundary=", "a/b; boundary=x\xe9"])
+def test_a_form_has_a_boundary(kind):
+    with pytest.raises(FormError, match="boundary"):
+        parse_form(PART + b"\r\n1\r\n--x--", kind, 1)
+    assert len(parse_form(PART + b"\r\n1\r\n--x--", "multipart/form-data; xboundary=y; Boundary=x", 1)) == 1
+
+
+PIECES = (b"--x", b"--", b"\r\n", b"-", b"x", b"A: b", b"Content-Disposition:", b'; name="image"', b"; a=\\", b"\0")
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=30))
 def test_any_bytes_are_a_form_or_an_error(pieces):
     with suppress(FormError):
         assert all(isinstance(part, Part) for part in parse_form(b"".join(pieces), FORM, 3))

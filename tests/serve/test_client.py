@@ -1,5 +1,6 @@
 """The Python client, against a real service."""
 
+import os
 import re
 import socket
 import subprocess
@@ -80,6 +81,13 @@ def test_the_file_that_cannot_be_read_is_named(remote, pictures, tmp_path):
     (tmp_path / "notes.jpg").write_text("no image")
     with pytest.raises(ServiceError, match=r"image 1 \(notes.jpg\) cannot be read"):
         remote.classify("one", pictures[0], tmp_path / "notes.jpg")
+
+
+@pytest.mark.skipif(os.name == "nt" or sys.platform == "darwin", reason="needs file names that are not UTF-8")
+def test_a_file_name_need_not_be_text(remote, pictures, tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.png")
+    path.write_bytes(pictures[0])
+    assert remote.classify("one", path, adapt=False)[0]["predictions"]
 
 
 def test_a_token_is_sent(serve, tmp_path):

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from acclimate.serve.app import bind
-from acclimate.serve.connections import PIPELINED, network
+from acclimate.serve.connections import PIPELINED
 from service_process import service
 from waiting import wait_until
 
@@ -258,13 +258,6 @@ print(len(failures), set(failures))
 def test_without_handles_it_is_tried_again_after_a_second():
     done = subprocess.run([sys.executable, "-c", EXHAUSTED], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout == f"2 {{{errno.EMFILE}}}\n"
-
-
-def test_an_address_counts_as_its_network():
-    assert network("10.0.0.1") != network("10.0.0.2")
-    assert network("::ffff:10.0.0.1") == network("10.0.0.1")
-    assert network("2001:db8::1") == network("2001:db8::ffff:2") != network("2001:db8:0:1::1")
-    assert network("fe80::1%eth0") == network("fe80::2")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.2", "::1", "localhost"])

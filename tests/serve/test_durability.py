@@ -182,6 +182,14 @@ def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start,
     found.create("shop", LABELS, skip_duplicates=False)
 
 
+def test_what_is_said_of_a_broken_stream_names_no_folder(start, after_a_kill, tmp_path):
+    start().create("shop", LABELS)
+    (tmp_path / "state" / "streams" / "shop" / "stream.json").unlink()
+    (described,) = after_a_kill().describe()
+    assert "stream.json cannot be read (No such file" in described["broken"]
+    assert str(tmp_path) not in described["broken"]
+
+
 def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images, monkeypatch):
     monkeypatch.setattr(stream_module, "RETRY_S", 0.0)
     stream = start(snapshot_samples=15).create("shop", LABELS, skip_duplicates=False)

@@ -100,7 +100,6 @@ def classify(
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
-    from acclimate.evidence import LONGEST_TEXT
     from acclimate.files import check_writable
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
@@ -108,6 +107,7 @@ def classify(
     from acclimate.sources.base import choose_order
     from acclimate.sources.follow import Follow
     from acclimate.sources.video import is_frame
+    from acclimate.text import LONGEST_TEXT
 
     for path in filter(None, (out, state, report)):
         check_writable(path)

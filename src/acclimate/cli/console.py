@@ -2,7 +2,6 @@
 
 import signal
 import sys
-import unicodedata
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -10,30 +9,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from acclimate.cli.progress import progress_bar
+from acclimate.text import printable
 
 if TYPE_CHECKING:
     from acclimate.classify.run import Emit
     from acclimate.predict import Prediction
-
-UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")  # categories: control, format, surrogate, line and paragraph separators
-JOINERS = "\u200c\u200d"  # format characters that Persian, Hindi and emoji are spelled with; they do no harm
-
-
-def printable(text: object) -> str:
-    r"""The text in one line, with everything escaped that could control a terminal or misplace what stands beside it.
-
-    Names of files and classes are foreign text: they may hold escape sequences, newlines, marks that turn the direction
-    of writing, or bytes that are not Unicode.
-
-    Examples:
-        >>> printable("Größe \U0001f408 \x1b[2J\n\u202e\udcff.jpg")
-        'Größe \U0001f408 \\x1b[2J\\n\\u202e\\udcff.jpg'
-    """
-    text = str(text)
-    if text.isascii() and text.isprintable():
-        return text
-    hidden = {each for each in set(text) - {*JOINERS} if unicodedata.category(each) in UNSEEN}
-    return text.translate({ord(each): each.encode("unicode_escape").decode() for each in hidden})
 
 
 def say(*lines: object, err: bool = False, **style: Any) -> None:

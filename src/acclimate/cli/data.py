@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.console import printable
 from acclimate.cli.group import Group
 from acclimate.cli.tables import print_table
+from acclimate.text import printable
 
 data = typer.Typer(cls=Group, no_args_is_help=True)
 

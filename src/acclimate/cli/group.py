@@ -5,8 +5,9 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from acclimate.cli.console import printable, say
+from acclimate.cli.console import say
 from acclimate.errors import AcclimateError, RunError, reason
+from acclimate.text import printable
 
 UsageError: Any = typer.BadParameter.__base__  # wherever this version of typer has it
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli.console import printable, say
+from acclimate.cli.console import say
+from acclimate.text import printable
 
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation

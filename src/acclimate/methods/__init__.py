@@ -36,7 +36,7 @@ from acclimate.methods.registry import (
 from acclimate.methods.sca import SCA
 from acclimate.methods.second_pass import refine
 from acclimate.methods.settings import check_settings
-from acclimate.methods.state import CLASSES, DIM, Entry, State, Sums, Tensors
+from acclimate.methods.state import CLASSES, DIM, Entry, Moments, State, Sums, Tensors
 from acclimate.methods.tda import TDA
 from acclimate.methods.tip_adapter import TipAdapter
 from acclimate.methods.tip_adapter_f import TipAdapterF
@@ -67,6 +67,7 @@ __all__ = [
     "FewShot",
     "FreeTTA",
     "Halves",
+    "Moments",
     "OnZeta",
     "Prior",
     "State",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 import numpy as np
 
 from acclimate.errors import InputError, nearest
-from acclimate.evidence import is_text
+from acclimate.text import is_text
 
 if TYPE_CHECKING:
     from acclimate.methods.base import Adapter

@@ -14,6 +14,7 @@ from typing import Any
 
 from acclimate.errors import InputError
 from acclimate.prompts.learned import PREFIX, LearnedPrompts
+from acclimate.text import check_text
 
 Template = str | Callable[[str], str]
 Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]
@@ -22,7 +23,6 @@ DEFAULT_SET = "single"
 _PLACEHOLDER = re.compile(r"\{c?\}")
 _OTHER_FIELD = re.compile(r"\{(?!c?\})[^{}]*\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")  # also halves of characters: not UTF-8
 
 
 def as_words(label: str) -> str:
@@ -33,23 +33,6 @@ def as_words(label: str) -> str:
 def same_words(label: str) -> str:
     """What two spellings of a class have in common: its words without regard to case."""
     return as_words(label).casefold()
-
-
-def check_text(text: str, what: str) -> str:
-    r"""The same text; InputError if it has characters that cannot be written on one line of UTF-8.
-
-    Examples:
-        >>> check_text("chat noir", "label 1")
-        'chat noir'
-        >>> check_text("cat\0", "label 1")
-        Traceback (most recent call last):
-        acclimate.errors.InputError: label 1 has the control character '\x00'; remove it.
-    """
-    if found := _CONTROL.search(text):
-        half = "\ud800" <= found[0] <= "\udfff"
-        kind = "half a character (a lone surrogate)," if half else "the control character"
-        raise InputError(f"{what} has {kind} {found[0]!a}; remove it.")
-    return text
 
 
 def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -13,7 +13,6 @@ import socket
 from collections import Counter
 from contextlib import suppress
 from enum import Enum
-from ipaddress import IPv6Address, ip_address
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -24,6 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from acclimate.serve.chunks import Parser
 from acclimate.serve.limits import Limits
+from acclimate.serve.networks import network
 
 MOST = 1024  # connections, if there are enough file handles
 RESERVED = 256  # file handles for states, journals, workers, and connections that are being opened or closed
@@ -66,17 +66,6 @@ def connection_limit() -> int:
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
     return MOST if soft == unlimited else min(MOST, soft - min(RESERVED, soft // 2))
-
-
-def network(address: str) -> str:
-    """The part of an address that one client cannot choose freely: all of IPv4, the first half of IPv6."""
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(parsed, IPv6Address):
-        return address
-    return str(parsed.ipv4_mapped or IPv6Address(int(parsed) >> 64 << 64))
 
 
 class Connections:
@@ -211,7 +200,7 @@ class Connection(H11Protocol):
         transport.set_write_buffer_limits(high=0)  # so that a response counts as read when nothing of it is left here
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
-        self.address = network(str(peer[0])) if peer else ""
+        self.address = network(str(peer[0]) if peer else "", ipv4=32)  # many clients may share a part of IPv4
         self._note()
 
     def connection_lost(self, exc: Exception | None) -> None:

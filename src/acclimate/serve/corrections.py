@@ -5,6 +5,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Path
 from starlette.responses import JSONResponse, Response
 
+from acclimate.methods.state import LARGEST_ID
 from acclimate.serve import schemas
 from acclimate.serve.bodies import described, json_body
 from acclimate.serve.dependencies import Details, Managed, Sender, ThisCall, known_parameters
@@ -44,7 +45,7 @@ async def list_corrections(stream: Managed, call: ThisCall) -> Response:
 @router.delete("/{name}/corrections/{correction}", status_code=204)
 async def undo_correction(
     stream: Managed,
-    correction: Annotated[int, Path(ge=0, le=schemas.LARGEST_ID)],
+    correction: Annotated[int, Path(ge=0, le=LARGEST_ID)],
     details: Details,
     call: ThisCall,
 ) -> None:

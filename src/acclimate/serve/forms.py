@@ -1,10 +1,17 @@
-"""Forms with files (multipart/form-data): parsed from the whole body, in time linear in its size."""
+"""Forms with files (multipart/form-data): parsed from the whole body, in time linear in its size.
+
+They are parsed here, not by a package, because the bodies are in memory already and may be hostile: the time is linear
+whatever they hold, a thread beside the event loop does it, and no part is copied to a temporary file.
+"""
 
 import re
 from typing import NamedTuple
+from urllib.parse import unquote
 
-BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,70})"|([^\s;,"]{1,70}))(?:\s*;|\s*$)""", re.IGNORECASE)
-FIELD = re.compile(rb';\s*(name|filename)="((?:[^"\\]|\\.)*)"', re.IGNORECASE)
+PARAMETER = re.compile(rb';\s*([^\s=;"]+)\s*=\s*(?:"([^"\\]*(?:\\.[^"\\]*)*)"|([^\s;]*))', re.DOTALL)
+ESCAPED = re.compile(rb'\\(["\\])')
+LINE_END = re.compile(rb"[ \t]*\r\n")
+LONGEST_BOUNDARY = 70  # characters (RFC 2046)
 HEADER_BYTES = 8 * 2**10  # of a part
 WINDOW = 2**20  # bytes that are searched at once: other threads wait meanwhile
 
@@ -29,10 +36,10 @@ def parse_form(body: bytes, content_type: str, most: int) -> list[Part]:
         >>> parse_form(body, "multipart/form-data; boundary=x", 1)
         [Part(name='image', filename='a.png', content=b'123')]
     """
-    found = BOUNDARY.search(content_type[:500])
-    if found is None:
+    boundary = _parameters(content_type[:500].encode("latin-1")).get("boundary", "")
+    if not (boundary.isascii() and 1 <= len(boundary) <= LONGEST_BOUNDARY):
         raise FormError("its content type has no valid boundary")
-    delimiter = b"--" + (found[1] or found[2]).encode("latin-1")
+    delimiter = b"--" + boundary.encode("latin-1")
     position = 0 if body.startswith(delimiter) else _find(body, b"\r\n" + delimiter, 0) + 2
     parts: list[Part] = []
     while True:
@@ -41,8 +48,10 @@ def parse_form(body: bytes, content_type: str, most: int) -> list[Part]:
             return parts
         if len(parts) == most:
             raise FormError(f"it has more than {most} parts")
-        head = body.find(b"\r\n\r\n", position, position + HEADER_BYTES)
-        if head < 0 or not body.startswith(b"\r\n", position):
+        latest = position + HEADER_BYTES
+        line = LINE_END.match(body, position, latest)
+        head = body.find(b"\r\n\r\n", line.end() - 2, latest) if line else -1
+        if head < 0:
             raise FormError(f"a part has no header, or one of more than {HEADER_BYTES} bytes")
         end = _find(body, b"\r\n" + delimiter, head + 2)  # an empty part has the same line break before and after
         parts.append(_part(body[position:head], body[head + 4 : end]))
@@ -60,5 +69,22 @@ def _find(body: bytes, wanted: bytes, start: int) -> int:
 def _part(head: bytes, content: bytes) -> Part:
     lines = (line.partition(b":") for line in head.split(b"\r\n"))
     disposition = next((value for name, _, value in lines if name.strip().lower() == b"content-disposition"), b"")
-    fields = {key.lower(): value.decode(errors="replace") for key, value in FIELD.findall(disposition)}
-    return Part(fields.get(b"name", ""), fields.get(b"filename"), content)
+    fields = _parameters(disposition)
+    filename = fields.get("filename")
+    if (extended := fields.get("filename*")) is not None:  # CHARSET'LANGUAGE'NAME, of which the charset is UTF-8
+        filename = unquote(extended.split("'", 2)[-1])
+    return Part(fields.get("name", ""), filename, content)
+
+
+def _parameters(header: bytes) -> dict[str, str]:
+    r"""The parameters of a header by name, with and without quotes.
+
+    Examples:
+        >>> _parameters(rb'form-data; name=image; FileName="a \"b\".png"')
+        {'name': 'image', 'filename': 'a "b".png'}
+    """
+    found = {}
+    for name, quoted, token in PARAMETER.findall(header):
+        value = ESCAPED.sub(rb"\1", quoted) or token
+        found[name.decode(errors="replace").lower()] = value.decode(errors="replace")
+    return found

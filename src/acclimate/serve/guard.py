@@ -10,16 +10,14 @@ Python and the entries of uploaded states, are neither limited nor counted.
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from ipaddress import IPv6Address, ip_address, ip_network
 from math import floor, inf
 from time import monotonic
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from acclimate.methods.schedule import Queued, last_if_worse
+from acclimate.methods.state import LARGEST_ID
 
-LOOPBACK = "127.0.0.1"  # the name of all clients on this machine
-PREFIX = {4: 24, 6: 64}  # bits of an address that name a network: what one client can easily have many addresses of
 PARTS = 1000  # samples are counted by parts of the window, so that memory does not grow with the traffic
 FORGET_ABOVE = 10_000  # such counts that are remembered, of all clients together
 SHORTEST_S = 1e-6  # such a part
@@ -43,7 +41,7 @@ class GuardRules(BaseModel):
     )
     burst: int | None = Field(default=None, ge=1, description=BURST)
     window_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description=WINDOW)
-    age: int = Field(default=10_000, ge=1, le=2**52, description=AGE)
+    age: int = Field(default=10_000, ge=1, le=LARGEST_ID, description=AGE)
 
     @property
     def fair(self) -> bool:
@@ -156,25 +154,3 @@ class FairSlots:
             return None
         worst = open_to[0]
         return worst if last_if_worse(queue[: worst + 1], rank, entry_id) is not None else None
-
-
-def client_of(address: str) -> str:
-    """The client that an address belongs to: one for all loopback addresses, else its network.
-
-    Whoever has one address of a network can usually have others of it.
-
-    Examples:
-        >>> client_of("192.0.2.7"), client_of("2001:db8::7"), client_of("127.8.9.10"), client_of("::1")
-        ('192.0.2.0/24', '2001:db8::/64', '127.0.0.1', '127.0.0.1')
-        >>> client_of("::ffff:192.0.2.7")
-        '192.0.2.0/24'
-    """
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:  # such as that of a Unix socket
-        return address or "unknown"
-    if isinstance(found, IPv6Address):
-        found = found.ipv4_mapped or found
-    if found.is_loopback:
-        return LOOPBACK
-    return str(ip_network((found, PREFIX[found.version]), strict=False))

@@ -10,7 +10,7 @@ from acclimate.methods.corrections import MOST
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
-from acclimate.serve.schemas import IMAGES, LABELS
+from acclimate.serve.schemas import IMAGES, LABEL_CHARS, LABELS, PROMPT_CHARS
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,8 @@ class Limits:
     decode_s: float = 5.0  # of a processor that an image may take to be decoded and prepared
     images: int = 64  # per request
     labels: int = 2000  # per stream
-    label_chars: int = 200  # per label
     task_labels: int = 500  # per request that brings its own labels
     prompts: int = 5000  # that labels and templates make together
-    prompt_chars: int = 1000  # per prompt
     texts: int = 16  # sets of labels of one client that wait to be encoded; more are refused as busy
     calls: int = 64  # of one client, or of one stream, that wait to manage streams; more are refused as busy
     capacity: int = 64  # samples per label that a method may keep
@@ -91,8 +89,8 @@ class Limits:
             raise InputError(f"there must be 2 to {most} labels, got {len(labels)}.")
         names = clean_labels(labels)
         longest = max(names, key=len)
-        if len(longest) > self.label_chars:
-            raise InputError(f"the label {longest[:20]!r}... is longer than {self.label_chars} characters; shorten it.")
+        if len(longest) > LABEL_CHARS:
+            raise InputError(f"the label {longest[:20]!r}... is longer than {LABEL_CHARS} characters; shorten it.")
         if not (isinstance(templates, str) and templates.startswith(PREFIX)):
             self._check_prompts(names, len(longest), templates)
         return names
@@ -111,9 +109,8 @@ class Limits:
                     f"{len(names)} labels and these templates make more than {self.prompts} prompts; use fewer "
                     "templates or labels, or start the service with a larger --max-prompts."
                 )
-            if len(text) + text.count("{") * longest > self.prompt_chars:
+            if len(text) + text.count("{") * longest > PROMPT_CHARS:
                 raise InputError(
-                    f"the template {text[:20]!r}... makes prompts of more than {self.prompt_chars} characters; "
-                    "shorten it."
+                    f"the template {text[:20]!r}... makes prompts of more than {PROMPT_CHARS} characters; shorten it."
                 )
         prompts_for(names, templates)  # refuses what makes no prompt

@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
+from acclimate.methods.state import LARGEST_ID
 from acclimate.serve.guard import GuardRequest, GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
@@ -21,8 +22,8 @@ SETTINGS = "Settings of the method."
 GUARD = "Limits what one of several clients can teach the stream; null for no limit."
 UNSURE = "Answers with a lower score are marked as `unsure`."
 LARGEST = 1_000_000  # of a number in the settings
-LARGEST_ID = 2**52  # ids are sent as JSON numbers
 LABELS, IMAGES = 100_000, 10_000  # per request
+LABEL_CHARS, PROMPT_CHARS = 200, 1000  # of a label, and of a prompt
 Base64 = Annotated[
     str,
     Field(max_length=2**30, json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="]),
@@ -34,9 +35,9 @@ Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
 Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
 Label = Annotated[str, Field(examples=["cat"])]
-BoundedLabel = Annotated[Label, Field(max_length=1000)]
+BoundedLabel = Annotated[Label, Field(max_length=LABEL_CHARS)]
 Labels = Annotated[list[BoundedLabel], Field(max_length=LABELS, fail_fast=True)]
-Prompt = Annotated[str, Field(max_length=2000)]
+Prompt = Annotated[str, Field(max_length=PROMPT_CHARS)]
 Prompts = Annotated[list[Prompt], Field(max_length=LABELS, fail_fast=True)]
 Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
 SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
@@ -246,7 +247,7 @@ class Entry(BaseModel):
     label: Label
     entropy: float
     id: int
-    client: str = Field(description="Who sent the image: the name of a token, or an address.")
+    client: str = Field(description="Who sent the image: the name of a token, or a network.")
     thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
 
 

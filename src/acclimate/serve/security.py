@@ -19,8 +19,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from acclimate.errors import InputError
 from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
-from acclimate.serve.guard import client_of
 from acclimate.serve.limits import Limits
+from acclimate.serve.networks import client_of
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
@@ -40,7 +40,7 @@ BODIES_HELD = 6  # full-sized bodies that all requests together may hold in memo
 class Caller:
     """The sender of a request."""
 
-    name: str  # of the token, or the client's network if the service has no tokens; see `guard.client_of`
+    name: str  # of the token, or the client's network if the service has no tokens; see `networks.client_of`
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
     token: bool = False  # whether it has sent a token
 

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import NamedTuple
 
-from acclimate.errors import StateError
+from acclimate.errors import StateError, reason
 from acclimate.files import write_atomically
 from acclimate.methods import Adapter
 from acclimate.serve.history import History
@@ -20,7 +20,7 @@ class Made(NamedTuple):
 
     setup: Setup
     model: str  # its fingerprint
-    client: str = ""  # the name of its token, or its address; "" for none
+    client: str = ""  # the name of its token, or its network; "" for none
 
 
 def create_files(folder: Path, made: Made, adapter: Adapter, keep: int) -> None:
@@ -39,4 +39,5 @@ def read_setup(folder: Path) -> Made:
             raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
         return Made(Setup(**{**BEFORE, **fields["setup"]}), str(fields["model"]), str(fields.get("client", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise StateError(f"{FILE} cannot be read ({error}); restore the file, or delete the stream.") from error
+        why = reason(error) if isinstance(error, OSError) else error  # an OSError names folders of the server
+        raise StateError(f"{FILE} cannot be read ({why}); restore the file, or delete the stream.") from error

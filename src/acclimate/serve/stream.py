@@ -12,6 +12,7 @@ from acclimate.errors import InputError, StateError, nearest, reason
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.persist import MOST_ORIGINS
+from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, predictions, refuse_none
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
 from acclimate.serve.errors import BusyError, NotFoundError, StorageError
@@ -20,7 +21,6 @@ from acclimate.serve.learning import Learning
 from acclimate.serve.listing import Summary, list_caches, list_corrections, list_learnt
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.problems import Problems
-from acclimate.serve.schemas import LARGEST_ID
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts
 
@@ -226,7 +226,7 @@ class Stream:
     def read_state(self, content: bytes) -> Adapter:
         """The adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
-        if adapter.next_id > LARGEST_ID or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
+        if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
             raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")

@@ -290,7 +290,7 @@ def check_setup(
         refuse_none(names)
     most = min(limits.views, limits.queue)
     if setup.views > most:
-        raise InputError(f"views must be from 1 to {most}, got {setup.views}.")
+        raise InputError(f"views must be from 1 to {most}, got {setup.views}; use fewer.")
     method = find_method(setup.method)
     setup = setup.model_copy(update={"views_kind": setup.views_kind or method.views_kind})
     if fitted is not None:
@@ -300,7 +300,7 @@ def check_setup(
     require(method, views=setup.views > 1)
     kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
     if kept > limits.capacity:
-        raise InputError(f"the settings keep {kept} samples per label, at most {limits.capacity} are allowed.")
+        raise InputError(f"the settings keep {kept} samples per label; lower them to {limits.capacity} at most.")
     return names, setup
 
 
