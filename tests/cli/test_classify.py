@@ -312,7 +312,7 @@ def test_sites_that_learn_sums_can_be_merged_once(invoke, model, photos, tmp_pat
     twice = invoke("state", "merge", "north.safetensors", "all.safetensors", "--out", "x", exit_code=2).stderr
     assert "hold samples of the origin 'north', which would count twice" in twice
     assert (
-        "samples: differs by up to"
+        "counts: differs by up to"
         in invoke("state", "diff", "north.safetensors", "all.safetensors", exit_code=1).stdout
     )
     invoke("classify", photos, *options, "--state", "all.safetensors", "--origin", "east")

@@ -240,14 +240,15 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
 
     SIGHUP reads the token file again. `model` is the name of the model, for the log.
     """
-    streams, tokens = app.state.streams, app.state.tokens
+    streams, tokens, server = app.state.streams, app.state.tokens, make_server(app)
+    for number in (signal.SIGINT, signal.SIGTERM):  # before it runs; then uvicorn has handlers of its own
+        signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     with log_to_stderr(streams.limits.log_lines):
         log_start(streams, model)
         streams.batcher.warm_up()
         if tokens is not None and hasattr(signal, "SIGHUP"):
             # In a thread: a handler must not wait for a lock that the interrupted code holds.
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
-        for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
-            signal.signal(number, lambda *_: None)
-        make_server(app).run([listening])
+        server.run([listening])
+        streams.close()  # once more: uvicorn does not shut down what it has not quite started
         logger.info("stopped; all states are saved")
