@@ -115,7 +115,7 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         assert (caught.value.status, caught.value.code) == (429, "busy")
         answers = []
         patient = Client(str(client.base_url), retries=30)
-        waiting = Thread(target=lambda: answers.append(patient.classify("one", pictures[0])))
+        waiting = Thread(target=lambda: answers.append(patient.classify("one", pictures[0])), daemon=True)
         waiting.start()
         go_on.set()
         for future in (first, *others):
@@ -164,11 +164,13 @@ def replying(status, headers, seen):
             pass
 
     with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join(60)
 
 
 @pytest.mark.parametrize("asked", ["Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan", "2"])
@@ -216,11 +218,13 @@ def sending(*pieces, pause=0.0):
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         listening.settimeout(0.2)
-        thread = Thread(target=serve, args=(listening,))
+        thread = Thread(target=serve, args=(listening,), daemon=True)
         thread.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-        ended.set()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            ended.set()
+            thread.join(60)
 
 
 def ok(body, *headers):
@@ -359,7 +363,10 @@ def test_numbers_of_numpy(remote, pictures):
 
 def test_it_needs_the_standard_library_only():
     code = "import sys, acclimate.client; print([m for m in ('numpy', 'fastapi', 'PIL', 'httpx') if m in sys.modules])"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
+        == "[]\n"
+    )
 
 
 def test_something_else_at_the_address_is_said(client):

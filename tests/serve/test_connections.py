@@ -173,9 +173,12 @@ def test_a_response_that_nobody_reads_is_given_up(tiny_onnx, tmp_path):
     with running(tiny_onnx, tmp_path) as process, ExitStack() as stack:
         ask(process.address)
         before = handles(process)
-        flood(stack, process.address, 100, OPENAPI * PIPELINED)
+        lines = flood(stack, process.address, 100, OPENAPI * PIPELINED)
         wait_until(lambda: handles(process) > before + 90)
         wait_until(lambda: handles(process) <= before)
+        for line in lines:
+            with pytest.raises(ConnectionResetError):
+                list(iter(lambda line=line: line.recv(2**16), b""))
 
 
 def handles(process):

@@ -9,10 +9,12 @@ connections, even from its own address.
 import asyncio
 import errno
 import json
+import os
 import socket
 from collections import Counter
 from contextlib import suppress
 from enum import Enum
+from struct import pack
 from time import monotonic
 from typing import Any
 from uuid import uuid4
@@ -38,6 +40,7 @@ READ_BYTES_PER_S = 8 * 2**10  # that a client must read, on average over 10 s, u
 READ_S = 10.0
 STOP_S = 5.0  # for sending bodies and reading responses after the service was asked to stop
 SWEEP_S = 1.0
+RESET = pack("HH" if os.name == "nt" else "ii", 1, 0)  # for SO_LINGER: closing discards what was not sent
 NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -145,6 +148,8 @@ class Connections:
 
     def close(self, connection: "Connection") -> None:
         """Close a connection at once, whatever its client has not read."""
+        if connection.phase is Phase.READER:  # the kernel must not keep it either
+            connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
         self.move(connection, Phase.CLOSED)
         connection.transport.abort()
 
