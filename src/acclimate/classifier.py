@@ -220,11 +220,8 @@ class Classifier:
             `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
         batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
-        found = [
-            [{"label": answer.label, "score": answer.score} for answer in each.top]
-            for batch in batches
-            for each in batch
-        ]
+        answers = (each.top for batch in batches for each in batch)
+        found = [[{"label": answer.label, "score": answer.score} for answer in top] for top in answers]
         return found[0] if is_one(images) else found
 
     def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:
@@ -374,9 +371,8 @@ class Classifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        save_state(
-            self.adapter, path, {MODEL: self.encoder.fingerprint} | ({NOTE: self.about_fit} if self.about_fit else {})
-        )
+        notes = {MODEL: self.encoder.fingerprint} | ({NOTE: self.about_fit} if self.about_fit else {})
+        save_state(self.adapter, path, notes)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""

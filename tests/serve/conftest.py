@@ -35,8 +35,8 @@ def serve(encoder, tmp_path_factory):
     """Starts services: `with serve(...) as client`; streams `one` and `two` are there."""
 
     @contextmanager
-    def start(tokens=None, defaults=None, **limits):
-        folder = tmp_path_factory.mktemp("service")
+    def start(tokens=None, defaults=None, folder=None, **limits):
+        folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
         for name in {"one", "two"}.difference(streams.names()):
             streams.create(name, LABELS, skip_duplicates=False)

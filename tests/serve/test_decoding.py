@@ -20,6 +20,7 @@ from acclimate.reading import Preparer
 from acclimate.serve import decoding
 from acclimate.serve.decoding import Budget, Decoders, Task, do
 from drawn_images import draw
+from hostile_images import fax
 from slow_preprocess import SIZES, Trouble
 
 PIXELS = 1_000_000
@@ -240,6 +241,25 @@ if {busy}:
 print(*[each._process.pid for each in (*decoders._idle, *decoders._busy)], flush=True)
 {end}
 """
+
+
+PRINTING = """
+import sys
+from acclimate.serve.decoding import Decoders, Task, decode, examine
+content, here = sys.stdin.buffer.read(), "here" in sys.argv
+task, decoders = Task(content, None, 0, 0), Decoders(10**6, 60.0, 10**6)
+try:
+    decode(examine(content, 10**6), task) if here else decoders.decode(task, lambda place, image: [image], "", print)
+finally:
+    decoders.close()
+"""
+
+
+def test_what_libraries_print_does_not_reach_the_output_of_the_service():
+    for where, complains in (("here", True), ("apart", False)):
+        ran = subprocess.run([sys.executable, "-c", PRINTING, where], input=fax(600), capture_output=True, timeout=60)
+        assert (b"Fax3" in ran.stderr) == complains, ran.stderr
+        assert where == "here" or (ran.stdout, ran.stderr) == (b"4800\n", b""), ran
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="signals of Unix")

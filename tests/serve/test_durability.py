@@ -6,6 +6,7 @@ import re
 import shutil
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -334,7 +335,11 @@ def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images
     save_state(both, tmp_path / "both")
     stream = streams.get("shop")
     stream.load_state((tmp_path / "both").read_bytes())
+    ids = [(each["cache"], each["id"]) for each in stream.caches()]
+    assert len(ids) > len(set(ids))
     for image in images[::-1]:
+        entries = Counter(each["cache"] for each in stream.caches())
+        assert stream.describe()["entries"] == entries
         assert stream.classify([image], client="camera").result(60)[0].id >= 20
     copy = after_a_kill().get("shop")
     assert copy.state_bytes() == stream.state_bytes()

@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from acclimate import FeatureStream, Head, list_methods, write_stream
 from acclimate.methods.schedule import Queued
 from acclimate.serve import guard as module
-from acclimate.serve.guard import FairSlots, Guard, GuardRules, client_of
+from acclimate.serve.guard import FairSlots, Guard, GuardRequest, GuardRules, client_of
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
 from table_encoder import TableEncoder, picture
@@ -229,7 +229,15 @@ def test_what_is_remembered_does_not_grow(monkeypatch):
 )
 def test_rules_that_make_no_sense_are_refused(rules):
     with pytest.raises(ValidationError):
-        GuardRules(**rules)
+        GuardRequest(**rules)
+
+
+@pytest.mark.parametrize("rules", [{"burst": 10**30}, {"window_s": 1e300}, {"window_s": 1e-300}])
+def test_rules_that_streams_may_have_from_before_work(rules):
+    guard = Guard(GuardRules(**rules))
+    for _ in range(2):
+        assert guard.allowed("a", 5, 2) == (5, "")
+        guard.learnt("a", 5)
 
 
 def queue(*owners):
@@ -362,7 +370,7 @@ def test_replay_after_a_kill_gives_the_same_state_and_the_same_guard(start, tmp_
         copy = start(f"copy{turn}").get("shop")
         assert copy.state_bytes() == stream.state_bytes()
         assert (copy.caches(), copy.learnt()) == (stream.caches(), stream.learnt())
-        assert copy._guard._taught == stream._guard._taught
+        assert copy.learning.guard._taught == stream.learning.guard._taught
     for client in ("mallory", "alice", "carol"):
         rows = range(200, 240)
         assert [each.refused is None for each in show(copy, rows, client)] == [

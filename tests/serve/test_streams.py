@@ -117,6 +117,52 @@ def test_a_stream_of_another_model_is_refused(start, after_a_kill, encoder, monk
         after_a_kill().get("shop")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"templates": "a photo of {} " + "x" * 3000},
+        {"templates": {label * 500: ["x" * 3000] for label in LABELS}},
+        {"guard": {"share": None, "burst": 10**6, "window_s": 1e9}},
+        {"settings": {"x" * 300: "y" * 300} | {str(number): 1e9 for number in range(200)}},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_streams_from_before_there_were_bounds_go_on(serve, pictures, tmp_path, change):
+    with serve() as client:
+        folder = client.folder
+    path = folder / "streams" / "one" / "stream.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"setup": content["setup"] | change}))
+    with serve(folder=folder) as client:
+        answer = client.post("/v1/streams/one/classify", content=pictures[0], headers={"content-type": "image/png"})
+        assert answer.status_code == 200, answer.text
+        described = client.get("/v1/streams/one").json()
+        assert described["samples_seen"] == 1
+        if "templates" in change:
+            assert described["templates"] == change["templates"]
+
+
+def test_whatever_is_called_after_closing_returns(start, images):
+    streams = start()
+    stream, deleted = streams.create("shop", LABELS), streams.create("gone", LABELS)
+    stream.classify(images[:5]).result(60)
+    streams.delete("gone")
+    for each in (stream, stream, deleted):
+        each.close().result(60)
+    for _ in range(2):
+        streams.close()
+    snapshots = stream.snapshots()
+    for each in (stream, deleted):
+        each.close().result(60)
+        each.tick()
+        for call in (each.reset, each.snapshot, lambda each=each: each.correct("cat", 0).result(60)):
+            with pytest.raises(NotFoundError, match="does not exist any more"):
+                call()
+        with pytest.raises((NotFoundError, BusyError)):
+            each.classify(images[:1])
+    assert stream.snapshots() == snapshots
+
+
 def test_zero_shot_is_the_models_own_answer(start, images, encoder, tmp_path):
     streams = start()
     classifier = Classifier(["cat", "dog"], encoder, method="zero-shot", templates="the {}", cache=tmp_path)

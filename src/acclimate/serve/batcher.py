@@ -315,7 +315,7 @@ class WorkQueue:
             if self._running or not self._next_is_ready():
                 return
             self._running = True
-        self._pool.submit(self._run)
+        self._start()
 
     def _next_is_ready(self) -> bool:
         return bool(self._queue) and self._queue[0][1].done()
@@ -337,4 +337,11 @@ class WorkQueue:
             self._running = self._next_is_ready()
             if not self._running:
                 return
-        self._pool.submit(self._run)  # behind the work of other queues that waits for a thread
+        self._start()
+
+    def _start(self) -> None:
+        """Do the next piece of work, behind that of other queues which waits for a thread."""
+        try:
+            self._pool.submit(self._run)
+        except RuntimeError:  # the pool was shut down; nobody must wait for this for good
+            self._run()

@@ -224,6 +224,9 @@ def work(connection: Any, pixels: int, decode_s: float) -> None:
     """What runs in a process: tasks are done until the connection is closed, as it is when the service has ended."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the service decides when to end
         signal.signal(number, signal.SIG_IGN)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for output in (1, 2):  # libraries such as libtiff print what they find wrong, as much as a stranger likes
+        os.dup2(nowhere, output)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     connection.send_bytes(b"{}")  # it is ready

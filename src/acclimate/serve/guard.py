@@ -22,6 +22,10 @@ LOOPBACK = "127.0.0.1"  # the name of all clients on this machine
 PREFIX = {4: 24, 6: 64}  # bits of an address that name a network: what one client can easily have many addresses of
 PARTS = 1000  # samples are counted by parts of the window, so that memory does not grow with the traffic
 FORGET_ABOVE = 10_000  # such counts that are remembered, of all clients together
+SHORTEST_S = 1e-6  # such a part
+BURST = "Samples of one client that may be learnt within the window."
+WINDOW = "Length of the window in seconds."
+AGE = "Cache entries of a client give way to any other client after so many samples of the stream."
 
 
 class GuardRules(BaseModel):
@@ -37,23 +41,21 @@ class GuardRules(BaseModel):
         "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
         "is refused: in a full class, entries of clients that hold more than others give way. null or 1: no limit.",
     )
-    burst: int | None = Field(
-        default=None, ge=1, le=100_000, description="Samples of one client that may be learnt within the window."
-    )
-    window_s: float = Field(
-        default=60.0, gt=0, le=604_800, allow_inf_nan=False, description="Length of the window in seconds."
-    )
-    age: int = Field(
-        default=10_000,
-        ge=1,
-        le=2**52,
-        description="Cache entries of a client give way to any other client after so many samples of the stream.",
-    )
+    burst: int | None = Field(default=None, ge=1, description=BURST)
+    window_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description=WINDOW)
+    age: int = Field(default=10_000, ge=1, le=2**52, description=AGE)
 
     @property
     def fair(self) -> bool:
         """Whether clients share the slots of caches."""
         return self.share is not None and self.share < 1
+
+
+class GuardRequest(GuardRules):
+    """Rules for a new stream; those of older streams may have no upper bounds."""
+
+    burst: int | None = Field(default=None, ge=1, le=100_000, description=BURST)
+    window_s: float = Field(default=60.0, gt=0, le=604_800, allow_inf_nan=False, description=WINDOW)
 
 
 class Guard:
@@ -69,6 +71,7 @@ class Guard:
         self.rules, self.refusals = rules, 0
         self._share = 1.0 if entries_only or rules.share is None else rules.share
         self._clock = clock
+        self._part_s = max(rules.window_s / PARTS, SHORTEST_S)
         self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
@@ -107,7 +110,7 @@ class Guard:
         self._forget()
 
     def _part(self, ago: float) -> int:
-        return floor((self._clock() - ago) / self.rules.window_s * PARTS)
+        return floor((self._clock() - ago) / self._part_s)
 
     def _forget(self) -> None:
         """Forget what is older than the window, and the oldest counts if there are too many."""

@@ -146,7 +146,7 @@ class History:
 
     def entries(self) -> dict[str, int]:
         """Number of entries in each cache; may be called from any thread."""
-        return {cache: len(senders) for cache, senders in self.senders.items()}
+        return {name: part.size for name, part in self.adapter.parts.items() if isinstance(part, Cache)}
 
     def notes(self) -> dict[str, Any]:
         """Who taught what, and the thumbnails; to be stored with the adapter."""

@@ -1,7 +1,8 @@
 """The JSON of requests and responses.
 
 Whatever a request has is bounded: texts, lists and dicts in length, numbers in size. These bounds are the most that any
-service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item.
+service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item. Responses are not
+bounded, nor is a `Setup`, which may be that of a stream from before there were bounds.
 """
 
 from typing import Annotated, Any, Literal
@@ -11,10 +12,13 @@ from pydantic_core import PydanticCustomError
 
 from acclimate.errors import nearest
 from acclimate.methods import DEFAULT_METHOD, list_methods
-from acclimate.serve.guard import GuardRules
+from acclimate.serve.guard import GuardRequest, GuardRules
 
 NAME_PATTERN = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 NAME_RULE = "Use small letters, digits, . _ -; for instance pets-2024."
+TEMPLATES = "A prompt with {}, the name of a set, a list of these, or all prompts of each label."
+SETTINGS = "Settings of the method."
+GUARD = "Limits what one of several clients can teach the stream; null for no limit."
 UNSURE = "Answers with a lower score are marked as `unsure`."
 LARGEST = 1_000_000  # of a number in the settings
 LARGEST_ID = 2**52  # ids are sent as JSON numbers
@@ -29,8 +33,9 @@ Id = Annotated[int, Field(strict=True, ge=0, le=LARGEST_ID)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
 Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
-Label = Annotated[str, Field(max_length=1000, examples=["cat"])]
-Labels = Annotated[list[Label], Field(max_length=LABELS, fail_fast=True)]
+Label = Annotated[str, Field(examples=["cat"])]
+BoundedLabel = Annotated[Label, Field(max_length=1000)]
+Labels = Annotated[list[BoundedLabel], Field(max_length=LABELS, fail_fast=True)]
 Prompt = Annotated[str, Field(max_length=2000)]
 Prompts = Annotated[list[Prompt], Field(max_length=LABELS, fail_fast=True)]
 Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
@@ -59,15 +64,11 @@ class Request(BaseModel):
 class Setup(Request):
     """What a stream is created with. Its labels are not part of it: they can change."""
 
-    templates: Prompt | Prompts | Annotated[dict[Label, Prompts], Field(max_length=LABELS, fail_fast=True)] = Field(
-        "single", description="A prompt with {}, the name of a set, a list of these, or all prompts of each label."
-    )
+    templates: str | list[str] | dict[str, list[str]] = Field("single", description=TEMPLATES)
     method: Word = Field(
         DEFAULT_METHOD, description="Name of the adaptation method.", json_schema_extra={"enum": list(list_methods())}
     )
-    settings: dict[Word, bool | Integer | Number | Word] = Field(
-        {}, max_length=100, fail_fast=True, description="Settings of the method."
-    )
+    settings: dict[str, bool | int | float | str] = Field({}, description=SETTINGS)
     views: Count = Field(1, description="Views per image: itself and augmented versions of it.")
     views_kind: Literal["augmix", "crop", "large-crop"] | None = Field(
         None, description="Crops with or without AugMix; what the method's authors use by default."
@@ -80,14 +81,19 @@ class Setup(Request):
         False, description="Answer `none of these` for images that belong to no label, and do not learn from them."
     )
     unsure: Share | None = Field(None, description=UNSURE)
-    guard: GuardRules | None = Field(
-        GuardRules(), description="Limits what one of several clients can teach the stream; null for no limit."
-    )
+    guard: GuardRules | None = Field(GuardRules(), description=GUARD)
 
 
 class StreamRequest(Setup):
     """A new stream."""
 
+    templates: Prompt | Prompts | Annotated[dict[BoundedLabel, Prompts], Field(max_length=LABELS, fail_fast=True)] = (
+        Field("single", description=TEMPLATES)
+    )
+    settings: dict[Word, bool | Integer | Number | Word] = Field(
+        {}, max_length=100, fail_fast=True, description=SETTINGS
+    )
+    guard: GuardRequest | None = Field(GuardRequest(), description=GUARD)
     name: Name = Field(pattern=NAME_PATTERN)
     labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
 
@@ -106,7 +112,7 @@ class CorrectionRequest(Request):
 
     id: Id | None = Field(None, description="Of an image that was learnt, as `classify` has answered it.")
     image: Base64 | None = Field(None, description="The image itself, if it was not learnt or that was long ago.")
-    label: Label
+    label: BoundedLabel
 
     @model_validator(mode="after")
     def _one_image(self) -> "CorrectionRequest":

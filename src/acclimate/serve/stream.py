@@ -8,21 +8,16 @@ from threading import Semaphore
 from time import monotonic, perf_counter
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-import numpy as np
-
-from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError, nearest, reason
-from acclimate.evidence import Evidence, Head
-from acclimate.gates import Gate, NearDuplicates
+from acclimate.evidence import Head
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
-from acclimate.methods.cache import Cache
 from acclimate.methods.persist import MOST_ORIGINS
-from acclimate.predict import Adapted, Prediction, choose_samples, none_scores, predictions, refuse_none
-from acclimate.reject import Rejector
+from acclimate.predict import Prediction, predictions, refuse_none
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
 from acclimate.serve.errors import BusyError, NotFoundError, StorageError
-from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
+from acclimate.serve.learning import Learning
+from acclimate.serve.listing import Summary, list_caches, list_corrections, list_learnt
 from acclimate.serve.metrics import Metrics
 from acclimate.serve.problems import Problems
 from acclimate.serve.schemas import LARGEST_ID
@@ -62,27 +57,17 @@ class Stream:
         self._batcher, self._texts, self._metrics = batcher, texts, metrics
         self.setup, model, self.client = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
-        adapter = self.history.adapter
-        if model != batcher.encoder.fingerprint or adapter.head.dim != batcher.encoder.dim:
+        dim = self.history.adapter.head.dim
+        if model != batcher.encoder.fingerprint or dim != batcher.encoder.dim:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
-        learning = [part for part in adapter.parts.values() if part is not adapter.told]
-        rules = self.setup.guard if learning else None  # a method without state cannot be poisoned
-        self._guard = None
-        if rules is not None:
-            self._guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in learning))
-            for client, samples, ago in self.history.files.taught_within(rules.window_s):
-                self._guard.learnt(client, samples, ago)
         self._problems = Problems(name)
+        self.learning = Learning(self.setup, self.history, texts, self._problems)
+        self._summary = Summary(name, self.setup, self.history, self.learning, self._problems)
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
-        self._answered = self._changed = 0
         self._closed = False
-        self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
-        self._rejector: Rejector | None = None
         self._calls = Semaphore(self.limits.calls)
-        self._described: Adapter | None = None
-        self._publish()
-        self.queue = WorkQueue(pool, self._publish)
+        self.queue = WorkQueue(pool, self._summary.update)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -116,7 +101,7 @@ class Stream:
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
         encoded = self._encode(images, names, client)
-        if self.setup.reject and self._rejector is None:
+        if self.learning.needs_negatives:
             self.queue.put(lambda _: None, self._texts.negatives())  # waits for them without occupying a thread
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
@@ -144,11 +129,7 @@ class Stream:
     def corrections(self) -> list[dict[str, Any]]:
         """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
         with self.queue.lock:
-            names, pictures = self.labels, self.history.thumbnails
-            return [
-                {"id": each.id, "label": names[each.class_index], "thumbnail": pictures.get(each.id)}
-                for each in self.history.adapter.corrections
-            ]
+            return list_corrections(self.history)
 
     def describe(self) -> dict[str, Any]:
         """The stream as JSON values.
@@ -157,30 +138,17 @@ class Stream:
         disk cannot be written to, and `broken` which files were damaged when they were read; both are None normally.
         `answered` and `changed` count images since the service started.
         """
-        return dict(self._summary)
+        return dict(self._summary.fields)
 
     def caches(self) -> list[dict[str, Any]]:
         """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
         with self.queue.lock:
-            history, names = self.history, self.labels
-            return [
-                {
-                    "cache": cache,
-                    "label": names[entry.class_index],
-                    "entropy": entry.entropy,
-                    "id": entry.id,
-                    "client": history.senders[cache].get(entry.id, ""),
-                    "thumbnail": history.thumbnails.get(entry.id),
-                }
-                for cache, entries in history.adapter.entries().items()
-                for entry in entries
-            ]
+            return list_caches(self.history)
 
     def learnt(self) -> dict[str, Any]:
         """What was learnt about each label, as named columns, and how much each client has taught."""
         with self.queue.lock:
-            columns = {name: values.tolist() for name, values in self.history.adapter.learnt().items()}
-            return {"labels": list(self.labels), "columns": columns, "clients": dict(+self.history.taught)}
+            return list_learnt(self.history)
 
     def snapshots(self) -> list[dict[str, Any]]:
         """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
@@ -298,9 +266,11 @@ class Stream:
             self.queue.put(lambda _: None if self._closed else self._try_snapshot("time"))
 
     def close(self) -> "Future[None]":
-        """Finish what is queued, and write a snapshot of what was learnt."""
+        """Finish what is queued, and write a snapshot of what was learnt, unless it was closed or deleted before."""
 
         def work(_: None) -> None:
+            if self._closed:
+                return
             self._closed = True
             self._retry_at = 0.0
             if self.history.samples:
@@ -323,38 +293,11 @@ class Stream:
         if self._closed:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
 
-    def _publish(self) -> None:
-        """Replace what `describe` answers: one assignment, so that nobody who reads it has to wait."""
-        adapter = self.history.adapter
-        if adapter is not self._described:
-            self._described = adapter
-            self._fixed = {
-                **self.setup.model_dump(),
-                "name": self.name,
-                "labels": list(self.labels),
-                "settings": adapter.settings,
-                "capacity": {name: part.capacity for name, part in adapter.parts.items() if part.capacity},
-            }
-        self._summary = {
-            **self._fixed,
-            "refusals": 0 if self._guard is None else self._guard.refusals,
-            "samples_seen": adapter.samples_seen,
-            "frozen": adapter.frozen,
-            "advice": adapter.advice(),
-            "entries": self.history.entries(),
-            "snapshots": len(self.history.files.about),
-            "answered": self._answered,
-            "changed": self._changed,
-            "changed_share": self._changed / self._answered if self._answered else 0.0,
-            "degraded": self.degraded,
-            "broken": self.history.problem,
-        }
-
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
         """Continue with another adapter."""
         self.history.replace(adapter, notes, reason, **about)
         self._received = self.history.next_id
-        self._duplicates = self._rejector = None
+        self.learning.forget()
 
     def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> "Future[Encoded]":
         self.check_open()
@@ -383,56 +326,17 @@ class Stream:
         adapter, features = self.history.adapter, encoded.features
         seen = adapter.head.observe(features)
         if learn and adapter.counts_samples:
-            adapted = self._learn(seen, features, client, encoded.thumbnails)
+            adapted = self.learning.learn(seen, features, client, encoded.thumbnails)
         else:
-            adapted = Adapted(seen, adapter.adapt(seen, learn=False), none=none_scores(adapter, seen, self._gates()))
+            adapted = self.learning.answer(seen)
         replaced = sum(len(change.dropped) for change in adapted.step.changes.values())
         found = predictions(adapter.head, adapted, top_k, range(len(features)), unsure=unsure)
-        self._answered += len(found)
-        self._changed += sum(prediction.changed for prediction in found)
+        self._summary.count(found)
         self._metrics.answered(found, len(adapter.head))
         self._metrics.adapted(found, replaced, perf_counter() - began)
         if self.history.samples * self.setup.views >= self.limits.snapshot_samples:
             self._try_snapshot("samples")
         return found
-
-    def _learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
-        """Answer samples and learn from those that may be learnt from."""
-        guard, gates, count = self._guard, self._gates(), len(features)
-        none = none_scores(self.history.adapter, evidence, gates)
-        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(self.labels))
-        learnt, refused = choose_samples(self.history.adapter, evidence, np.arange(count) < allowed, gates)
-        refused[allowed:] = [why] * (count - allowed)
-        age = guard.rules.age if guard is not None and guard.rules.fair else None
-        try:
-            adapted = self.history.learn(evidence, features, learnt, client, thumbnails, age)
-        except Exception as error:
-            self._duplicates = None  # it remembers samples that were not learnt
-            if not isinstance(error, StorageError):
-                raise
-            self._problems.report("journal", str(error))
-            step = self.history.adapter.adapt(evidence, learn=False)
-            return Adapted(evidence, step, refused=[str(error)] * count, none=none)
-        if learnt.any():
-            self._problems.report("journal", None)
-            if guard is not None:
-                guard.learnt(client, int(learnt.sum()))
-        return adapted._replace(refused=refused, none=none)
-
-    def _gates(self) -> list[Gate]:
-        """The gates that samples have to pass to be learnt from."""
-        gates: list[Gate] = []
-        if self.setup.reject:
-            if self._rejector is None:
-                self._rejector = Rejector(self.history.adapter.head, self._texts.negatives().result())
-            gates.append(self._rejector)
-        if not self.setup.skip_duplicates:
-            return gates
-        if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
-            self._duplicates = NearDuplicates()
-            for batch in self.history.files.last_features(self._duplicates.remembered):
-                self._duplicates(self.history.adapter.head.observe(batch), np.full(len(batch), True))
-        return [*gates, self._duplicates]
 
     def _try_snapshot(self, reason: str) -> None:
         """Take a snapshot; a failure is reported in `describe`, and does not stop the stream."""

@@ -1,0 +1,90 @@
+"""What a stream learns from: the samples that its guard and its gates let pass."""
+
+import numpy as np
+
+from acclimate.arrays import HostArray
+from acclimate.evidence import Evidence
+from acclimate.gates import Gate, NearDuplicates
+from acclimate.methods.cache import Cache
+from acclimate.predict import Adapted, choose_samples, none_scores
+from acclimate.reject import Rejector
+from acclimate.serve.errors import StorageError
+from acclimate.serve.guard import Guard
+from acclimate.serve.history import History
+from acclimate.serve.problems import Problems
+from acclimate.serve.schemas import Setup
+from acclimate.serve.texts import Texts
+
+
+class Learning:
+    """Answers the samples of a stream, and learns from those that may be learnt from; for one thread at a time.
+
+    Attributes:
+        guard: limits what one client can teach; None if the setup has none, or nothing is learnt.
+    """
+
+    def __init__(self, setup: Setup, history: History, texts: Texts, problems: Problems) -> None:
+        self._setup, self._history, self._texts, self._problems = setup, history, texts, problems
+        self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
+        self._rejector: Rejector | None = None
+        parts = [part for part in history.adapter.parts.values() if part is not history.adapter.told]
+        rules = setup.guard if parts else None  # a method without state cannot be poisoned
+        self.guard: Guard | None = None
+        if rules is not None:
+            self.guard = Guard(rules, entries_only=all(isinstance(part, Cache) for part in parts))
+            for client, samples, ago in history.files.taught_within(rules.window_s):
+                self.guard.learnt(client, samples, ago)
+
+    @property
+    def needs_negatives(self) -> bool:
+        """Whether the next sample needs the negatives of "none of these". For any thread."""
+        return self._setup.reject and self._rejector is None
+
+    def forget(self) -> None:
+        """Make the gates anew for the next sample, as the stream has another adapter."""
+        self._duplicates = self._rejector = None
+
+    def answer(self, evidence: Evidence) -> Adapted:
+        """Answer samples without learning from them."""
+        adapter = self._history.adapter
+        return Adapted(
+            evidence, adapter.adapt(evidence, learn=False), none=none_scores(adapter, evidence, self._gates())
+        )
+
+    def learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
+        """Answer samples and learn from those that may be learnt from; none if they cannot be written."""
+        history, guard, count, gates = self._history, self.guard, len(features), self._gates()
+        none = none_scores(history.adapter, evidence, gates)
+        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(history.adapter.head))
+        learnt, refused = choose_samples(history.adapter, evidence, np.arange(count) < allowed, gates)
+        refused[allowed:] = [why] * (count - allowed)
+        age = guard.rules.age if guard is not None and guard.rules.fair else None
+        try:
+            adapted = history.learn(evidence, features, learnt, client, thumbnails, age)
+        except Exception as error:
+            self._duplicates = None  # it remembers samples that were not learnt
+            if not isinstance(error, StorageError):
+                raise
+            self._problems.report("journal", str(error))
+            step = history.adapter.adapt(evidence, learn=False)
+            return Adapted(evidence, step, refused=[str(error)] * count, none=none)
+        if learnt.any():
+            self._problems.report("journal", None)
+            if guard is not None:
+                guard.learnt(client, int(learnt.sum()))
+        return adapted._replace(refused=refused, none=none)
+
+    def _gates(self) -> list[Gate]:
+        """The gates that samples have to pass to be learnt from."""
+        gates: list[Gate] = []
+        if self._setup.reject:
+            if self._rejector is None:
+                self._rejector = Rejector(self._history.adapter.head, self._texts.negatives().result())
+            gates.append(self._rejector)
+        if not self._setup.skip_duplicates:
+            return gates
+        if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
+            self._duplicates = NearDuplicates()
+            for batch in self._history.files.last_features(self._duplicates.remembered):
+                self._duplicates(self._history.adapter.head.observe(batch), np.full(len(batch), True))
+        return [*gates, self._duplicates]
