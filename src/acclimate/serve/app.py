@@ -223,6 +223,16 @@ def log_start(streams: Streams, model: str) -> None:
             logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
 
 
+def log_stop(streams: Streams) -> None:
+    """Log whether everything that was learnt is on the disk."""
+    if streams.unsaved:
+        problems = dict(list(streams.unsaved.items())[:NAMES])
+        fields = {"streams": len(streams.unsaved), "reasons": problems}
+        logger.error("stopped; not all states could be saved", extra={"fields": fields})
+    else:
+        logger.info("stopped; all states are saved")
+
+
 def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
     """Read the token file again; one that cannot be used changes nothing, and the log says why."""
     try:
@@ -250,4 +260,4 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):  # uvicorn raises a signal again after it has handled it
             signal.signal(number, lambda *_: None)
         make_server(app).run([listening])
-        logger.info("stopped; all states are saved")
+        log_stop(streams)

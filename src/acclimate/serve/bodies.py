@@ -6,7 +6,6 @@ bounded while it is received. What is left to parse takes milliseconds, and what
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from string import ascii_letters, digits
 from typing import Any, TypeVar
 
@@ -23,7 +22,6 @@ MARKS = b',:[]{}"'  # one value of JSON has at least one of them
 MOST_MARKS = 200_000  # far more than labels and settings have
 BASE64 = (ascii_letters + digits + "+/=").encode()
 SMALL = 64 * 2**10  # bytes that are parsed at once
-_threads = ThreadPoolExecutor(2, "acclimate-bodies")  # few, as the parsed copy of a body needs memory, too
 
 
 async def read_body(request: Request) -> bytes:
@@ -41,7 +39,7 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
         except ValidationError as error:
             raise InputError(validation_message(error)) from None
 
-    return await run_apart(parse, len(content))
+    return await run_apart(request, parse, len(content))
 
 
 async def _receive_json(request: Request) -> bytes:
@@ -60,9 +58,11 @@ async def _receive_json(request: Request) -> bytes:
     return b"".join(parts)
 
 
-async def run_apart(work: Callable[[], Parsed], size: int) -> Parsed:
-    """The result of parsing or writing so many bytes; in a thread if they are many."""
-    return work() if size <= SMALL else await asyncio.get_running_loop().run_in_executor(_threads, work)
+async def run_apart(request: Request, work: Callable[[], Parsed], size: int) -> Parsed:
+    """The result of parsing or writing so many bytes of a request; if they are many, in threads, in turns."""
+    if size <= SMALL:
+        return work()
+    return await asyncio.wrap_future(request.app.state.streams.bodies.submit(request.state.caller.name, work))
 
 
 def content_type(request: Request) -> str:
