@@ -14,6 +14,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.security import LOOPBACK_NAMES
 from acclimate.serve.streams import Streams
 from drawn_images import draw
+from stream_calls import names
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
@@ -38,7 +39,7 @@ def serve(encoder, tmp_path_factory):
     def start(tokens=None, defaults=None, folder=None, **limits):
         folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
-        for name in {"one", "two"}.difference(streams.names()):
+        for name in {"one", "two"}.difference(names(streams)):
             streams.create(name, LABELS, skip_duplicates=False)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))

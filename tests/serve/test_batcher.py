@@ -295,19 +295,28 @@ def test_a_client_never_has_all_decoders(start, watched, pictures):
     watched.slow.set()
 
 
-def test_a_queue_per_client_and_one_in_all(start, watched, pictures):
+def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
+    """Each leaves as much as it has: after five clients that send all they can, there is room for a sixth."""
     batcher = start(queue=12, images=12, batch=1, workers=1)
     watched.gate.clear()
-    futures = [batcher.submit(pictures, client=client) for client in "abcd"]
-    with pytest.raises(BusyError, match="of yours are already waiting"):
-        batcher.submit(pictures, client="a")
-    while batcher.waiting > 47:  # until the first batch is off
+    first = batcher.submit(pictures[:1], client="a")
+    while batcher.waiting:  # until the first batch is off
         pass
+    futures = [first, *(batcher.submit(pictures, client=client) for client in "abc")]
+    with pytest.raises(BusyError, match="12 images of yours are already waiting"):
+        batcher.submit(pictures[:1], client="a")
+    for client, most in (("d", 6), ("e", 3)):
+        waiting = batcher.waiting
+        with pytest.raises(BusyError, match=f"^{waiting} images are already waiting"):
+            batcher.submit(pictures[: most + 1], client=client)
+        futures.append(batcher.submit(pictures[:most], client=client))
     assert not batcher.full
-    futures.append(batcher.submit(pictures[:1], client="e"))
+    futures.append(batcher.submit(pictures[:1], client="f"))
+    assert batcher.waiting == 46
+    futures.append(batcher.submit(pictures[:1], client="g"))
     assert batcher.full
-    with pytest.raises(BusyError, match=r"^48 images are already waiting"):
-        batcher.submit(pictures[:1], client="f")
+    with pytest.raises(BusyError, match=r"^47 images are already waiting"):
+        batcher.submit(pictures[:1], client="h")
     batcher._pace = 7.0
     with pytest.raises(BusyError, match="try again in 60 s") as refused:
         batcher.submit(pictures, client="a")

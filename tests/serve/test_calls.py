@@ -4,12 +4,15 @@ import base64
 import json
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from threading import Event
 
 import httpx
 import pytest
 
+from acclimate.serve.schemas import TaskRequest
 from acclimate.serve.security import TokenFile
+from stream_calls import names
 
 ONE, TWO = "/v1/streams/one", "/v1/streams/two"
 ATTACKER, VICTIM = "attacker-token-0123456789", "victim-token-0123456789"
@@ -68,6 +71,19 @@ def waiting_for(stream, count):
         pass
 
 
+@contextmanager
+def working(stream):
+    """A stream whose thread is at work."""
+    began, gate = Event(), Event()
+    work = stream.queue.put(lambda _: began.set() or gate.wait(60))
+    assert began.wait(60)
+    try:
+        yield
+    finally:
+        gate.set()
+        assert work.result(60)
+
+
 def test_calls_that_wait_for_one_stream_delay_no_other(client, pictures, held, pool):
     held.images.clear()
     slow = pool.submit(client.post, f"{ONE}/classify", files={"image": pictures[0]})
@@ -104,15 +120,70 @@ def test_too_many_calls_are_refused(serve, pictures, held, pool):
         assert client.post(f"{ONE}/unfreeze").status_code == 200
 
 
+LISTS = ("/caches", "/learnt", "/snapshots", "/state", "/corrections")
+
+
 def test_reports_wait_for_no_stream(client, pool):
-    before = client.get(ONE).json()
-    with client.streams.get("one").queue.lock:  # its work is being done
-        reading = [pool.submit(client.get, f"{ONE}/caches") for _ in range(20)]
+    before, one = client.get(ONE).json(), client.streams.get("one")
+    with working(one):
+        reading = [pool.submit(client.get, f"{ONE}{path}") for path in LISTS * 4]
+        while len(one.queue._reads) < 20:
+            pass
         assert client.get(ONE).json() == before
         assert [each["name"] for each in client.get("/v1/streams").json()["streams"]] == ["one", "two"]
         assert "acclimate_cache_entries" in client.get("/metrics").text
+        for path in LISTS:
+            assert client.get(f"{TWO}{path}").status_code == 200
+        assert client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"]}).status_code == 201
         assert not any(each.done() for each in reading)
     assert {each.result().status_code for each in reading} == {200}
+
+
+def test_deletes_of_busy_streams_delay_no_other_call(client, pool):
+    with working(client.streams.get("one")):
+        deleting = [pool.submit(client.delete, ONE) for _ in range(8)]
+        waiting_for(client.streams.get("one"), 8)
+        assert client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"]}).status_code == 201
+        assert client.delete("/v1/streams/new").status_code == 204
+        assert not any(each.done() for each in deleting)
+    assert sorted(each.result().status_code for each in deleting) == [204] + [404] * 7
+
+
+def test_corrections_count_as_calls(serve, pictures, pool):
+    with serve(calls=3) as client:
+        assert client.post(f"{ONE}/classify", files={"image": pictures[0]}).json()["results"][0]["id"] == 0
+        body = {"label": "red circle", "id": 0}
+        with working(client.streams.get("one")):
+            waiting = [pool.submit(client.post, f"{ONE}/corrections", json=body) for _ in range(3)]
+            waiting_for(client.streams.get("one"), 3)
+            image = {"label": "red circle", "image": base64.b64encode(pictures[1]).decode()}
+            for each in (body, image):
+                assert client.post(f"{ONE}/corrections", json=each).status_code == 429
+            assert client.streams.batcher.waiting == 0  # nothing is encoded for what is refused
+        assert {each.result().status_code for each in waiting} == {200}
+        assert client.post(f"{ONE}/corrections", json={"label": "red circle", "image": "eA=="}).status_code == 422
+        for _ in range(4):  # what fails gives its place back
+            assert client.post(f"{ONE}/corrections", json=body).status_code == 200
+
+
+def test_large_bodies_of_one_client_delay_no_other(two_clients, pictures, pool, monkeypatch):
+    client, attacker, victim = two_clients
+    gate, parse = Event(), TaskRequest.model_validate_json
+
+    def slow(content):
+        assert b"attack" not in content or gate.wait(60)
+        return parse(content)
+
+    monkeypatch.setattr(TaskRequest, "model_validate_json", slow)
+    large = [json.dumps(task(pictures[0], ["cat", label])) + " " * 70_000 for label in ("attack", "dog")]
+    kind = {"Content-Type": "application/json"}
+    attack = [pool.submit(client.post, "/classify", content=large[0], headers={**attacker, **kind}) for _ in range(4)]
+    while client.streams.bodies._unfinished["attacker"] < 4:
+        pass
+    assert client.post("/classify", content=large[1], headers={**victim, **kind}).status_code == 200
+    assert not any(each.done() for each in attack)
+    gate.set()
+    assert {each.result().status_code for each in attack} == {200}
 
 
 def test_what_is_described_is_up_to_date(client, pictures):
@@ -209,7 +280,7 @@ def test_labels_of_clients_that_have_gone_are_not_encoded(client, pictures, held
     answer = client.post("/classify", json=task(pictures[0], ["cat", "dog"]))
     assert len(answer.json()) == 2
     assert held.batches == ["This is a photo of cat."]
-    assert "new" not in client.streams.names()
+    assert "new" not in names(client.streams)
 
 
 def test_stopping_does_not_wait_for_labels(serve, pictures, held, pool):
@@ -234,9 +305,9 @@ def test_a_thousand_streams_are_listed_from_what_they_have_published(client, mon
     for i in range(1000):
         streams._streams[f"copy-{i}"] = streams.get("one")
     monkeypatch.setattr(type(streams.get("one").history.adapter), "advice", lambda self: 1 / 0)
-    with streams.get("one").queue.lock:
+    with working(streams.get("one")):
         assert len(client.get("/v1/streams").json()["streams"]) == 1002
         assert client.get("/metrics").status_code == 200
+        monkeypatch.undo()
     for i in range(1000):
         del streams._streams[f"copy-{i}"]
-    monkeypatch.undo()

@@ -12,6 +12,7 @@ from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.limits import Limits
 from full_disk import files_end_at
 from service_process import service
+from stream_calls import change_labels
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -114,7 +115,7 @@ def test_which_images_are_known_by_their_id(stream, images):
     stream.classify(images[:4]).result(60)
     kept = stream.snapshot()
     stream.classify(images[4:8]).result(60)
-    stream.change_labels(add=["fox"])
+    change_labels(stream, add=["fox"])
     stream.classify(images[8:10]).result(60)
     for known in (0, 5, 9):  # before and after a snapshot and a change of labels
         assert stream.correct("fox", known).result(60) == known
@@ -135,7 +136,7 @@ def test_labels_that_go_take_their_corrections_with_them(stream, images):
     stream.classify(images[:4]).result(60)
     stream.correct("dog", 1).result(60)
     stream.correct("cat", 2).result(60)
-    stream.change_labels(remove=["dog"])
+    change_labels(stream, remove=["dog"])
     assert listed(stream) == [(2, "cat")]
     with pytest.raises(InputError, match="no label 'dgo'"):
         stream.correct("dgo", 3).result(60)

@@ -11,13 +11,16 @@ from collections import Counter
 import pytest
 
 from acclimate import load_state, merge_states, save_state
+from acclimate.errors import StateError
 from acclimate.serve import journal
+from acclimate.serve import snapshots as snapshots_module
 from acclimate.serve import stream as stream_module
 from acclimate.serve.errors import ExistsError, NotFoundError, StorageError, UnusableError
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.journal import MARK
 from acclimate.serve.streams import Streams
 from full_disk import files_end_at
+from stream_calls import change_labels, continue_with, names
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -73,9 +76,9 @@ def test_a_kill_loses_nothing_that_was_answered(start, after_a_kill, images, met
         lambda: stream.set_frozen(True),
         lambda: stream.set_frozen(False),
         stream.snapshot,
-        lambda: stream.change_labels(["fox"], ["cat"]),
+        lambda: change_labels(stream, ["fox"], ["cat"]),
         stream.rollback,
-        lambda: stream.load_state(stream.state_bytes()),
+        lambda: continue_with(stream, stream.state_bytes()),
         stream.reset,
     ):
         action()
@@ -170,14 +173,14 @@ def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start,
     setup.write_text(json.dumps({**json.loads(setup.read_text()), "version": 2}))
     (tmp_path / "state" / "streams" / ".new-1234").mkdir()
     found = after_a_kill()
-    assert found.names() == ["lab", "shop", "site"]
+    assert names(found) == ["lab", "shop", "site"]
     assert [sorted(each) for each in found.describe()] == [["broken", "name"]] * 3
     for name, message in (("lab", "cannot be read"), ("shop", "truncated, damaged"), ("site", "another version")):
         with pytest.raises(UnusableError, match=message):
             found.get(name)
         with pytest.raises(ExistsError):
             found.create(name, LABELS, skip_duplicates=False)
-        found.delete(name)
+        found.delete(name).result(60)
     assert list(found._folder.iterdir()) == []
     found.create("shop", LABELS, skip_duplicates=False)
 
@@ -205,8 +208,8 @@ def test_a_full_disk_stops_learning_and_nothing_else(start, after_a_kill, images
             stream.snapshot,
             stream.reset,
             stream.rollback,
-            lambda: stream.change_labels(add=["fox"]),
-            lambda: stream.load_state(state),
+            lambda: change_labels(stream, add=["fox"]),
+            lambda: continue_with(stream, state),
         ):
             with pytest.raises(StorageError):
                 action()
@@ -252,7 +255,7 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
     streams = start()
     with files_end_at(1), pytest.raises(StorageError):
         streams.create("shop", LABELS, skip_duplicates=False)
-    assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
+    assert names(streams) == list((tmp_path / "state" / "streams").iterdir()) == []
     streams.create("shop", LABELS, skip_duplicates=False)
 
 
@@ -301,7 +304,7 @@ def test_who_has_taught_what_is_kept_through_a_kill(start, after_a_kill, images,
     clients = copy.learnt()["clients"]
     assert clients == stream.learnt()["clients"]
     assert set(clients) == {"mallory"}
-    copy.load_state(copy.state_bytes())  # nobody knows who taught an uploaded state
+    continue_with(copy, copy.state_bytes())  # nobody knows who taught an uploaded state
     assert copy.learnt()["clients"] == {"": clients["mallory"]}
     copy.reset()
     assert copy.learnt()["clients"] == {}
@@ -342,7 +345,7 @@ def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images
     both = merge_states([load_state(tmp_path / name) for name in ("shop", "lab")])  # both know a sample 0, 1, ...
     save_state(both, tmp_path / "both")
     stream = streams.get("shop")
-    stream.load_state((tmp_path / "both").read_bytes())
+    continue_with(stream, (tmp_path / "both").read_bytes())
     ids = [(each["cache"], each["id"]) for each in stream.caches()]
     assert len(ids) > len(set(ids))
     for image in images[::-1]:
@@ -426,10 +429,32 @@ def test_creating_and_deleting_is_on_disk_before_it_is_answered(start, monkeypat
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_ino), real(handle)))
     streams, folder = start(), (tmp_path / "state" / "streams").stat().st_ino
     assert folder not in synced
-    for action in (lambda: streams.create("shop", LABELS), lambda: streams.delete("shop")):
+    for action in (lambda: streams.create("shop", LABELS), lambda: streams.delete("shop").result(60)):
         synced.clear()
         action()
         assert synced[-1] == folder
+
+
+def test_a_snapshot_that_could_not_be_read_again_is_reported_and_stops_nothing(start, images, monkeypatch):
+    streams = start(snapshot_samples=3, snapshot_s=0.001, sync_s=60)
+    stream = streams.create("shop", LABELS, skip_duplicates=False)
+
+    def fail(*_):
+        raise StateError("it has too many items.")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(snapshots_module, "state_to_bytes", fail)
+        assert [each.id for each in stream.classify(images[:5]).result(60)] == [0, 1, 2, 3, 4]
+        assert stream.degraded == "it has too many items."
+        stream._retry_at = 0.0
+        stream._problems.report("snapshot", None)
+        stream.tick()
+        stream.set_frozen(False)  # behind it
+        assert stream.describe()["degraded"] == "it has too many items."
+    stream._retry_at = 0.0
+    stream.tick()
+    stream.set_frozen(False)
+    assert stream.degraded is None
 
 
 def test_a_full_disk_is_in_the_log_in_readiness_and_in_the_metrics(serve, images, monkeypatch, caplog):

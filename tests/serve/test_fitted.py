@@ -8,6 +8,7 @@ from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.methods import load_fitted
 from acclimate.prompts import LearnedPrompts
+from stream_calls import change_labels
 
 COLOURS = ["blue", "green", "red"]
 
@@ -88,11 +89,11 @@ def test_any_method_runs_on_learned_prompts(start, after_a_kill, tiny_clip, phot
         (answer,) = again.classify(pictures[3:4], adapt=False).result(30)  # answers need no prompts
         assert answer.score == pytest.approx(classifier(pictures[3], adapt=False)[0]["score"], abs=1e-5)
         if message is None:
-            again.change_labels(["violet"])
+            change_labels(again, ["violet"])
             assert again.describe()["labels"] == [*COLOURS, "violet"]
         else:
             with pytest.raises(InputError, match=message):
-                again.change_labels(["violet"])
+                change_labels(again, ["violet"])
 
 
 def test_what_clients_cannot_do(serve, defaults, pictures):

@@ -20,6 +20,7 @@ from acclimate.serve import guard as module
 from acclimate.serve.guard import FairSlots, Guard, GuardRequest, GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
+from stream_calls import continue_with
 from table_encoder import TableEncoder, picture
 
 NAMES = ("cat", "dog", "fox", "owl")
@@ -390,7 +391,7 @@ def test_streams_of_before_keep_their_guard_or_none(start, tmp_path):
 def test_an_uploaded_state_belongs_to_nobody_and_gives_way_to_better_entries_alone(start):
     stream = create(start())
     show(stream, range(28), "keeper")
-    stream.load_state(stream.state_bytes())
+    continue_with(stream, stream.state_bytes())
     show(stream, range(80, 160), "alice")
     assert all(held == {"": 3} for held in holders(stream).values())
 

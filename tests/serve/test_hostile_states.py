@@ -9,6 +9,7 @@ from acclimate import create, merge_states, state_from_bytes, state_to_bytes
 from acclimate.errors import StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
 from acclimate.methods.persist import MOST_ORIGINS
+from stream_calls import continue_with
 
 ONE = "/v1/streams/one"
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
@@ -72,7 +73,7 @@ def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, meth
     for shard in shards:
         shard.step(rng.standard_normal((150, head.dim)).astype(np.float32))
     uploaded = merge_states(shards) if shards[0].merges else shards[0]
-    stream.load_state(state_to_bytes(uploaded))
+    continue_with(stream, state_to_bytes(uploaded))
     uploaded.origin = "shop"
     assert stream.state_bytes() == state_to_bytes(uploaded)
     for start_at in range(0, 40, 10):
@@ -88,8 +89,8 @@ def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, meth
 def test_an_upload_leaves_room_for_what_follows(start, images):
     stream = start().create("shop", LABELS, method="prior", skip_duplicates=False)
     tensors, description = parse_snapshot(stream.state_bytes())
-    stream.load_state(snapshot_bytes(tensors, description | {"seen": {"yard": 2**52}}))
+    continue_with(stream, snapshot_bytes(tensors, description | {"seen": {"yard": 2**52}}))
     stream.classify(images[:3]).result(60)
     assert state_from_bytes(stream.state_bytes()).samples_seen == 2**52 + 3
     with pytest.raises(StateError, match="no room for more samples"):
-        stream.load_state(stream.state_bytes())
+        continue_with(stream, stream.state_bytes())

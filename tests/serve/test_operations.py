@@ -13,8 +13,10 @@ from acclimate.client import Client, ServiceError
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.predict import NONE
+from acclimate.serve.errors import BusyError
 from drawn_images import draw
 from service_process import service
+from stream_calls import change_labels
 
 ONE = "/v1/streams/one"
 JSON = {"Content-Type": "application/json"}
@@ -112,6 +114,20 @@ def test_streams_from_before_there_was_a_choice_learn_from_everything(start, aft
     assert [each.id for each in stream.classify([images[0]] * 3).result(60)] == [0, 1, 2]
 
 
+def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, images, encoder, tmp_path, monkeypatch):
+    start().create("shop", ["cat", "dog"])
+    path = tmp_path / "state" / "streams" / "shop" / "stream.json"
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | {"setup": content["setup"] | {"reject": True}}))
+    streams, encode, encoded = after_a_kill(), encoder.encode_images, []
+    monkeypatch.setattr(encoder, "encode_images", lambda inputs: encoded.append(len(inputs)) or encode(inputs))
+    streams.texts.stop()  # nothing more is encoded, and the words for "none of these" are not there yet
+    with pytest.raises(BusyError):
+        streams.get("shop").classify(images[:3])
+    streams.batcher.close()  # when it has encoded all it has
+    assert encoded == []
+
+
 def png(image):
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
@@ -131,12 +147,12 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     assert b"acclimate_foreign_images_total 1.0" in streams.metrics.text({}, 0)
     assert b"acclimate_refusals_total 0.0" in streams.metrics.text({}, 0)
     for change in (
-        lambda: stream.change_labels(add=["None of these"]),
+        lambda: change_labels(stream, add=["None of these"]),
         lambda: streams.create("none", ["cat", "None of these"], reject=True),
     ):
         with pytest.raises(InputError, match="'None of these' is the answer for images that belong to no label"):
             change()
-    stream.change_labels(add=["black square"])
+    change_labels(stream, add=["black square"])
     stream.correct("black square", image=black).result(60)
     (told,) = stream.classify([black], adapt=False).result(60)
     assert (told.label, told.none) == ("black square", 0.0)

@@ -1,4 +1,6 @@
 from concurrent.futures import CancelledError
+from contextlib import suppress
+from itertools import pairwise
 from threading import Event
 
 import pytest
@@ -74,7 +76,7 @@ def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
 
 def test_what_waits_is_bounded_for_a_client_and_for_all(start):
     pool, gate = start(jobs=2), Event()
-    held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccdd"]
+    held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccd"]
     for client in ("a", "e"):
         with pytest.raises(BusyError, match="try again"):
             pool.submit(client, gate.set)
@@ -125,3 +127,41 @@ def test_a_pool_that_stops_refuses_what_waits(start):
     pool.close()
     with pytest.raises(BusyError, match="shutting down"):
         pool.submit("a", gate.set)
+
+
+def test_clients_who_ask_again_and_again_do_not_stop_a_job_with_steps(start):
+    """Each of two has one short job at a time, and is never without one; who has steps to do is served in between."""
+    pool, order, ended = start(), [], Event()
+
+    def again(client):
+        """Send a job, and the next one when that is answered."""
+        if not ended.is_set() and len(order) < 500:
+            pool.submit(client, lambda: order.append(client)).add_done_callback(lambda _: again(client))
+
+    def steps():
+        for _ in range(20):
+            order.append("victim")
+            yield
+        ended.set()
+
+    def begin():
+        for client in ("one", "other"):
+            again(client)
+        return pool.submit_steps("victim", steps())
+
+    pool.submit("host", begin).result(30).result(30)
+    turns = [place for place, client in enumerate(order) if client == "victim"]
+    assert len(order) > 50
+    assert max(after - before for before, after in pairwise([0, *turns])) <= 3  # one turn of each other, at most
+
+
+def test_however_many_clients_take_all_they_can_the_next_finds_room(start):
+    pool, gate, held = start(jobs=16), Event(), []
+    for client in range(6):
+        with suppress(BusyError):
+            while True:
+                held.append(pool.submit(f"hostile {client}", lambda: gate.wait(30)))
+    modest = pool.submit("modest", lambda: "done")
+    gate.set()
+    assert modest.result(30) == "done"
+    assert all(each.result(30) for each in held)

@@ -6,6 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from stream_calls import names
+
 pytestmark = pytest.mark.slow
 bounded = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -47,7 +49,7 @@ def test_made_up_requests_to_a_stream_that_is_there(operations, mode, service):
         @given(case=operation.as_strategy(generation_mode=mode))
         @bounded
         def holds(case):
-            if "one" not in streams.names():
+            if "one" not in names(streams):
                 streams.create("one", ["red circle", "green square"])
             case.path_parameters["name"] = "one"
             answer = case.call()

@@ -14,6 +14,7 @@ from acclimate.serve.errors import NotFoundError
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
+from stream_calls import change_labels, continue_with
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -217,7 +218,7 @@ def test_reset_forgets_and_can_be_undone(stream, images):
 def test_labels_come_and_go_together_or_not_at_all(stream, images):
     stream.classify(images[:20]).result(60)
     before = stream.caches()
-    stream.change_labels(add=["fox", " wolf "], remove=["cat"])
+    change_labels(stream, add=["fox", " wolf "], remove=["cat"])
     assert stream.labels == ("red circle", "green square", "blue stripes", "dog", "fox", "wolf")
     assert stream.caches() == [each for each in before if each["label"] != "cat"]
     state = stream.state_bytes()
@@ -230,10 +231,10 @@ def test_labels_come_and_go_together_or_not_at_all(stream, images):
         {"add": [f"thing {i}" for i in range(2000)]},
     ):
         with pytest.raises(InputError):
-            stream.change_labels(**change)
+            change_labels(stream, **change)
     assert stream.state_bytes() == state
-    stream.change_labels(add=["owl"])
-    stream.change_labels(remove=["owl"])
+    change_labels(stream, add=["owl"])
+    change_labels(stream, remove=["owl"])
     assert stream.state_bytes() == state
     assert len(stream.classify(images[:1], top_k=9).result(60)[0].top) == 6
 
@@ -242,7 +243,7 @@ def test_a_state_can_be_taken_elsewhere(streams, stream, images, encoder, tmp_pa
     stream.classify(images[:20]).result(60)
     other = streams.create("other", LABELS, skip_duplicates=False)
     other.set_frozen(True)
-    other.load_state(stream.state_bytes())
+    continue_with(other, stream.state_bytes())
     assert other.describe()["frozen"]
     other.set_frozen(False)
     moved = learnt(stream)
@@ -261,7 +262,7 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
     state = stream.state_bytes()
     fewer = streams.create("fewer", LABELS[:3], skip_duplicates=False)
     with pytest.raises(StateError, match="the state does not match: 5 classes against 3"):
-        fewer.load_state(state)
+        continue_with(fewer, state)
     rng = random.Random(0)
     for _ in range(200):
         place = rng.randrange(len(state))
@@ -270,7 +271,7 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
             state[:place] + bytes([state[place] ^ 1 << rng.randrange(8)]) + state[place + 1 :],
         ):
             with pytest.raises(StateError) as raised:
-                stream.load_state(hostile)
+                continue_with(stream, hostile)
             assert ".tmp" not in str(raised.value)
     assert stream.state_bytes() == state
 
@@ -293,7 +294,7 @@ def test_a_state_with_impossible_numbers_is_refused(stream, images, change, mess
     for name, value in change.items():
         tensors[name] = np.full_like(tensors[name], value)
     with pytest.raises(StateError, match=message):
-        stream.load_state(snapshot_bytes(tensors, description))
+        continue_with(stream, snapshot_bytes(tensors, description))
 
 
 def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, images):

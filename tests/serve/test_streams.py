@@ -3,15 +3,17 @@
 import asyncio
 import json
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 import httpx
 import numpy as np
 import pytest
 
 from acclimate import Classifier
-from acclimate.errors import ImageError, InputError
+from acclimate.errors import ImageError, InputError, StateError
 from acclimate.prompts import head as head_module
 from acclimate.serve import streams as streams_module
+from acclimate.serve.app import log_stop
 from acclimate.serve.errors import (
     BusyError,
     ExistsError,
@@ -20,7 +22,9 @@ from acclimate.serve.errors import (
     TooManyError,
     UnusableError,
 )
+from acclimate.serve.logs import logger
 from acclimate.serve.streams import Streams
+from stream_calls import names
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -28,17 +32,17 @@ LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
     streams = start()
     shop, lab = streams.create("shop", LABELS), streams.create("lab.2_b-c", LABELS[:2], thumbnails=True)
-    assert streams.names() == ["lab.2_b-c", "shop"]
+    assert names(streams) == ["lab.2_b-c", "shop"]
     assert streams.get("shop") is shop
-    assert [each["name"] for each in streams.describe()] == streams.names()
+    assert [each["name"] for each in streams.describe()] == names(streams)
     shop.classify(images[:5]).result(60)
     lab.classify(images[:5]).result(60)
     assert streams.entries()["positive"] == shop.history.entries()["positive"] + lab.history.entries()["positive"] > 2
     with pytest.raises(ExistsError, match="already is a stream 'shop'"):
         streams.create("shop", LABELS, skip_duplicates=False)
-    streams.delete("shop")
+    streams.delete("shop").result(60)
     assert sorted(path.name for path in (tmp_path / "state" / "streams").iterdir()) == ["lab.2_b-c"]
-    for action in (streams.get, streams.delete):
+    for action in (streams.get, lambda name: streams.delete(name).result(60)):
         with pytest.raises(NotFoundError, match="no stream 'shop'"):
             action("shop")
     for action in (shop.reset, shop.snapshot, lambda: shop.classify(images[:1])):
@@ -57,7 +61,7 @@ def test_names_that_could_be_paths_are_refused(start, name, tmp_path):
     with pytest.raises(NotFoundError):
         streams.get(name)
     with pytest.raises(NotFoundError):
-        streams.delete(name)
+        streams.delete(name).result(60)
     assert list((tmp_path / "state" / "streams").iterdir()) == []
 
 
@@ -88,7 +92,7 @@ def test_bad_setups_are_refused_and_leave_nothing(start, arguments, message, tmp
     streams = start(labels=9, prompts=20)
     with pytest.raises(InputError, match=message):
         streams.create("shop", **{"labels": LABELS, **arguments})
-    assert streams.names() == list((tmp_path / "state" / "streams").iterdir()) == []
+    assert names(streams) == list((tmp_path / "state" / "streams").iterdir()) == []
 
 
 def test_there_is_a_most_of_streams(start):
@@ -97,7 +101,7 @@ def test_there_is_a_most_of_streams(start):
     streams.create("b", LABELS, skip_duplicates=False)
     with pytest.raises(TooManyError, match="the maximum of 2 streams is reached"):
         streams.create("c", LABELS, skip_duplicates=False)
-    streams.delete("a")
+    streams.delete("a").result(60)
     streams.create("c", LABELS, skip_duplicates=False)
 
 
@@ -146,7 +150,7 @@ def test_whatever_is_called_after_closing_returns(start, images):
     streams = start()
     stream, deleted = streams.create("shop", LABELS), streams.create("gone", LABELS)
     stream.classify(images[:5]).result(60)
-    streams.delete("gone")
+    streams.delete("gone").result(60)
     for each in (stream, stream, deleted):
         each.close().result(60)
     for _ in range(2):
@@ -194,7 +198,7 @@ def test_only_images_that_can_be_read_make_a_stream(serve, pictures):
             assert client.post("/v1/streams/new/classify", json=body).status_code == 422
         files = [("image", ("good.png", pictures[0])), ("image", ("bad.png", b"x"))]
         assert "bad.png" in client.post("/v1/streams/new/classify", files=files).json()["error"]["message"]
-        assert client.streams.names() == ["one", "two"]
+        assert names(client.streams) == ["one", "two"]
         assert sorted(path.name for path in (client.folder / "streams").iterdir()) == ["one", "two"]
         answer = send(client, "new", pictures[0]).json()["results"][0]
         assert (answer["id"], client.streams.get("new").describe()["samples_seen"]) == (0, 1)
@@ -240,20 +244,74 @@ def test_a_delete_that_fails_leaves_the_stream_as_it_was(start, images, monkeypa
     with monkeypatch.context() as longer:
         longer.setattr(streams_module, "DELETED", "." + "x" * 300)  # longer than a name may be
         with pytest.raises(StorageError, match="'shop' could not be removed: File name too long"):
-            streams.delete("shop")
+            streams.delete("shop").result(60)
     assert streams.get("shop") is stream
     assert stream.classify(images[5:7]).result(60)[0].id == 5
     with pytest.raises(ExistsError):
         streams.create("shop", LABELS)
-    streams.delete("shop")
-    assert streams.names() == list(streams._folder.iterdir()) == []
+    streams.delete("shop").result(60)
+    assert names(streams) == list(streams._folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("error", [OSError(24, "Too many open files"), StateError("stream.json ..."), MemoryError()])
+def test_a_stream_that_cannot_be_opened_leaves_its_name_free(start, monkeypatch, error):
+    streams = start()
+
+    def fail(*_):
+        raise error
+
+    with monkeypatch.context() as failing:
+        failing.setattr(streams_module, "Stream", fail)
+        with pytest.raises(StorageError, match="'shop' could not be opened: "):
+            streams.create("shop", LABELS)
+    assert names(streams) == list(streams._folder.iterdir()) == []
+    assert streams.create("shop", LABELS).describe()["name"] == "shop"
+
+
+def test_a_delete_can_be_taken_back_while_it_waits(start):
+    streams, gate = start(), Event()
+    stream = streams.create("shop", LABELS)
+    working = stream.queue.put(lambda _: gate.wait(60))
+    deleting = streams.delete("shop")
+    assert deleting.cancel()
+    gate.set()
+    assert working.result(60)
+    stream.snapshot()  # behind it
+    assert streams.get("shop") is stream
+
+
+def test_what_cannot_be_saved_at_the_end_is_said(start, images, monkeypatch, caplog):
+    streams = start()
+    for name in ("shop", "lab", "idle"):
+        streams.create(name, LABELS)
+    for name in ("shop", "lab"):
+        streams.get(name).classify(images[:3]).result(60)
+
+    def fail(*_):
+        raise StateError("it has too many items.")
+
+    monkeypatch.setattr(streams.get("shop").history, "snapshot", fail)
+    monkeypatch.setattr(streams.get("lab").history, "sync", lambda: 1 / 0)
+    streams.close()
+    assert streams.unsaved["shop"] == "it has too many items."
+    assert "ZeroDivisionError" in streams.unsaved["lab"]
+    assert "idle" not in streams.unsaved
+    caplog.set_level("INFO", "acclimate")
+    monkeypatch.setattr(logger, "propagate", True)
+    log_stop(streams)
+    streams.unsaved.clear()
+    log_stop(streams)
+    bad, good = caplog.records[-2:]
+    assert (bad.levelname, bad.message) == ("ERROR", "stopped; not all states could be saved")
+    assert bad.fields["reasons"]["shop"] == "it has too many items."
+    assert (good.levelname, good.message) == ("INFO", "stopped; all states are saved")
 
 
 def test_a_stream_whose_files_somebody_removed_can_be_deleted(start, images):
     streams = start()
     streams.create("shop", LABELS)
     (streams._folder / "shop").rename(streams._folder.parent / "elsewhere")
-    streams.delete("shop")
+    streams.delete("shop").result(60)
     streams.create("shop", LABELS).classify(images[:2]).result(60)
 
 

@@ -60,3 +60,21 @@ def test_cancelled_work_is_not_done_and_its_needs_are_not_needed(pool):
     assert not first.cancel()
     with pytest.raises(CancelledError):
         taken_back.result(10)
+
+
+def test_reading_and_the_rest_take_turns(pool):
+    queue, began, hold, done = WorkQueue(pool), Event(), Event(), []
+    first = queue.put(lambda _: began.set() or hold.wait(10))
+    assert began.wait(10)
+    work = [queue.put(lambda _, i=i: done.append(f"work {i}")) for i in range(3)]
+    late = queue.put(done.append, need := Future())
+    reads = [queue.put(lambda _, i=i: done.append(f"read {i}"), reads=True) for i in range(5)]
+    assert not done
+    hold.set()
+    for each in (first, *work, *reads):
+        each.result(10)
+    assert done == ["read 0", "work 0", "read 1", "work 1", "read 2", "work 2", "read 3", "read 4"]
+    queue.put(lambda _: done.append("at once"), reads=True).result(10)  # does not wait for what is not ready
+    need.set_result("late")
+    late.result(10)
+    assert done[-2:] == ["at once", "late"]

@@ -222,6 +222,16 @@ def log_start(streams: Streams, model: str) -> None:
             logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
 
 
+def log_stop(streams: Streams) -> None:
+    """Log whether everything that was learnt is on the disk."""
+    if streams.unsaved:
+        problems = dict(list(streams.unsaved.items())[:NAMES])
+        fields = {"streams": len(streams.unsaved), "reasons": problems}
+        logger.error("stopped; not all states could be saved", extra={"fields": fields})
+    else:
+        logger.info("stopped; all states are saved")
+
+
 def reload_tokens(streams: Streams, tokens: TokenFile) -> None:
     """Read the token file again; one that cannot be used changes nothing, and the log says why."""
     try:
@@ -251,4 +261,4 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
             signal.signal(signal.SIGHUP, lambda *_: Thread(target=reload_tokens, args=(streams, tokens)).start())
         server.run([listening])
         streams.close()  # once more: uvicorn does not shut down what it has not quite started
-        logger.info("stopped; all states are saved")
+        log_stop(streams)

@@ -20,12 +20,12 @@ from acclimate.errors import ImageError, ModelError
 from acclimate.reading import Preparer
 from acclimate.serve.decoding import Decoders, Task
 from acclimate.serve.errors import BusyError
-from acclimate.serve.fair import FairQueue
+from acclimate.serve.fair import FairQueue, leaves_enough
 from acclimate.serve.limits import Limits
 from acclimate.serve.metrics import Metrics
 from acclimate.views import Kind
 
-CLIENTS = 4  # whose queues may be full before the service is
+CROWD = 4  # times the queue of one client is the room for the images of all
 READY = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
 BATCH_S = 0.25  # that a batch should take
 LONGEST_S = 60  # after which a refused client is told to try again
@@ -99,7 +99,7 @@ class Batcher:
     @property
     def full(self) -> bool:
         """Whether no client may send images now."""
-        return self.waiting >= CLIENTS * self.limits.queue
+        return not leaves_enough(1, self.waiting + 1, CROWD * self.limits.queue)
 
     def submit(
         self,
@@ -124,10 +124,11 @@ class Batcher:
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
-            count, mine = len(images) * views, self._waiting[client]
-            if mine + count > self.limits.queue or self.waiting + count > CLIENTS * self.limits.queue:
+            count, mine, most = len(images) * views, self._waiting[client], self.limits.queue
+            room = leaves_enough(mine + count, self.waiting + count, CROWD * most)
+            if mine + count > most or not room:
                 seconds = min(LONGEST_S, max(1, ceil(self.waiting * self._pace)))
-                whose = f"{mine} images of yours" if mine + count > self.limits.queue else f"{self.waiting} images"
+                whose = f"{mine} images of yours" if mine + count > most else f"{self.waiting} images"
                 raise BusyError(f"{whose} are already waiting; try again in {seconds} s.", seconds)
             self._waiting[client] += count
             self.waiting += count
@@ -293,60 +294,72 @@ class Batcher:
         self._pace, self._last = (0.8 * self._pace + 0.2 * took if self._pace else took), now
 
 
+_Piece = tuple[Callable[[Any], Any], Future[Any], Future[Any]]  # work, what it needs, its answer
+
+
 class WorkQueue:
     """Work of one stream, done in order, one piece at a time; many queues share a pool of threads.
 
-    `after` is called after each piece of work, before its result is known.
+    Work that only reads does not wait for all of the queue: the two are done in turns. `after` is called after each
+    piece of other work, before its result is known.
     """
 
     def __init__(self, pool: Executor, after: Callable[[], None] = lambda: None) -> None:
-        self.lock = Lock()  # held while work is done
         self._pool, self._after = pool, after
         self._change = Lock()
-        self._queue: deque[tuple[Callable[[Any], Any], Future[Any], Future[Any]]] = deque()
+        self._queue: deque[_Piece] = deque()
+        self._reads: deque[_Piece] = deque()
         self._running = False
+        self._has_read = False  # at its last turn
 
-    def put(self, work: Callable[[Any], Result], needs: Future[Any] | None = None) -> Future[Result]:
-        """Queue work behind everything that was queued before; returns a future of its result.
+    def put(
+        self, work: Callable[[Any], Result], needs: Future[Any] | None = None, *, reads: bool = False
+    ) -> Future[Result]:
+        """Queue work behind everything that was queued before, or what only `reads` behind others of its kind.
 
-        The work is called with the result of `needs`, which is awaited without occupying a thread. If `needs` fails, so
-        does the returned future; cancelling that before the work starts removes the work and cancels `needs`.
+        Returns a future of its result. The work is called with the result of `needs`, which is awaited without
+        occupying a thread. If `needs` fails, so does the returned future; cancelling that before the work starts
+        removes the work and cancels `needs`.
         """
         if needs is None:
             needs = Future()
             needs.set_result(None)
         answer: Future[Result] = Future()
         with self._change:
-            self._queue.append((work, needs, answer))
+            (self._reads if reads else self._queue).append((work, needs, answer))
         needs.add_done_callback(lambda _: self._wake())
         answer.add_done_callback(lambda done: needs.cancel() if done.cancelled() else None)
         return answer
 
     def _wake(self) -> None:
         with self._change:
-            if self._running or not self._next_is_ready():
+            if self._running or not self._ready():
                 return
             self._running = True
         self._start()
 
-    def _next_is_ready(self) -> bool:
-        return bool(self._queue) and self._queue[0][1].done()
+    def _ready(self) -> list[deque[_Piece]]:
+        """What can be done now, in this order: reading, unless that was done last."""
+        ready = [each for each in (self._reads, self._queue) if each and each[0][1].done()]
+        return ready[::-1] if self._has_read else ready
 
     def _run(self) -> None:
         with self._change:
-            work, needs, answer = self._queue.popleft()
+            queue = self._ready()[0]
+            self._has_read = queue is self._reads
+            work, needs, answer = queue.popleft()
         if answer.set_running_or_notify_cancel():
             try:
-                with self.lock:
-                    try:
-                        result = work(needs.result())
-                    finally:
+                try:
+                    result = work(needs.result())
+                finally:
+                    if queue is self._queue:
                         self._after()
                 answer.set_result(result)
             except BaseException as error:
                 answer.set_exception(error)
         with self._change:
-            self._running = self._next_is_ready()
+            self._running = bool(self._ready())
             if not self._running:
                 return
         self._start()

@@ -7,7 +7,6 @@ than 50 ms, as all other threads wait meanwhile.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from string import ascii_letters, digits
 from typing import Any, TypeVar
 
@@ -25,7 +24,6 @@ MARKS = b',:[]{}"'  # one value of JSON has at least one of them
 ESCAPED_BYTES = 24 * 2**20  # of a body with backslashes, whose texts are copied while they are parsed
 BASE64 = (ascii_letters + digits + "+/=").encode()
 SMALL = 64 * 2**10  # bytes that are parsed at once
-_threads = ThreadPoolExecutor(2, "acclimate-bodies")  # few, as the parsed copy of a body needs memory, too
 
 
 async def read_body(request: Request) -> bytes:
@@ -40,7 +38,11 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
         meter.add(part)
         parts.append(part)
     content = b"".join(parts)
-    return await run_apart(lambda: parse_json(model, content) if content or required else model(), len(content))
+
+    def parse() -> AnyModel:
+        return parse_json(model, content) if content or required else model()
+
+    return await run_apart(request, parse, len(content))
 
 
 class JsonMeter:
@@ -78,9 +80,11 @@ def parse_json(model: type[AnyModel], content: bytes) -> AnyModel:
         raise InputError(validation_message(error)) from None
 
 
-async def run_apart(work: Callable[[], Parsed], size: int) -> Parsed:
-    """The result of parsing or writing so many bytes; in a thread if they are many."""
-    return work() if size <= SMALL else await asyncio.get_running_loop().run_in_executor(_threads, work)
+async def run_apart(request: Request, work: Callable[[], Parsed], size: int) -> Parsed:
+    """The result of parsing or writing so many bytes of a request; if they are many, in threads, in turns."""
+    if size <= SMALL:
+        return work()
+    return await asyncio.wrap_future(request.app.state.streams.bodies.submit(request.state.caller.name, work))
 
 
 def content_type(request: Request) -> str:

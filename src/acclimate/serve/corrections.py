@@ -34,9 +34,10 @@ async def correct(
 @router.get("/{name}/corrections", response_model=schemas.Corrections)
 async def list_corrections(stream: Managed, call: ThisCall) -> Response:
     """List the corrections."""
+    corrections = await call.wait(stream.look(Stream.corrections))
 
     def answer() -> Response:
-        listed = [{**each, "thumbnail": data_url(each["thumbnail"])} for each in stream.corrections()]
+        listed = [{**each, "thumbnail": data_url(each["thumbnail"])} for each in corrections]
         return JSONResponse({"corrections": listed})
 
     return await call.run(answer)

@@ -1,10 +1,22 @@
-"""A queue that is fair to its clients: whoever sends much waits for himself, not the others for him."""
+"""What is fair to clients: whoever sends much waits for himself, not the others for him."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator
 from typing import Generic, TypeVar
 
 Item = TypeVar("Item")
+
+
+def leaves_enough(mine: int, total: int, room: int) -> bool:
+    """Whether a client that has so much of what all have together leaves as much of the room to the others.
+
+    However many clients have all they can, something is left for the next.
+
+    Examples:
+        >>> leaves_enough(8, total=8, room=16), leaves_enough(9, total=9, room=16), leaves_enough(4, total=12, room=16)
+        (True, False, True)
+    """
+    return mine <= room - total
 
 
 class FairQueue(Generic[Item]):
@@ -49,6 +61,11 @@ class FairQueue(Generic[Item]):
                         self._waiting[client] = items  # at the end: the others are next
                     return item
         return None
+
+    def pass_turn(self, client: str) -> None:
+        """Let everybody else who waits now be before this client."""
+        if client in self._waiting:
+            self._waiting[client] = self._waiting.pop(client)
 
     def drop(self, client: str, unwanted: Callable[[Item], bool]) -> int:
         """Remove a client's unwanted items; returns their number."""

@@ -288,7 +288,7 @@ class History:
         else:  # continue under a new number; the damaged files stay as they are
             try:
                 self._write(self.adapter, self.notes(), "recovered", continues=False)
-            except StorageError as error:
+            except StateError as error:
                 problems.append(str(error))
         if problems:
             self.problem = f"{'; '.join(problems)}. Serving what could be read."

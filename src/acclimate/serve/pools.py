@@ -1,6 +1,6 @@
 """Threads on which clients take turns."""
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
@@ -9,9 +9,10 @@ from threading import Condition, Thread
 from typing import Any, TypeVar
 
 from acclimate.serve.errors import BusyError
+from acclimate.serve.fair import FairQueue, leaves_enough
 
 Result = TypeVar("Result")
-CROWD = 4  # clients that may have as many jobs as one client can, at the same time
+CROWD = 4  # times as many jobs as one client may have is the room for those of all
 
 
 @dataclass(eq=False)
@@ -25,13 +26,14 @@ class _Job:
 class FairPool:
     """Threads for the work of many clients: whoever asks for much waits for himself, not the others for him.
 
-    The client whose last turn is longest ago is next, and one client occupies at most half of the threads, or one. A
-    job that is cancelled while it waits is never begun.
+    Between two turns of a client that waits, everybody else has one at most. One client occupies at most half of the
+    threads, or one. A job that is cancelled while it waits is never begun.
 
     Args:
         name: of the threads, which are started when they are first needed.
         threads: number of threads.
-        jobs: of one client that may wait or run at the same time; of all clients, four times as many.
+        jobs: of one client that may wait or run at the same time. All clients share room for four times as many, of
+            which each leaves as much as it has.
 
     Examples:
         >>> pool = FairPool("answers", threads=2, jobs=8)
@@ -44,9 +46,7 @@ class FairPool:
         self._name, self._size, self._jobs = name, threads, jobs
         self._share = max(1, threads // 2)
         self._change = Condition()
-        self._waiting: dict[str, deque[_Job]] = {}  # of each client that waits
-        self._turns = 0
-        self._last_turn: dict[str, int] = {}  # of each client that has jobs
+        self._waiting: FairQueue[_Job] = FairQueue()
         self._unfinished: Counter[str] = Counter()  # jobs of each client
         self._running: list[_Job] = []
         self._threads: list[Thread] = []
@@ -69,9 +69,8 @@ class FairPool:
         """Accept no more work, and fail what is waiting, or has steps left, with a BusyError."""
         with self._change:
             self._closed = True
-            stopped = [job for jobs in self._waiting.values() for job in jobs]
-            stopped += [job for job in self._running if not job.whole]
-            self._waiting.clear()
+            stopped = [*self._waiting, *(job for job in self._running if not job.whole)]
+            self._waiting = FairQueue()
             self._change.notify_all()
         for job in stopped:
             self._fail(job)
@@ -86,12 +85,13 @@ class FairPool:
         with self._change:
             if self._closed:
                 raise _closing()
-            if self._unfinished[job.client] >= self._jobs or self._unfinished.total() >= CROWD * self._jobs:
+            mine, total = self._unfinished[job.client] + 1, self._unfinished.total() + 1
+            if mine > self._jobs or not leaves_enough(mine, total, CROWD * self._jobs):
                 raise BusyError("too many requests like this are waiting; try again in a moment.")
             self._unfinished[job.client] += 1
-            self._put(job)
+            self._waiting.put(job.client, job)
             idle = len(self._threads) - len(self._running)
-            if len(self._threads) < self._size and sum(map(len, self._waiting.values())) > idle:
+            if len(self._threads) < self._size and len(self._waiting) > idle:
                 self._threads.append(Thread(target=self._run, name=self._name, daemon=True))
                 self._threads[-1].start()
             self._change.notify()
@@ -101,12 +101,8 @@ class FairPool:
     def _leave(self, job: _Job) -> None:
         """Forget a job that is done or cancelled."""
         with self._change:
-            with suppress(KeyError, ValueError):  # it does not wait
-                self._waiting[job.client].remove(job)
-            self._unfinished[job.client] -= 1
-            if not self._unfinished[job.client]:
-                for counts in (self._unfinished, self._last_turn, self._waiting):
-                    counts.pop(job.client, None)
+            self._waiting.drop(job.client, lambda each: each is job)
+            self._unfinished -= Counter([job.client])  # drops clients without any
 
     def _run(self) -> None:
         while (job := self._next()) is not None:
@@ -114,24 +110,19 @@ class FairPool:
             with self._change:
                 self._running.remove(job)
                 if again and not job.future.done():
-                    self._put(job)
+                    self._waiting.put(job.client, job)
+                self._waiting.pass_turn(job.client)  # others may have come during its turn
                 self._change.notify()
-
-    def _put(self, job: _Job) -> None:
-        self._waiting.setdefault(job.client, deque()).append(job)
 
     def _next(self) -> _Job | None:
         """Wait for a job whose client may have another thread; None when the pool is closed."""
         with self._change:
             while True:
                 threads = Counter(job.client for job in self._running)
-                free = [each for each, jobs in self._waiting.items() if jobs and threads[each] < self._share]
-                if free:
-                    client = min(free, key=lambda each: self._last_turn.get(each, 0))
-                    self._turns += 1
-                    self._last_turn[client] = self._turns
-                    self._running.append(self._waiting[client].popleft())
-                    return self._running[-1]
+                job = self._waiting.take(pausing=[each for each, count in threads.items() if count >= self._share])
+                if job is not None:
+                    self._running.append(job)
+                    return job
                 if self._closed:
                     return None
                 self._change.wait()

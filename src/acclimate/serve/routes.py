@@ -77,7 +77,7 @@ async def describe_stream(stream: Readable) -> dict[str, Any]:
 async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender, call: ThisCall) -> None:
     """Delete a stream, its snapshots and everything it has learnt."""
     authorize(caller, "manage", name)
-    await call.run(lambda: streams.delete(name))
+    await call.wait(streams.delete(name))
 
 
 @router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.Classified)
@@ -104,13 +104,20 @@ async def classify_images(
         stream = await create_by_images(streams, name, images, names, caller.name, call)
     answers = await call.wait(stream.classify(images, names=names, client=caller.name, **options))
     size = sum(len(each.top) for each in answers) * ANSWER_BYTES
-    return await run_apart(lambda: JSONResponse({"stream": name, "results": list(map(_result, answers))}), size)
+
+    def answer() -> Response:
+        return JSONResponse({"stream": name, "results": list(map(_result, answers))})
+
+    return await run_apart(request, answer, size)
 
 
 async def create_by_images(
     streams: Streams, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
 ) -> Stream:
-    """A stream with the defaults, created once its first images could be read; NotFoundError without defaults."""
+    """A stream with the defaults, created once its first images could be read; NotFoundError without defaults.
+
+    That is found out by encoding them, without views; the stream encodes them again, as any others.
+    """
     if streams.defaults is None:
         return streams.get(name)
     streams.limits.check_images(len(images), streams.defaults.get("views", 1))
@@ -146,7 +153,7 @@ async def unfreeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
 @router.get("/{name}/snapshots", response_model=schemas.Snapshots)
 async def list_snapshots(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """List the snapshots, newest first."""
-    return {"snapshots": (await call.run(stream.snapshots))[::-1]}
+    return {"snapshots": (await call.wait(stream.look(Stream.snapshots)))[::-1]}
 
 
 @router.post("/{name}/snapshot")
@@ -186,7 +193,7 @@ async def change_labels(
 async def download_state(stream: Managed, call: ThisCall) -> Response:
     """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`."""
     disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
-    return Response(await call.run(stream.state_bytes), media_type=RAW, headers=disposition)
+    return Response(await call.wait(stream.look(Stream.state_bytes)), media_type=RAW, headers=disposition)
 
 
 @router.put(
@@ -210,9 +217,9 @@ async def list_entries(
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender."""
+    entries = await call.wait(stream.look(Stream.caches))
 
     def answer() -> Response:
-        entries = stream.caches()
         for entry in entries:
             entry["thumbnail"] = data_url(entry["thumbnail"]) if thumbnails else None
         return JSONResponse({"entries": entries})
@@ -223,7 +230,8 @@ async def list_entries(
 @router.get("/{name}/learnt", response_model=schemas.Learnt)
 async def describe_learnt(stream: Managed, call: ThisCall) -> Response:
     """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
-    return await call.run(lambda: JSONResponse(stream.learnt()))
+    learnt = await call.wait(stream.look(Stream.learnt))
+    return await call.run(lambda: JSONResponse(learnt))
 
 
 def data_url(picture: bytes | None) -> str | None:

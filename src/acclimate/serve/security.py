@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from acclimate.errors import InputError
 from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
+from acclimate.serve.fair import leaves_enough
 from acclimate.serve.limits import Limits
 from acclimate.serve.networks import client_of
 
@@ -230,7 +231,7 @@ class Body:
         self.complete = not message.get("more_body", False)
         if self.size > self.most:
             raise HTTPException(413, self.too_large())
-        if held[self.caller] > BODIES_HELD * self.gate.limits.body_bytes - held.total():
+        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * self.gate.limits.body_bytes):
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 

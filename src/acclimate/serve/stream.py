@@ -15,7 +15,7 @@ from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, predictions, refuse_none
 from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
-from acclimate.serve.errors import BusyError, NotFoundError, StorageError
+from acclimate.serve.errors import BusyError, NotFoundError
 from acclimate.serve.history import History
 from acclimate.serve.learning import Learning
 from acclimate.serve.listing import Summary, list_caches, list_corrections, list_learnt
@@ -41,8 +41,18 @@ def queued(
     return run
 
 
+def listing(method: Callable[["Stream"], Result]) -> Callable[["Stream"], Result]:
+    """Decorator: run a method of a stream that only reads between its other work, and wait; see `Stream.look`."""
+
+    @wraps(method)
+    def run(stream: "Stream", /) -> Result:
+        return stream.look(method).result()
+
+    return run
+
+
 class Stream:
-    """One stream; its methods may be called from any thread, and all except `classify` may block.
+    """One stream; its methods may be called from any thread, and those without a future may block.
 
     `classify` and everything that changes the stream join one queue when they are called. A change is on disk when its
     method returns; if it cannot be written, a StorageError is raised and the stream stays as it was.
@@ -100,9 +110,10 @@ class Stream:
         self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
+        negatives = self._texts.negatives() if self.learning.needs_negatives else None  # before any image is decoded
         encoded = self._encode(images, names, client)
-        if self.learning.needs_negatives:
-            self.queue.put(lambda _: None, self._texts.negatives())  # waits for them without occupying a thread
+        if negatives is not None:
+            self.queue.put(lambda _: None, negatives)  # waits for them without occupying a thread
         self._received += len(images)
         threshold = self.setup.unsure if unsure is None else unsure
         return self.queue.put(lambda found: self._classify(found, adapt, top_k, threshold or 0.0, client), encoded)
@@ -114,10 +125,10 @@ class Stream:
 
         It joins the queue; the future has the correction's id once the correction is on disk. It raises
         NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
-        are too many corrections.
+        are too many corrections. BusyError is raised if too many calls are waiting.
         """
-        encoded = None if image is None else self._encode([image], client=client)
-        return self.queue.put(lambda found: self._correct(label, sample_id, found), encoded)
+        encode = None if image is None else lambda: self._encode([image], client=client)
+        return self._call(lambda found: self._correct(label, sample_id, found), encode)
 
     @queued
     def undo(self, correction: int) -> None:
@@ -126,10 +137,10 @@ class Stream:
             raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
         self.history.undo(correction)
 
+    @listing
     def corrections(self) -> list[dict[str, Any]]:
         """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
-        with self.queue.lock:
-            return list_corrections(self.history)
+        return list_corrections(self.history)
 
     def describe(self) -> dict[str, Any]:
         """The stream as JSON values.
@@ -140,25 +151,25 @@ class Stream:
         """
         return dict(self._summary.fields)
 
+    @listing
     def caches(self) -> list[dict[str, Any]]:
         """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
-        with self.queue.lock:
-            return list_caches(self.history)
+        return list_caches(self.history)
 
+    @listing
     def learnt(self) -> dict[str, Any]:
         """What was learnt about each label, as named columns, and how much each client has taught."""
-        with self.queue.lock:
-            return list_learnt(self.history)
+        return list_learnt(self.history)
 
+    @listing
     def snapshots(self) -> list[dict[str, Any]]:
         """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
-        with self.queue.lock:
-            return self.history.files.listed()
+        return self.history.files.listed()
 
+    @listing
     def state_bytes(self) -> bytes:
         """What was learnt, as the content of a state file; without clients and thumbnails."""
-        with self.queue.lock:
-            return state_to_bytes(self.history.adapter)
+        return state_to_bytes(self.history.adapter)
 
     @queued
     def set_frozen(self, frozen: bool) -> None:
@@ -191,10 +202,6 @@ class Stream:
         adapter.reset()
         self._replace(adapter, {}, "reset")
 
-    def change_labels(self, add: Sequence[str] = (), remove: Sequence[str] = ()) -> None:
-        """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing."""
-        self.put_labels(add, remove, self.head_of(add, remove).result())
-
     def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
         """Encode labels that are to be added, None if there are none; what the stream is doing need not wait for it."""
         kept = [label for label in self.labels if label not in set(remove)]
@@ -209,7 +216,10 @@ class Stream:
 
     @queued
     def put_labels(self, add: Sequence[str], remove: Sequence[str], head: Head | None) -> None:
-        """`change_labels` with what `head_of` gave; the labels may have changed since."""
+        """Remove labels with what was learnt about them, then add labels; either all of it happens or nothing.
+
+        The head is what `head_of` gave; the labels may have changed since.
+        """
         adapter = duplicate(self.history.adapter)
         if remove:
             adapter.remove_classes(remove)
@@ -218,10 +228,6 @@ class Stream:
         if head is not None:
             adapter.add_classes(head.class_vectors, new)
         self._replace(adapter, self.history.notes(), "labels")
-
-    def load_state(self, content: bytes) -> None:
-        """Continue from a state file; one that does not fit is refused with a StateError, and nothing changes."""
-        self.continue_from(self.read_state(content))
 
     def read_state(self, content: bytes) -> Adapter:
         """The adapter in a state file that this stream can continue from; StateError if there is none."""
@@ -254,11 +260,12 @@ class Stream:
             result: Result = change(self, *args, **kwargs)
             return result
 
-        if not self._calls.acquire(blocking=False):
-            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
-        future = self.queue.put(work)
-        future.add_done_callback(lambda _: self._calls.release())
-        return future
+        return self._call(work)
+
+    def look(self, method: Callable[["Stream"], Result]) -> "Future[Result]":
+        """Queue a call of a method that is a `listing`, like `later`; it does not wait for all of the queue."""
+        read = getattr(method, "__wrapped__", method)
+        return self._call(lambda _: read(self), reads=True)
 
     def tick(self) -> None:
         """Call this regularly: it syncs the journal to the disk, and takes a snapshot if one is due."""
@@ -292,6 +299,23 @@ class Stream:
         """Raise NotFoundError if the stream was deleted."""
         if self._closed:
             raise NotFoundError(f"the stream {self.name!r} does not exist any more.")
+
+    def _call(
+        self,
+        work: Callable[[Any], Result],
+        needs: "Callable[[], Future[Any]] | None" = None,
+        reads: bool = False,
+    ) -> "Future[Result]":
+        """Queue work and what it needs, which is only asked for if not too many calls are waiting."""
+        if not self._calls.acquire(blocking=False):
+            raise BusyError(f"{self.limits.calls} calls are waiting for this stream; try again in a moment.")
+        try:
+            future = self.queue.put(work, needs and needs(), reads=reads)
+        except BaseException:
+            self._calls.release()
+            raise
+        future.add_done_callback(lambda _: self._calls.release())
+        return future
 
     def _replace(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, **about: Any) -> None:
         """Continue with another adapter."""
@@ -344,7 +368,7 @@ class Stream:
             return
         try:
             self.history.snapshot(reason)
-        except StorageError as error:
+        except StateError as error:  # it cannot be written, or could not be read again
             self._problems.report("snapshot", str(error))
             self._retry_at = monotonic() + RETRY_S
         else:

@@ -4,6 +4,7 @@ import asyncio
 import os
 import re
 import shutil
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -48,6 +49,7 @@ NEW, DELETED = ".new-", ".deleted-"  # how names of folders begin whose streams 
 THREADS = 8  # streams that work at the same time
 CALLS = 8  # calls that create, delete, read or write streams at the same time; they may wait for a stream or a disk
 REPORTS = 2  # reports on all streams that are written at the same time; they wait for nothing
+BODIES = 2  # large bodies that are parsed or written at the same time; few, as the parsed copy needs memory, too
 
 
 class Streams:
@@ -62,6 +64,7 @@ class Streams:
 
     Attributes:
         audit: the log of administrative calls in the folder.
+        unsaved: once it is closed, why the state of a stream could not be written, for each that has this problem.
 
     Raises:
         InputError: the folder cannot be used, or another service uses it.
@@ -85,10 +88,12 @@ class Streams:
         self.texts = Texts(encoder, self.limits, texts, prompts)
         self.calls = FairPool("acclimate-call", CALLS, self.limits.calls)
         self.reports = FairPool("acclimate-report", REPORTS, self.limits.calls)
+        self.bodies = FairPool("acclimate-body", BODIES, sys.maxsize)  # whoever was let in must get his answer
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
         self._unusable: dict[str, str] = {}
+        self.unsaved: dict[str, str] = {}
         for path in sorted(self._folder.iterdir()):
             if NAME.fullmatch(path.name) and path.is_dir():
                 remove_leftovers(path)
@@ -151,7 +156,12 @@ class Streams:
             with self._lock:
                 self.check_room(name, client)
                 os.replace(unfinished, self._folder / name)
-                stream = self._streams[name] = self._open(name)
+                try:
+                    stream = self._streams[name] = self._open(name)
+                except (OSError, StateError, MemoryError) as error:
+                    os.replace(self._folder / name, unfinished)  # the name is free again
+                    why = str(error) or "not enough memory"
+                    raise StorageError(f"the stream {name!r} could not be opened: {why}") from error
             sync_folder(self._folder)
             return stream
         except OSError as error:
@@ -174,10 +184,6 @@ class Streams:
         self.audit.write("create_stream", client, "done", stream=name, by="its first images")
         return stream
 
-    def names(self) -> list[str]:
-        """The names of all streams, usable or not."""
-        return sorted([*self._streams, *self._unusable])
-
     def describe(self) -> list[dict[str, Any]]:
         """`Stream.describe` of every stream; for those that cannot be used, only `name` and `broken`."""
         usable = [stream.describe() for stream in list(self._streams.values())]
@@ -199,20 +205,14 @@ class Streams:
         """Number of corrections in all streams."""
         return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
-    def delete(self, name: str) -> None:
-        """Finish the stream's queued work, then remove it and its files, for good when this returns.
+    def delete(self, name: str) -> Future[None]:
+        """Finish the stream's queued work, then remove it and its files, for good when the future is done.
 
-        StorageError if they cannot be removed; the stream can then be used as before.
+        It raises NotFoundError if there is no such stream, and StorageError if the files cannot be removed; the stream
+        can then be used as before. If `cancel` returns True, nothing is removed.
         """
-        stream, gone = self._streams.get(name), self._folder / f"{DELETED}{token_hex(8)}"
-        if stream is not None:
-            stream.end(partial(self._remove, name, gone))
-        else:
-            self._remove(name, gone)
-        sync_folder(self._folder)
-        shutil.rmtree(gone, ignore_errors=True)
-        if gone.exists():
-            logger.warning("files of a deleted stream could not be removed", extra={"fields": {"folder": str(gone)}})
+        stream, remove = self._streams.get(name), partial(self._remove, name)
+        return self._pool.submit(remove) if stream is None else stream.later(Stream.end, remove)
 
     async def zero_shot(
         self,
@@ -232,20 +232,27 @@ class Streams:
         return found[0]
 
     def close(self) -> None:
-        """Finish all queued work, write the state of every stream, and release the folder."""
+        """Finish all queued work, write the state of every stream, and release the folder; see `unsaved`."""
         self._closing.set()
         self._ticker.join()
-        for closing in (self.texts, self.batcher, self.calls, self.reports):
+        for closing in (self.texts, self.batcher, self.calls, self.reports, self.bodies):
             closing.close()
-        wait([stream.close() for stream in self._streams.values()])
+        written = {stream: stream.close() for stream in self._streams.values()}
+        wait(written.values())
+        self.unsaved = {
+            stream.name: why
+            for stream, closed in written.items()
+            if (why := stream.degraded or (closed.exception() and repr(closed.exception())))
+        }
         self._pool.shutdown()
         self._lock_file.close()
 
     def _open(self, name: str) -> Stream:
         return Stream(name, self._folder / name, self.batcher, self.texts, self._pool, self.metrics)
 
-    def _remove(self, name: str, gone: Path) -> None:
-        """Move the files of a stream away, and take it out of the list only then."""
+    def _remove(self, name: str) -> None:
+        """Move the files of a stream away, take it out of the list only then, and remove them."""
+        gone = self._folder / f"{DELETED}{token_hex(8)}"
         with self._lock:
             if name not in self._streams and name not in self._unusable:
                 raise NotFoundError(f"there is no stream {name[:80]!r} to delete.")
@@ -257,6 +264,10 @@ class Streams:
                 raise StorageError(f"the stream {name!r} could not be removed: {reason(error)}.") from error
             self._streams.pop(name, None)
             self._unusable.pop(name, None)
+        sync_folder(self._folder)
+        shutil.rmtree(gone, ignore_errors=True)
+        if gone.exists():
+            logger.warning("files of a deleted stream could not be removed", extra={"fields": {"folder": str(gone)}})
 
     def check_room(self, name: str, client: str) -> None:
         """Raise ExistsError or TooManyError if a client may not create a stream with this name."""

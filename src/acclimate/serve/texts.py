@@ -81,7 +81,8 @@ class Texts:
             self._negatives = yield from negative_steps(self._encoder, self._cache)
             return self._negatives
 
-        self._share("negatives", "", steps)  # a future that nobody cancels
+        if "negatives" not in self._jobs:
+            self._share("negatives", "", steps)  # a future that nobody cancels
         return self._share("negatives", "", steps)
 
     def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Future[Head]:

@@ -93,7 +93,7 @@ def is_raw_image(kind: str) -> bool:
 async def _form_files(request: Request, limits: Limits) -> list[Part]:
     body, kind = await read_body(request), request.headers["content-type"]
     try:
-        parts = await run_apart(lambda: parse_form(body, kind, limits.images), len(body))
+        parts = await run_apart(request, lambda: parse_form(body, kind, limits.images), len(body))
     except FormError as error:
         raise HTTPException(400, f"the form cannot be read: {error}; {HOW}") from None
     if not parts or any(part.name != "image" or part.filename is None for part in parts):
