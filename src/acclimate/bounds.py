@@ -261,7 +261,7 @@ SIGNATURES = {
         "GIF": rb"GIF8[79]a",
         "BMP": rb"BM",
         "TIFF": b"|".join(map(re.escape, TIFF)),
-        "PPM": rb"P[0-6fy]",
+        "PPM": rb"P[1-6f]",
         "AVIF": rb"....ftypavi[fs]",
         "HEIF": rb"....ftyp(hei|hev|mif1|msf1)",
         "JPEG2000": rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n",

@@ -17,7 +17,7 @@ from PIL import Image
 
 from acclimate import Classifier, load_state
 from acclimate.client import Client, ServiceError
-from acclimate.serve.batcher import CLIENTS
+from acclimate.serve.batcher import CROWD
 from acclimate.serve.security import TokenFile
 from drawn_images import draw
 
@@ -107,7 +107,8 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         finally_.callback(go_on.set)
         first = client.streams.batcher.submit(pictures[:1], client="another")
         assert begun.wait(60)
-        others = [client.streams.batcher.submit(pictures[:2], client=f"another {i}") for i in range(CLIENTS)]
+        whose = ["127.0.0.1", *(f"another {i}" for i in range(CROWD))]
+        others = [client.streams.batcher.submit(pictures[:2], client=name) for name in whose]
         remote = Client(str(client.base_url), retries=0)
         assert remote.ready() is False
         with pytest.raises(ServiceError, match="try again in 1 s") as caught:

@@ -14,7 +14,7 @@ from huggingface_hub import InferenceClient
 import acclimate
 from acclimate import Classifier
 from acclimate.serve import schemas
-from acclimate.serve.batcher import CLIENTS
+from acclimate.serve.batcher import CROWD
 from acclimate.serve.logs import HEADERS
 from waiting import wait_until
 
@@ -189,8 +189,8 @@ def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monk
         assert late.status_code == 504
         assert late.json()["error"]["code"] == "timeout"
         assert begun.is_set()
-        for other in range(CLIENTS):
-            client.streams.batcher.submit(pictures[:2], client=f"another {other}")
+        for name in ("127.0.0.1", *(f"another {i}" for i in range(CROWD))):
+            client.streams.batcher.submit(pictures[:2], client=name)
         busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))
         assert busy.status_code == 429
         assert busy.headers["retry-after"] == "1"

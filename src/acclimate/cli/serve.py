@@ -187,9 +187,10 @@ def serve(
         if learned is not None and names is not None:
             learned.vectors(encoder, names)  # refuses prompts that new streams could not have
         streams = Streams(data, encoder, limits, defaults, learned)
-        listening.listen()  # the address must work before it is printed
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, shown, *(allow_host or []))) if local else None
+        application = create_app(streams, tokens, hosts)
+        listening.listen()  # the address must work before it is printed
         typer.echo(f"serving on http://{shown}:{bound} (API documentation at /docs); press Ctrl-C to stop.")
-        serve_app(create_app(streams, tokens, hosts), listening, model)
+        serve_app(application, listening, model)

@@ -27,6 +27,7 @@ from acclimate.views import Kind
 
 CROWD = 4  # times the queue of one client is the room for the images of all
 READY = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
+LEAST = 4  # images that a client may have waiting in any case
 BATCH_S = 0.25  # that a batch should take
 LONGEST_S = 60  # after which a refused client is told to try again
 Result = TypeVar("Result")
@@ -98,8 +99,8 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """Whether no client may send images now."""
-        return not leaves_enough(1, self.waiting + 1, CROWD * self.limits.queue)
+        """Whether no client may send many images now."""
+        return self.waiting >= CROWD * self.limits.queue
 
     def submit(
         self,
@@ -125,7 +126,7 @@ class Batcher:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
             count, mine, most = len(images) * views, self._waiting[client], self.limits.queue
-            room = leaves_enough(mine + count, self.waiting + count, CROWD * most)
+            room = leaves_enough(mine + count, self.waiting + count, CROWD * most, LEAST)
             if mine + count > most or not room:
                 seconds = min(LONGEST_S, max(1, ceil(self.waiting * self._pace)))
                 whose = f"{mine} images of yours" if mine + count > most else f"{self.waiting} images"

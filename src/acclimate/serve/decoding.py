@@ -115,8 +115,7 @@ class Decoders:
             process.end()
 
     def _take(self) -> "_Process":
-        with self._lock:
-            process = self._idle.pop() if self._idle else None
+        process = self._take_idle()
         if process is None:
             try:
                 process = _Process(self._pixels, self._decode_s)
@@ -127,6 +126,17 @@ class Decoders:
             if self._closed:
                 process.kill()
         return process
+
+    def _take_idle(self) -> "_Process | None":
+        """A process that is idle and still runs; those that something else has ended are left out."""
+        while True:
+            with self._lock:
+                if not self._idle:
+                    return None
+                process = self._idle.pop()
+            if process.runs:
+                return process
+            process.end()
 
     def _give_back(self, process: "_Process") -> None:
         with self._lock:
@@ -184,6 +194,12 @@ class _Process:
     @property
     def _patience(self) -> float:
         return self._decode_s * (PATIENCE if TIME_IS_UP else 1)
+
+    @property
+    def runs(self) -> bool:
+        """Whether nothing has ended it."""
+        with CHILDREN:
+            return bool(self._process.is_alive())
 
     def kill(self) -> None:
         """Stop it at once; whoever waits for its answer gets an ImageError."""

@@ -7,16 +7,18 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-def leaves_enough(mine: int, total: int, room: int) -> bool:
+def leaves_enough(mine: int, total: int, room: int, least: int = 0) -> bool:
     """Whether a client that has so much of what all have together leaves as much of the room to the others.
 
-    However many clients have all they can, something is left for the next.
+    Each client may have the `least` in any case, however many others have all they can.
 
     Examples:
         >>> leaves_enough(8, total=8, room=16), leaves_enough(9, total=9, room=16), leaves_enough(4, total=12, room=16)
         (True, False, True)
+        >>> leaves_enough(1, total=17, room=16, least=1)
+        True
     """
-    return mine <= room - total
+    return mine <= max(least, room - total)
 
 
 class FairQueue(Generic[Item]):

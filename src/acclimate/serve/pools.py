@@ -86,7 +86,7 @@ class FairPool:
             if self._closed:
                 raise _closing()
             mine, total = self._unfinished[job.client] + 1, self._unfinished.total() + 1
-            if mine > self._jobs or not leaves_enough(mine, total, CROWD * self._jobs):
+            if mine > self._jobs or not leaves_enough(mine, total, CROWD * self._jobs, 1):
                 raise BusyError("too many requests like this are waiting; try again in a moment.")
             self._unfinished[job.client] += 1
             self._waiting.put(job.client, job)

@@ -34,7 +34,8 @@ OPEN_FOLDER = "/page/"
 QUERY_FIELDS = 2000  # in the query of a request
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
-BODIES_HELD = 6  # full-sized bodies that all requests together may hold in memory
+BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
+LEAST_BYTES = 2**20  # that a caller may hold in any case
 
 
 @dataclass(frozen=True)
@@ -202,8 +203,8 @@ class Body:
     """The body of one request, counted while it is received; the gate counts the bytes of all bodies.
 
     Routes that take images or states get bodies of `limits.body_bytes`, all others of `limits.json_bytes`. Together the
-    bodies occupy `BODIES_HELD` of the largest; each caller may hold as much as is left to the others, so that however
-    many callers hold all they can, something is left for the next.
+    bodies occupy `BODIES_HELD` of the largest; each caller may hold as much as is left to the others, and in any case a
+    little.
     """
 
     def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
@@ -231,7 +232,8 @@ class Body:
         self.complete = not message.get("more_body", False)
         if self.size > self.most:
             raise HTTPException(413, self.too_large())
-        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * self.gate.limits.body_bytes):
+        room = BODIES_HELD * self.gate.limits.body_bytes
+        if not leaves_enough(held[self.caller], held.total(), room, LEAST_BYTES):
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
