@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.files import read_regular
+from acclimate.bench.results import read_results as read_bench
+from acclimate.classify.outputs import ResultFile, read_results
+from acclimate.errors import InputError
+from acclimate.files import check_writable, read_regular
+from acclimate.serve.security import read_tokens
 
 
 def test_a_regular_file_is_read_up_to_a_size(tmp_path):
@@ -29,3 +33,20 @@ def test_pipes_and_devices_are_refused_at_once(tmp_path):
         read_regular(tmp_path / "zero", 10)
     assert time.perf_counter() - began < 1
     assert len([*Path("/proc/self/fd").iterdir()]) == handles
+
+
+@pytest.mark.parametrize("read", [read_results, read_bench, read_tokens, check_writable])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_results_and_tokens_are_regular_files(tmp_path, read, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    (tmp_path / f"zero{suffix}").symlink_to("/dev/zero")
+    for name in ("pipe", "zero"):
+        with pytest.raises(InputError, match=r"pipe|device"):
+            read(tmp_path / f"{name}{suffix}")
+
+
+def test_a_pipe_in_the_place_of_rows_is_not_continued(tmp_path):
+    os.mkfifo(tmp_path / "r.parquet.partial.jsonl")
+    for offset in (0, 10):
+        with pytest.raises(InputError, match="a pipe, not a regular file"):
+            ResultFile(tmp_path / "r.parquet", 1).check(offset, "", ())

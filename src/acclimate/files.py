@@ -168,6 +168,8 @@ def check_writable(path: Path) -> None:
     with writing(path, InputError):  # such as a name that is too long
         if path.is_dir():
             raise InputError(f"cannot write {path}: it is a folder; name a file in it.")
+        if path.exists() and not path.is_file():
+            raise InputError(f"cannot write {path}: it is a pipe or a device; name a regular file.")
         if not path.parent.is_dir():
             raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
         if not os.access(path.parent, os.W_OK):

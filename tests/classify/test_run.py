@@ -21,6 +21,7 @@ from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
+from acclimate.files import read_snapshot, snapshot_bytes
 from acclimate.predict import Answer, Prediction
 from acclimate.sources.base import Sample, open_source
 
@@ -520,3 +521,31 @@ def test_names_that_are_no_unicode_can_be_written(make, photos, tmp_path, suffix
     samples = [replace(sample, name=f"caf\udce9-{i}.png") for i, sample in enumerate(open_source(str(photos)))]
     assert make(f"out{suffix}", samples=samples).run()
     assert read_rows(tmp_path / "work" / f"out{suffix}")[3]["file"] == r"caf\udce9-3.png"
+
+
+EDITS = {
+    "offset": (10**15, -1, "x", None),
+    "digest": (None, 1),
+    "kept": ([1, 2], [10**9, 10**9, 0], 1),
+    "summary": ({}, [], {"images": -1}, {"images": 7}, {"stream": []}, {"before": 1}, {"least_sure": [[0.1, 1, {}]]}),
+    "first_id": (-5, "x", 2**60),
+    "gates": ([1, 2, 3], ["x"], 1),
+    "identity": ([], {}),
+}
+
+
+def test_an_edited_checkpoint_is_refused(make, tmp_path):
+    stops = iter([False, True])
+    assert not make("x.csv", stop=lambda: next(stops)).run()
+    checkpoint, rows = tmp_path / "work" / "x.csv.checkpoint", (tmp_path / "work" / "x.csv").read_bytes()
+    tensors, description = read_snapshot(checkpoint)
+    notes = description["notes"]
+    for name, value in [("", None), *((name, value) for name, values in EDITS.items() for value in values)]:
+        edited = {**notes[name], **value} if name == "summary" and value else value
+        changed = {**notes, name: edited} if name else {}
+        checkpoint.write_bytes(snapshot_bytes(tensors, {**description, "notes": changed}))
+        with pytest.raises((InputError, StateError), match=r"edited|different"):
+            make("x.csv").run(resume=True)
+        assert (tmp_path / "work" / "x.csv").read_bytes() == rows, (name, value)
+    checkpoint.write_bytes(snapshot_bytes(tensors, description))
+    assert make("x.csv").run(resume=True)

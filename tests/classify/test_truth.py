@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,15 @@ def test_files_that_cannot_be_read(truths, tmp_path):
     (tmp_path / "latin.csv").write_bytes("2.jpg,caf\xe9".encode("latin-1"))
     with pytest.raises(InputError, match="cannot be read as a table in UTF-8"):
         with_truth([], tmp_path / "latin.csv", LABELS)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_names_that_are_not_unicode_are_found_as_results_have_them(tmp_path, suffix):
+    path, samples = tmp_path / f"truth{suffix}", [file_sample("photos/x\udc80y.jpg"), file_sample("photos/xy.jpg")]
+    for name in (r"photos/x\udc80y.jpg", r"x\udc80y.jpg"):
+        line = json.dumps({"file": name, "label": "cat"}) if suffix == ".jsonl" else f"{name},cat"
+        path.write_text(line)
+        assert [each.label for each in with_truth(samples, path, LABELS)] == ["cat", None]
+    if suffix == ".jsonl":
+        path.write_text(r'{"file": "photos/x\udc80y.jpg", "label": "cat"}')
+        assert [each.label for each in with_truth(samples, path, LABELS)] == ["cat", None]

@@ -144,6 +144,7 @@ def test_foreign_and_damaged_files_are_refused(state_file, stream_file, tmp_path
         (lambda t, d: t.update({"positive.ids": t["positive.ids"].astype(float)}), "ids must be whole numbers"),
         (lambda t, d: t.update({"positive.targets": t["positive.targets"][:, :0]}), "must have 1 to 8 columns"),
         (lambda t, d: d.update(seen={"": -1}), "'seen' must hold counts"),
+        (lambda t, d: d.update(seen={"": 2**53}), "no room for more samples"),
         (lambda t, d: d.update(frozen="yes"), "'frozen' is missing or wrong"),
         (lambda t, d: d["head"].update(logit_scale="high"), "holds a head that cannot be used"),
     ],

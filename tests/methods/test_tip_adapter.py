@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import Head, create, load_state, save_state
+from acclimate import Head, TipAdapter, create, load_state, save_state, state_from_bytes, state_to_bytes
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
+from acclimate.files import parse_snapshot, snapshot_bytes
 from acclimate.methods.jagged import jagged_diagonals
 from rivals_reference import NaiveTip, unit
 
@@ -211,3 +212,14 @@ def test_trained_keys_are_longer_than_features_but_not_without_bound():
 def test_settings_that_make_no_sense(settings, message):
     with pytest.raises(InputError, match=message):
         create("tip-adapter-f", Head(np.eye(2), logit_scale=1.0), **settings)
+
+
+@pytest.mark.parametrize("seen", [{}, {"": 0}])
+def test_a_state_that_was_fitted_to_no_samples_is_refused(seen):
+    adapter = TipAdapter(Head(np.eye(3), logit_scale=10.0))
+    adapter.correct(np.eye(3)[:1], [1])
+    assert state_from_bytes(state_to_bytes(adapter)).samples_seen == 0  # not fitted yet
+    adapter.fit(np.eye(3), [0, 1, 2])
+    tensors, description = parse_snapshot(state_to_bytes(adapter))
+    with pytest.raises(StateError, match="'seen' must count the samples it was fitted to"):
+        state_from_bytes(snapshot_bytes(tensors, description | {"seen": seen}))

@@ -21,7 +21,7 @@ from acclimate import __version__
 from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, learnt, worst_tenth
 from acclimate.bench.prequential import Outcome, Run
 from acclimate.errors import InputError
-from acclimate.files import write_atomically, writing
+from acclimate.files import MAX_LIST, open_text, write_atomically, writing
 from acclimate.sources.base import parse_order
 from acclimate.stream import FeatureStream
 
@@ -180,7 +180,7 @@ def read_results(path: Path) -> list[Result]:
     results: list[Result] = []
     for each in paths:
         try:
-            content = json.loads(each.read_text(encoding="utf-8"))
+            content = json.loads(open_text(each, MAX_LIST).read())
         except (OSError, ValueError) as error:
             raise InputError(f"cannot read {each} as JSON ({error}); remove it or run again.") from error
         for candidate in content if isinstance(content, list) else [content]:

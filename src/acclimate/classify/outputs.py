@@ -4,6 +4,7 @@ import csv
 import hashlib
 import io
 import json
+import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from acclimate.cells import from_cell, to_cell
-from acclimate.errors import InputError, missing
-from acclimate.files import append, cut_back, replace_file, sync, write_atomically, writing
+from acclimate.errors import InputError, missing, reason
+from acclimate.files import append, cut_back, open_regular, replace_file, sync, write_atomically, writing
 from acclimate.predict import Answer, Prediction
 
 # What every format holds. The best labels are added: in csv as label_2, score_2, ..., elsewhere as `predictions`.
@@ -143,9 +144,10 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         if path.suffix.lower() == ".parquet":
             import pyarrow.parquet as pq
 
-            records: list[dict[str, Any]] = pq.read_table(path).to_pylist()
-        else:
-            with open(path, encoding="utf-8-sig", newline="") as file:  # spreadsheets put a mark at the beginning
+            with open_regular(path) as content:
+                records: list[dict[str, Any]] = pq.read_table(content).to_pylist()
+        else:  # spreadsheets put a mark at the beginning
+            with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
                 records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
     except FileNotFoundError:
         raise InputError(f"no results at {path}.") from None
@@ -225,19 +227,22 @@ class ResultFile:
                 self.lines.write_bytes(self._header.encode())
                 self._hash = hashlib.sha256(self._header.encode())
 
-    def check(self, offset: int, digest: str | None, files: Collection[str]) -> None:
+    def check(self, offset: int, digest: str, files: Collection[str]) -> None:
         """Refuse to continue a file whose first `offset` bytes are not those with this digest.
 
         Where nothing is to be kept, its first row must be of one of the files, if there are any.
         """
         try:
-            with open(self.lines, "rb") as file:
+            with open_regular(self.lines) as file:
+                whole = os.fstat(file.fileno()).st_size >= offset
                 self._hash = hashlib.sha256()
-                for start in range(0, offset, BLOCK):
+                for start in range(0, offset if whole else 0, BLOCK):
                     self._hash.update(file.read(min(BLOCK, offset - start)))
-            own = self.digest == digest if offset else self._begins(files)
+            own = whole and self.digest == digest if offset else self._begins(files)
         except FileNotFoundError:
             own = not offset
+        except OSError as error:
+            raise InputError(f"cannot continue {self.path}: {self.lines} cannot be read: {reason(error)}.") from error
         if not own:
             raise InputError(
                 f"cannot continue {self.path}: {self.lines.name} is not what the stopped run has written; it was "
@@ -246,7 +251,7 @@ class ResultFile:
 
     def _begins(self, files: Collection[str]) -> bool:
         """Whether the file is empty, or begins with the header and a row of one of the files."""
-        with open(self.lines, encoding="utf-8", errors="replace", newline="") as file:
+        with io.TextIOWrapper(open_regular(self.lines), "utf-8", errors="replace", newline="") as file:
             if not self._header.startswith(file.read(len(self._header))):
                 return False
             file.seek(0)

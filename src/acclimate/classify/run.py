@@ -12,6 +12,7 @@ The images of a resumed run are those that have rows, in the order of the rows, 
 was added to a folder since is classified, too, even if the results were complete. Complete rows are *kept* as they are.
 """
 
+import csv
 import hashlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
@@ -25,14 +26,16 @@ from typing import Any, NamedTuple
 from acclimate.classifier import Classifier
 from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile, from_record, read_results, readable_name, write_results
-from acclimate.classify.summary import Summary
-from acclimate.errors import ImageError, InputError, RunError
+from acclimate.classify.summary import Summary, is_count, require
+from acclimate.errors import ImageError, InputError, RunError, StateError
 from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
+from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import NONE, Prediction, answer_again, true_labels
 from acclimate.reading import OnError
 from acclimate.sources.base import Sample, can_be_read, file_sample
 
+EDITED = "is not the checkpoint of a run: it was edited"
 BLOCK = 1024  # results of the second pass written at a time
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
 
@@ -183,16 +186,7 @@ class Classification:
         """Begin, or continue what is there; returns False if nothing is left to do."""
         offset, stopped = 0, resume and rows.checkpoint.is_file()
         if stopped:
-            adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
-            for name, value in self._identity.items():
-                if notes["identity"].get(name) != value:
-                    raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
-            if Summary.from_json(notes["summary"]).passes == 1 or rows.again.lines.exists():  # else they are complete
-                rows.check(notes["offset"], notes.get("digest"), {readable_name(each.name) for each in self.samples})
-            self.classifier.adapter, self.first_id, offset = adapter, notes["first_id"], notes["offset"]
-            self.summary, self.kept = Summary.from_json(notes["summary"]), Kept(*notes["kept"])
-            for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
-                gate.restore(remembered)
+            offset = self._load_checkpoint(rows)
         elif resume and rows.path.is_file():
             offset = self._keep(rows)
             if len(self.samples) == self.kept.images and self.more is None:
@@ -203,12 +197,43 @@ class Classification:
         if self.summary.passes == 1:  # otherwise all is written
             rows.open(offset)
             if stopped:
-                done = list(rows.read())
+                try:
+                    done = list(rows.read())
+                except (ValueError, KeyError, TypeError, csv.Error) as error:
+                    raise InputError(f"cannot resume {rows.path}: it was edited ({error}); start again.") from error
+                if len(done) != self.summary.images:
+                    raise StateError(f"{rows.checkpoint} {EDITED}: it counts other rows than there are.")
                 self._check_truth(done, rows.path)
                 self._line_up([each.name for each in done], rows)
             if features is not None:
                 features.open(self.summary.answered - self.kept.answered)
         return True
+
+    def _load_checkpoint(self, rows: ResultFile) -> int:
+        """Continue from what `_save_checkpoint` saved, if it is of this job; returns the size of the rows in bytes."""
+        adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
+        try:
+            for name, value in self._identity.items():
+                if notes["identity"].get(name) != value:
+                    raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
+            digest, first_id = notes["digest"], notes["first_id"]
+            offset: int = notes["offset"]
+            summary, kept = Summary.from_json(notes["summary"]), Kept(*notes["kept"])
+            require(all(map(is_count, (offset, *kept))) and kept.size <= offset, "offset and kept must be sizes")
+            require(kept.answered <= kept.images, "kept must count images")
+            require(kept.answered <= summary.answered and kept.images <= summary.images, "kept must be counted")
+            require(isinstance(digest, str), "digest must be text")
+            require(type(first_id) is int and 0 <= first_id + kept.images <= LARGEST_ID, "first_id must lead to ids")
+            for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
+                gate.restore(remembered)
+                if isinstance(gate, NearDuplicates) and gate.recent is not None:
+                    require(gate.recent.shape[1:] == (self.classifier.head.dim,), "gates must remember features")
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+            raise StateError(f"{rows.checkpoint} {EDITED} ({error}); start again.") from error
+        if summary.passes == 1 or rows.again.lines.exists():  # else they are complete
+            rows.check(offset, digest, {readable_name(each.name) for each in self.samples})
+        self.classifier.adapter, self.first_id, self.summary, self.kept = adapter, first_id, summary, kept
+        return offset
 
     def _keep(self, rows: ResultFile) -> int:
         """Keep the rows of complete results, to add those of new images; returns their size in bytes.

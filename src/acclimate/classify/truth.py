@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path, PurePath
 
 from acclimate.cells import from_cell
+from acclimate.classify.outputs import readable_name
 from acclimate.errors import InputError, nearest, reason
 from acclimate.files import MAX_LIST, open_text
 from acclimate.predict import NONE
@@ -22,8 +23,9 @@ Row = tuple[int, str, str]  # line number, file, label
 def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> list[Sample]:
     r"""The samples with the true labels that a file names; those that it does not name have none.
 
-    A file is found by its path as written, else by the end of its path, such as its name alone. Labels match those of
-    the run without regard to case and underscores; "none of these" is the truth of an image that no label fits.
+    A file is found by its path as written in results, else by the end of its path, such as its name alone. Labels match
+    those of the run without regard to case and underscores; "none of these" is the truth of an image that no label
+    fits.
 
     Args:
         samples: the images of the run.
@@ -44,11 +46,11 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
     """
     known = {same_words(label): label for label in (*labels, NONE)}
     names: dict[str, set[str]] = {}  # of the images, by the last part of their paths
-    for sample in samples:
-        names.setdefault(PurePath(sample.name).name, set()).add(sample.name)
+    for name in (readable_name(sample.name) for sample in samples):
+        names.setdefault(PurePath(name).name, set()).add(name)
     truths: dict[str, str] = {}
-    for line, file, label in _rows(path):
-        where = f"{path}, line {line}"
+    for line, written, label in _rows(path):
+        where, file = f"{path}, line {line}", readable_name(written)
         name = _find(where, file, names.get(PurePath(file).name, set()))
         truth = known.get(same_words(label))
         if truth is None:
@@ -56,7 +58,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
             raise InputError(f"{where}: {label!r} is not a label of this run ({nearest(label, labels)}); {how}.")
         if truths.setdefault(name, truth) != truth:
             raise InputError(f"{where}: {name} already has the label {truths[name]!r}; leave one of them.")
-    return [replace(sample, label=truths.get(sample.name)) for sample in samples]
+    return [replace(sample, label=truths.get(readable_name(sample.name))) for sample in samples]
 
 
 def _find(where: str, file: str, candidates: set[str]) -> str:

@@ -13,7 +13,7 @@ from acclimate.arrays import Array, device, namespace, to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import EXPORTS, parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.base import Adapter
+from acclimate.methods.base import CORRECTIONS, Adapter
 from acclimate.methods.registry import find_method
 from acclimate.methods.settings import check_settings, require
 from acclimate.methods.state import LARGEST_ID, State
@@ -25,6 +25,7 @@ AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)
 FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
 ENCODER = "encoder"  # fingerprint of the model, for methods that need its text tower; older states have none
 MOST_ORIGINS = 10_000  # streams that a state was merged of
+MOST_SEEN = LARGEST_ID // 4 * 3  # samples of a state that is loaded: what it becomes can be written and loaded
 REHEARSED = 8  # samples that a copy of a loaded adapter answers and learns
 
 
@@ -129,6 +130,8 @@ def build_adapter(
     head = read_head(tensors, description, what)
     arrays = {key: values for key, values in tensors.items() if key != VECTORS}
     name, seen = description["method"], description["seen"]
+    if sum(seen.values()) > MOST_SEEN:
+        raise StateError(f"{what} leaves no room for more samples; use another.")
     try:
         method = type(like) if like is not None and like.name == name else find_method(name)
         settings = method.default_settings() | check_settings(method, description["settings"])
@@ -208,9 +211,14 @@ def _naming(what: object) -> Iterator[None]:
 
 def _take_over(adapter: Adapter, tensors: Mapping[str, Any], seen: Mapping[str, int]) -> None:
     """Restore the state and compare it with what would be written: nothing may be lost or changed on the way."""
+    before = adapter.dump() if adapter.kind == "few-shot" else {}
     adapter.restore(_without_exports(tensors), seen)
-    again = {f"{EXPORTS}{key}": values for key, values in adapter.exports().items()} | adapter.dump()
-    _require_same(tensors, again)
+    dump = adapter.dump()
+    _require_same(tensors, {f"{EXPORTS}{key}": values for key, values in adapter.exports().items()} | dump)
+    if adapter.kind == "few-shot" and not adapter.samples_seen:
+        told = f"{CORRECTIONS}."  # may be told to an adapter that is not fitted yet
+        same = (key.startswith(told) or dump[key].tobytes() == before[key].tobytes() for key in dump)
+        State.require(all(same), "'seen' must count the samples it was fitted to")
 
 
 def _without_exports(tensors: Mapping[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from acclimate.errors import InputError
+from acclimate.files import open_text
 from acclimate.serve.connections import Connections
 from acclimate.serve.errors import failure
 from acclimate.serve.fair import leaves_enough
@@ -78,7 +79,7 @@ def read_tokens(path: Path) -> Tokens:
     token without any stream may still read the metrics and use the routes that belong to no stream.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = open_text(path).read().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"the token file {path} cannot be read: {error}.") from error
     tokens: dict[bytes, Caller] = {}
