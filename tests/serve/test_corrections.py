@@ -12,7 +12,7 @@ from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.limits import Limits
 from full_disk import files_end_at
 from service_process import service
-from stream_calls import change_labels
+from stream_calls import change_labels, continue_with
 
 LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
@@ -164,11 +164,11 @@ def test_states_with_corrections_go_out_and_in(start, images):
         stream.correct("dog", 1).result(60)
         stream.correct("cat", image=part[3]).result(60)
     fresh = streams.create("both", LABELS, skip_duplicates=False)
-    fresh.load_state(shop.state_bytes())
+    continue_with(fresh, shop.state_bytes())
     assert listed(fresh) == listed(shop)
     both = merge_states([state_from_bytes(each.state_bytes()) for each in (shop, lab)])
     with pytest.raises(StateError, match="more than 3 corrections"):
-        fresh.load_state(state_to_bytes(both))
+        continue_with(fresh, state_to_bytes(both))
     assert listed(fresh) == listed(shop)
     fresh.correct("dog", image=images[20]).result(60)
     with pytest.raises(InputError, match="the maximum of 3 corrections is reached; undo one"):
