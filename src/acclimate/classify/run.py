@@ -228,6 +228,8 @@ class Classification:
                 gate.restore(remembered)
                 if isinstance(gate, NearDuplicates) and gate.recent is not None:
                     require(gate.recent.shape[1:] == (self.classifier.head.dim,), "gates must remember features")
+        except InputError:
+            raise
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
             raise StateError(f"{rows.checkpoint} {EDITED} ({error}); start again.") from error
         if summary.passes == 1 or rows.again.lines.exists():  # else they are complete

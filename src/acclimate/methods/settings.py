@@ -26,7 +26,7 @@ def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict
             raise InputError(f"{method.name!r} has no setting {name[:80]!r}; {nearest(name[:80], known)}")
         checked[name] = value.item() if isinstance(value, np.generic) else value
         if not _fits(checked[name], hints[name]):
-            large = isinstance(value, Real) and abs(float(value)) > LARGEST_REAL
+            large = isinstance(value, Real) and value == value and not _within(value, LARGEST_REAL)  # NaN is not large
             bounds = f" from -{LARGEST_REAL} to {LARGEST_REAL}" if large else ""
             raise InputError(f"{name} must be {_described(hints[name])}{bounds}, got {value!r:.80}.")
     return checked

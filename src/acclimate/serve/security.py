@@ -36,7 +36,7 @@ QUERY_FIELDS = 2000  # in the query of a request
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
 BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
-LEAST_BYTES = 2**20  # that a caller may hold in any case
+LEAST_PART = 32  # of a full-sized body, which a caller may hold in any case
 
 
 @dataclass(frozen=True)
@@ -233,8 +233,8 @@ class Body:
         self.complete = not message.get("more_body", False)
         if self.size > self.most:
             raise HTTPException(413, self.too_large())
-        room = BODIES_HELD * self.gate.limits.body_bytes
-        if not leaves_enough(held[self.caller], held.total(), room, LEAST_BYTES):
+        most = self.gate.limits.body_bytes
+        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * most, most // LEAST_PART):
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
