@@ -13,9 +13,9 @@ import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from math import prod
-from threading import Lock, Timer
-from time import monotonic
+from math import inf, prod
+from threading import Lock, Thread
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -35,6 +35,7 @@ NICENESS = 5  # the service itself and its answers come first
 BYTES_PER_PIXEL = 12  # of memory that decoding may take
 BYTES = 192 * 2**20  # that it may take beside the pixels: the file itself, views, code
 TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
+WATCH_S = 0.1  # between two looks at which process has taken too long
 PATIENCE = 4  # times as long as an image may take, on a machine that is busy with other things
 MESSAGE_BYTES = 2**16  # of an answer without pixels
 CHILDREN = Lock()  # multiprocessing's list of its children is not made for threads
@@ -154,10 +155,12 @@ class _Process:
     def __init__(self, pixels: int, decode_s: float) -> None:
         self._connection, theirs = CONTEXT.Pipe()
         self._pixels, self._decode_s, self.alive = pixels, decode_s, True
+        self.latest = inf  # when it is stopped if it has not answered
         CONTEXT.set_forkserver_preload([__name__])
         with theirs, CHILDREN, _no_main():
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
             self._process.start()
+        WATCH.add(self)
         with self._within(START_S):
             self._answer()
 
@@ -208,6 +211,7 @@ class _Process:
 
     def end(self) -> None:
         """Stop it, and release what it used."""
+        WATCH.discard(self)
         self.kill()
         self._connection.close()
         with CHILDREN:
@@ -220,9 +224,7 @@ class _Process:
 
         ImageError if that takes too long, if the process ends, or if what it says makes no sense.
         """
-        latest, timer = monotonic() + seconds, Timer(seconds, self.kill)
-        timer.daemon = True
-        timer.start()
+        self.latest = latest = monotonic() + seconds
         try:
             yield
         except (ImageError, ModelError):
@@ -235,9 +237,7 @@ class _Process:
                 raise ImageError(f"took longer than {self._decode_s:g} s to decode") from None
             raise ImageError("cannot be read: its decoder crashed or ran out of memory") from None
         finally:
-            timer.cancel()
-            if monotonic() >= latest:  # it may be about to stop the process
-                timer.join()
+            self.latest = inf
 
     def _answer(self) -> dict[str, Any]:
         # JSON, as what decodes strangers' files must not send objects to this process.
@@ -247,6 +247,40 @@ class _Process:
         if "error" in answer:
             raise ModelError(f"the model could not prepare an image: {str(answer['error'])[:1000]}")
         return answer
+
+
+class _Watch:
+    """Stops processes whose time is over; one thread watches all of them, and ends when there are none."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._processes: set[_Process] = set()
+        self._runs = False
+
+    def add(self, process: _Process) -> None:
+        with self._lock:
+            self._processes.add(process)
+            if not self._runs:
+                self._runs = True
+                Thread(target=self._run, name="acclimate-watch", daemon=True).start()
+
+    def discard(self, process: _Process) -> None:
+        with self._lock:
+            self._processes.discard(process)
+
+    def _run(self) -> None:
+        while True:
+            sleep(WATCH_S)
+            with self._lock:
+                late = [process for process in self._processes if monotonic() >= process.latest]
+                for process in late:
+                    process.kill()
+                self._runs = bool(self._processes)
+                if not self._runs:
+                    return
+
+
+WATCH = _Watch()
 
 
 @contextmanager
