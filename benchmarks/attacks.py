@@ -63,7 +63,8 @@ def main() -> None:
         fell += not held
         rows.append(row)
         print("{:10} {:58} {:>5} {:>8} {:>8}  {}".format(*row), flush=True)
-    last = f"{len(chosen) - fell} of {len(chosen)} held"
+    ran = sum(row[2] != "0" for row in rows)
+    last = f"{ran - fell} of {ran} held"
     print(last)
     if options.out is not None:
         table = ["| " + " | ".join(cells) + " |" for cells in (HEADINGS, ["---"] * len(HEADINGS), *rows)]
