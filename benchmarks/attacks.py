@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from attacks import on_files, on_service  # noqa: F401 (they register their attacks)
+from attacks import on_disk, on_files, on_service  # noqa: F401 (they register their attacks)
 from attacks.cases import CASES, Case, Seen
 
 HEADINGS = ("finding", "attack", "tries", "peak MB", "longest wait of another client, s", "verdict")

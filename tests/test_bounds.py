@@ -123,6 +123,13 @@ def test_only_kinds_that_are_bounded_are_opened():
     assert set(WALKS) < set(FORMATS)
 
 
+@pytest.mark.parametrize("begin", [b"PyRGBA\n", b"PyP\n", b"P0CMYK\n"])
+def test_kinds_of_ppm_that_only_pillow_knows_are_not_opened(begin):
+    """Of these, Pillow decodes any maximum but 255 in Python, however many pixels there are."""
+    with pytest.raises(ImageError, match="not an image of a kind that can be read"):
+        examine_image(begin + b"4 4 254\n" + bytes(64))
+
+
 def test_ordinary_files_with_much_metadata_are_read():
     comments = [segment(0xFE, bytes(60_000))] * 20 + [segment(0xE1, b"Exif\0\0" + Image.Exif().tobytes())]
     assert open_image(jpeg(*comments)).size == (32, 24)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from itertools import cycle
 from pathlib import Path
 from threading import Event, Thread
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import psutil
@@ -28,15 +29,15 @@ FATAL_MB = 3000.0
 GONE = (psutil.Error, OSError, StopIteration)  # a process has ended
 
 
-class Answer(tuple):
-    """Status, seconds and text of an answer; status 0 if the connection was closed without one."""
+class Answer(NamedTuple):
+    """An answer; its status is 0 if the connection was closed without one."""
 
-    status = property(lambda self: self[0])
-    seconds = property(lambda self: self[1])
-    text = property(lambda self: self[2])
+    status: int
+    seconds: float
+    content: bytes
 
     def json(self):
-        return json.loads(self.text)
+        return json.loads(self.content)
 
 
 class Service:
@@ -70,17 +71,17 @@ class Service:
         headers = {"Content-Type": kind} if body is not None else {}
         if token:
             headers["Authorization"] = f"Bearer {SECRET}{token}"
-        status, text = 0, ""
+        status, content = 0, b""
         try:
             with suppress(BrokenPipeError, ConnectionResetError):  # refused while it was sent; the answer may be there
                 connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            status, text = answer.status, answer.read().decode(errors="replace")
+            status, content = answer.status, answer.read()
         except (OSError, http.client.HTTPException) as error:
-            text = repr(error)
+            content = repr(error).encode()
         finally:
             connection.close()
-        return Answer((status, time.monotonic() - began, text))
+        return Answer(status, time.monotonic() - began, content)
 
     def create(self, name, token=None, **options):
         answer = self.call("POST", "/v1/streams", json.dumps({"name": name, "labels": LABELS, **options}), token=token)
@@ -93,6 +94,16 @@ class Service:
         else:
             body, kind = images_of(*images), "application/json"
         return self.call("POST", f"/v1/streams/{stream}/classify", body, kind, token, source=source, **options)
+
+    def learn_some(self, name, token):
+        """Create a stream that has learnt from a few images."""
+        self.create(name, token, skip_duplicates=False)
+        for seed in range(6):
+            assert self.classify(name, photo(seed), token=token).status == 200
+
+    def state(self, name, token):
+        """The state file of a stream."""
+        return self.call("GET", f"/v1/streams/{name}/state", token=token).content
 
     def memory_mb(self):
         """Memory of the process and of all it has started; what they share counts once."""

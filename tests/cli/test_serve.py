@@ -49,6 +49,14 @@ def read_log(folder):
     return [json.loads(line) for line in (folder / "log").read_text().splitlines()]
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_can_be_stopped_as_soon_as_it_says_that_it_serves(tiny_onnx, tmp_path, number):
+    with running(tmp_path, "--model", f"onnx:{tiny_onnx}") as client:
+        client.process.send_signal(number)
+        assert client.process.wait(60) == 0
+    assert read_log(tmp_path)[-1]["message"] == "stopped; all states are saved"
+
+
 def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
     options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS, "--no-skip-duplicates"]
     images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:6]]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attacks import on_files, on_service  # noqa: F401 (they register their attacks)
+from attacks import on_disk, on_files, on_service  # noqa: F401 (they register their attacks)
 from attacks.cases import CASES
 
 QUICK = (

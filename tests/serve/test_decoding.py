@@ -24,6 +24,7 @@ from drawn_images import draw
 from hostile_images import fax
 from hostile_images import png as one_bit_png
 from slow_preprocess import SIZES, Trouble
+from waiting import wait_until
 
 PIXELS = 1_000_000
 
@@ -380,3 +381,21 @@ def test_no_process_outlives_its_service(busy, end, tmp_path):
             return
         time.sleep(0.03)
     pytest.fail(f"process {pid} still runs")
+
+
+def test_an_image_does_not_pay_for_a_decoder_that_died_while_it_was_idle(decoders, prepare):
+    first = decode(decoders, prepare)
+    (idle,) = decoders._idle
+    os.kill(idle._process.pid, signal.SIGKILL)
+    wait_until(lambda: not idle.runs)
+    np.testing.assert_array_equal(decode(decoders, prepare)[0], first[0])
+
+
+def test_a_decoder_that_does_not_start_leaves_nothing_behind(decoders, prepare, monkeypatch):
+    def ended(process):
+        raise EOFError
+
+    monkeypatch.setattr(decoding._Process, "_answer", ended)
+    with pytest.raises(ModelError, match="could be started"):
+        decode(decoders, prepare)
+    assert not decoding.WATCH._processes

@@ -14,8 +14,8 @@ from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf, prod
-from threading import Lock, Thread
-from time import monotonic, sleep
+from threading import Condition, Lock, Thread, current_thread
+from time import monotonic
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -161,8 +161,12 @@ class _Process:
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
             self._process.start()
         WATCH.add(self)
-        with self._within(START_S):
-            self._answer()
+        try:
+            with self._within(START_S):
+                self._answer()
+        except BaseException:
+            self.end()
+            raise
 
     def examine(self, task: Task) -> int:
         """Send a task; returns what it costs, in pixels."""
@@ -250,34 +254,40 @@ class _Process:
 
 
 class _Watch:
-    """Stops processes whose time is over; one thread watches all of them, and ends when there are none."""
+    """Stops processes whose time is over; one thread watches all of them, and ends when there are none.
+
+    One that answers just then may be stopped as well; a process is looked at before it gets another image.
+    """
 
     def __init__(self) -> None:
-        self._lock = Lock()
+        self._changed = Condition()
         self._processes: set[_Process] = set()
-        self._runs = False
+        self._thread: Thread | None = None
 
     def add(self, process: _Process) -> None:
-        with self._lock:
+        with self._changed:
             self._processes.add(process)
-            if not self._runs:
-                self._runs = True
-                Thread(target=self._run, name="acclimate-watch", daemon=True).start()
+            if self._thread is None:
+                self._thread = Thread(target=self._run, name="acclimate-watch", daemon=True)
+                self._thread.start()
 
     def discard(self, process: _Process) -> None:
-        with self._lock:
+        """Watch it no longer; after the last one the thread has ended."""
+        with self._changed:
             self._processes.discard(process)
+            if self._processes or self._thread is None:
+                return
+            thread, self._thread = self._thread, None
+            self._changed.notify_all()
+        thread.join()
 
     def _run(self) -> None:
-        while True:
-            sleep(WATCH_S)
-            with self._lock:
-                late = [process for process in self._processes if monotonic() >= process.latest]
-                for process in late:
-                    process.kill()
-                self._runs = bool(self._processes)
-                if not self._runs:
-                    return
+        with self._changed:
+            while self._thread is current_thread():
+                self._changed.wait(WATCH_S)
+                for process in self._processes:
+                    if monotonic() >= process.latest:
+                        process.kill()
 
 
 WATCH = _Watch()

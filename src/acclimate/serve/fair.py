@@ -1,4 +1,4 @@
-"""What is fair to clients: whoever sends much waits for himself, not the others for him."""
+"""What is fair to clients: whoever sends much waits longer, and the others do not."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator

@@ -24,7 +24,7 @@ class _Job:
 
 
 class FairPool:
-    """Threads for the work of many clients: whoever asks for much waits for himself, not the others for him.
+    """Threads for the work of many clients: whoever asks for much waits longer, and the others do not.
 
     Between two turns of a client that waits, everybody else has one at most. One client occupies at most half of the
     threads, or one. A job that is cancelled while it waits is never begun.
