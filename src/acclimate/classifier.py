@@ -131,7 +131,7 @@ class Classifier:
         if (gpu := gpu_of(self.encoder)) is not None:
             import torch
 
-            self.adapter.to(torch.empty(0, device=gpu))
+            self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
         if reject:
             refuse_none(self.labels)
             negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))

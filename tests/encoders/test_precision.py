@@ -111,6 +111,20 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
     assert cosines(found.encode_images(prepared), exact.encode_images(prepared)).min() > 0.999
 
 
+def test_batch_normalisation_stays_in_single_precision():
+    model = Overflowing(1.0)
+    layers = torch.nn.Conv2d(3, 8, 5, 4), torch.nn.BatchNorm2d(8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    model.visual, normal = torch.nn.Sequential(*layers), layers[1]
+    normal.running_var.uniform_(0.1, 3.0, generator=torch.Generator().manual_seed(0))
+    variances, tokenize = normal.running_var.clone(), lambda texts: torch.zeros(len(texts), 1)
+    prepared = [PREPROCESS(image) for image in pictures()]
+    exact = as_encoder((model, PREPROCESS, tokenize), "cpu").encode_images(prepared)
+    encoder = as_encoder((model, PREPROCESS, tokenize), "cpu", "bfloat16")
+    assert (layers[0].weight.dtype, normal.weight.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(normal.running_var, variances, rtol=0, atol=0)
+    assert cosines(encoder.encode_images(prepared), exact).min() > 0.999
+
+
 def test_a_model_whose_image_tower_is_not_known_is_converted_as_a_whole():
     model = Overflowing(1.0)
     model.eye = model._modules.pop("visual")
