@@ -28,7 +28,7 @@ from acclimate.jpeg import decode_each, turn
 from acclimate.processes import Processes
 from acclimate.readers import Found, Reader, Source
 from acclimate.reading import Preparer, about, read_ahead
-from acclimate.resize import prepare_batch
+from acclimate.resize import prepare_batch, upload
 from acclimate.sources.base import read_file
 
 PIECE = 256  # images that are decoded at once, at most
@@ -217,7 +217,7 @@ class _Walk:
             for places in self._groups(prepared, found):
                 plain = self._upload([(items[place], found[place]) for place in places])
                 whole = [found[place].image for place in places if found[place].image is not None]
-                images = [self._to_device(torch.from_numpy(np.array(image))).permute(2, 0, 1) for image in whole]
+                images = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
                 made.append((places, self._views([items[place] for place in places], images, plain)))
             inputs = Pending.of(self._in_order(made))
         self.slots.extend(item.slot for item in items if item.slot is not None)
@@ -304,7 +304,7 @@ class _Walk:
             for item, image in zip(items, images, strict=True)
         ]
         views = make_views(images, plans, target, dtype=getattr(torch, precision))
-        gain, offset = (self._to_device(torch.from_numpy(np.array(x)))[:, None, None] for x in (target.gain, target.offset))
+        gain, offset = (upload(each[:, None, None], self.device) for each in (target.gain, target.offset))
         return torch.cat([(plain * gain + offset).to(views.dtype)[:, None], views], dim=1)
 
     def _in_order(self, made: list[tuple[list[int], Tensor]]) -> Tensor:
@@ -313,10 +313,7 @@ class _Walk:
         if len(made) == 1:
             return made[0][1]
         order = np.argsort([place for places, _ in made for place in places])
-        return torch.cat([inputs for _, inputs in made])[self._to_device(torch.from_numpy(order))]
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self._cuda else tensor
+        return torch.cat([inputs for _, inputs in made])[upload(order, self.device)]
 
     @property
     def _cuda(self) -> bool:
