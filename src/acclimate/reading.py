@@ -148,7 +148,7 @@ class Preparer:
             from acclimate.views.tensor import make_views as make_views_on_device
 
             pixels = torch.as_tensor(np.array(image).transpose(2, 0, 1), device=self.device)
-            views = make_views_on_device(pixels, plan, self._target)
+            views = make_views_on_device([pixels], [plan], self._target)[0]
         # PyTorch models, which have a `device`, take tensors as they are; all others are given what `prepare` gives.
         like = plain if isinstance(views, np.ndarray) or not hasattr(self.encoder, "device") else views
         return [move(plain, like), *move(views, like), *(move(each, like) for each in generated)]
