@@ -44,12 +44,8 @@ class Preprocess:
 
     def pixels(self, image: Image.Image) -> HostArray:
         """Return the uint8 pixels (height, width, 3) of an RGB image, resized and cropped."""
-        size = (self.width, self.height)
-        if self.short_side is not None:
-            short = min(image.size)
-            size = (int(self.short_side * image.width / short), int(self.short_side * image.height / short))
-        image = image.resize(size, Image.Resampling[self.resample.upper()])
-        left, top = self._margin(image.width - self.width), self._margin(image.height - self.height)
+        *size, left, top = self.window(*image.size)
+        image = image.resize((size[0], size[1]), Image.Resampling[self.resample.upper()])
         image = image.crop((left, top, left + self.width, top + self.height))  # black where the image is smaller
         return np.asarray(image)
 
@@ -62,6 +58,14 @@ class Preprocess:
     def offset(self) -> HostArray:
         """(3,) float32: see `gain`."""
         return (-np.asarray(self.mean, np.float64) / np.asarray(self.std, np.float64)).astype(np.float32)
+
+    def window(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Width and height that an image of this size is resized to, and left and top of the input in the result."""
+        size = (self.width, self.height)
+        if self.short_side is not None:
+            short = min(width, height)
+            size = (int(self.short_side * width / short), int(self.short_side * height / short))
+        return *size, self._margin(size[0] - self.width), self._margin(size[1] - self.height)
 
     def _margin(self, excess: int) -> int:
         """Pixels to cut off before the centre; negative where the image is padded because it is too small."""
