@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, cast
 import numpy as np
 from PIL import Image
 
-from acclimate.arrays import Array, HostArray, move
+from acclimate.arrays import Array, move
 from acclimate.encoders import Encoder
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import ImageError, InputError
@@ -69,6 +69,11 @@ def default_workers(encoder: Encoder | None = None) -> int:
         return min(8, (os.cpu_count() or 1) + 1)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST_PROCESSES, usable)
+
+
+def default_batch_size(encoder: Encoder) -> int:
+    """The number of images that an encoder is given at once, where none is given."""
+    return 32 if gpu_of(encoder) is None else 256
 
 
 def gpu_of(encoder: Encoder) -> str | None:
@@ -137,9 +142,9 @@ class Preparer:
         return gpu_of(self.encoder) if known else None
 
     @cached_property
-    def decoder(self) -> str:
+    def decoder(self) -> Decoder:
         """What decodes JPEGs: "pillow" or "nvjpeg"."""
-        return choose_decoder(self._asked, self.gpu)
+        return cast(Decoder, choose_decoder(self._asked, self.gpu))
 
     @property
     def travels(self) -> bool:
@@ -204,7 +209,7 @@ def encode_ahead(
     images: Iterable[Any],
     prepare: Preparer,
     *,
-    batch_size: int = 32,
+    batch_size: int | None = None,
     workers: int | None = None,
     start: int = 0,
     on_error: OnError = "skip",
@@ -214,12 +219,14 @@ def encode_ahead(
     Args:
         images: paths, encoded bytes, arrays, Pillow images, or objects with `read` (encoded bytes) and `name`.
         prepare: how images are prepared, and by which encoder they are encoded.
-        batch_size: images, counting views, that the encoder is given at once.
+        batch_size: images, counting views, that the encoder is given at once; `default_batch_size(encoder)` when not
+            given.
         workers: threads or processes; `default_workers(encoder)` when not given.
         start: position of the first of `images` in the whole stream.
         on_error: "raise" an ImageError that names an image which cannot be read, or "skip" it: its batch says why.
     """
     workers = workers or default_workers(prepare.encoder)
+    batch_size = batch_size or default_batch_size(prepare.encoder)
     size = max(1, batch_size // prepare.views)
     if prepare.gpu is not None:
         from acclimate.gpu_reading import encode_on_gpu

@@ -78,9 +78,12 @@ def classify(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     workers: options.Workers = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    compile: options.Compile = False,
+    decoder: options.Decoder = "auto",
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)] = 10.0,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
@@ -158,6 +161,7 @@ def classify(
     samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
+    reading |= {"precision": precision, "compile": compile, "decoder": decoder}
     still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
     reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
     reading |= {"unsure": unsure, "reject": none_of_these}

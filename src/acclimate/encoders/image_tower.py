@@ -74,9 +74,12 @@ class ImageTower:
                 gain, offset = self._scale
                 pixels = torch.addcmul(offset, pixels, gain)
             pixels = pixels.to(self._dtype, memory_format=self._layout)
-            if self._compiled:
-                torch._dynamo.maybe_mark_dynamic(pixels, 0)
-            return self._features(pixels)
+            if not self._compiled:
+                return self._features(pixels)
+            count = len(pixels)
+            pixels = pixels if count > 1 else torch.cat([pixels, pixels])  # a size of 1 would be compiled again
+            torch._dynamo.maybe_mark_dynamic(pixels, 0)
+            return self._features(pixels)[:count]
 
     def _on_device(self, images: Sequence[Any] | Tensor) -> Tensor:
         """Pixels (n, 3, h, w) on the device; from the host they travel through pinned memory."""

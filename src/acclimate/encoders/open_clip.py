@@ -85,8 +85,9 @@ class OpenClipEncoder:
     @property
     def prepare(self) -> Callable[[Any], Any]:
         """Turns an RGB image into pixels (3, h, w): floats, or for a GPU bytes, which are normalised there."""
-        on_gpu = self.device.type == "cuda" and isinstance(self.preprocess, Preprocess)
-        return Bytes(self.preprocess) if on_gpu else self.preprocess
+        if self.device.type == "cuda" and isinstance(self.preprocess, Preprocess):
+            return Bytes(self.preprocess)
+        return self.preprocess
 
     def encode_images(self, images: Sequence[Any]) -> Array:
         """Return the features (n, dim) of n prepared images.

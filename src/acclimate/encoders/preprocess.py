@@ -49,6 +49,14 @@ class Preprocess:
         image = image.crop((left, top, left + self.width, top + self.height))  # black where the image is smaller
         return np.asarray(image)
 
+    def window(self, width: int, height: int) -> tuple[int, int, int, int]:
+        """Width and height that an image of this size is resized to, and left and top of the input in the result."""
+        size = (self.width, self.height)
+        if self.short_side is not None:
+            short = min(width, height)
+            size = (int(self.short_side * width / short), int(self.short_side * height / short))
+        return *size, self._margin(size[0] - self.width), self._margin(size[1] - self.height)
+
     @cached_property
     def gain(self) -> HostArray:
         """(3,) float32: `pixels * gain + offset` normalises the pixels 0..255 of each channel."""
@@ -129,8 +137,8 @@ class Preprocess:
                 width=width,
                 short_side=size[0] if len(size) == 1 else None,
                 resample=Image.Resampling[str(resize.interpolation.value).upper()].name.lower(),
-                mean=tuple(map(float, normalize.mean)),
-                std=tuple(map(float, normalize.std)),
+                mean=tuple(normalize.mean),
+                std=tuple(normalize.std),
                 crop="round",
             )
         return None
