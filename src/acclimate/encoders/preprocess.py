@@ -67,14 +67,6 @@ class Preprocess:
         """(3,) float32: see `gain`."""
         return (-np.asarray(self.mean, np.float64) / np.asarray(self.std, np.float64)).astype(np.float32)
 
-    def window(self, width: int, height: int) -> tuple[int, int, int, int]:
-        """Width and height that an image of this size is resized to, and left and top of the input in the result."""
-        size = (self.width, self.height)
-        if self.short_side is not None:
-            short = min(width, height)
-            size = (int(self.short_side * width / short), int(self.short_side * height / short))
-        return *size, self._margin(size[0] - self.width), self._margin(size[1] - self.height)
-
     def _margin(self, excess: int) -> int:
         """Pixels to cut off before the centre; negative where the image is padded because it is too small."""
         if self.crop == "floor":
