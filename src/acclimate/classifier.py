@@ -372,7 +372,7 @@ class Classifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        save_fit(self.adapter, path, self.encoder, self.about_fit)
+        save_fit(self.adapter, path, self.encoder, self.decoder, self.about_fit)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""

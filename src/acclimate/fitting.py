@@ -14,7 +14,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, nearest
 from acclimate.methods import MODEL, NOTE, Adapter, FewShot, fit_note, load_with_notes, save_state
 from acclimate.prompts import LearnedPrompts
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading import Preparer, encode_ahead, precision_of
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
 Labelled = tuple[Sequence[Any], Sequence[str]]  # images and their labels
@@ -103,9 +103,12 @@ class Fitting:
         return np.concatenate(parts[1:] or parts), kept, skipped
 
 
-def save_fit(adapter: Adapter, path: str | os.PathLike[str], encoder: Encoder, about: Mapping[str, Any]) -> None:
-    """Write the state of an adapter, its model, and what it was fitted to if it was, to a file."""
-    save_state(adapter, path, {MODEL: encoder.fingerprint} | ({NOTE: about} if about else {}))
+def save_fit(
+    adapter: Adapter, path: str | os.PathLike[str], encoder: Encoder, decoder: str, about: Mapping[str, Any]
+) -> None:
+    """Write the state of an adapter, what its features were made by, and what it was fitted to if it was, to a file."""
+    notes = {MODEL: encoder.fingerprint, "decoder": decoder, "precision": precision_of(encoder)}
+    save_state(adapter, path, notes | ({NOTE: about} if about else {}))
 
 
 def load_fit(path: str | os.PathLike[str], like: Adapter) -> tuple[Adapter, Mapping[str, Any]]:

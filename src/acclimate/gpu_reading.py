@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from acclimate.arrays import Array, HostArray, namespace
+from acclimate.arrays import Array, namespace
 from acclimate.errors import ImageError
 from acclimate.images import limit_pixels, open_image, pixel_limit, unreadable
 from acclimate.jpeg import decode_each, turn
 from acclimate.processes import Processes
 from acclimate.readers import Found, Reader, Source
-from acclimate.reading import Preparer, about, read_ahead
-from acclimate.resize import prepare_batch
+from acclimate.reading import Preparer, about, precision_of, read_ahead
+from acclimate.resize import prepare_batch, upload
 from acclimate.sources.base import read_file
 
 PIECE = 256  # images that are decoded at once, at most
@@ -41,9 +41,9 @@ Tensor = Any  # torch.Tensor
 
 
 class Item(NamedTuple):
-    """An image of the stream, and the slot of the shared memory that is kept for it."""
+    """An image, its place in the stream, and the slot of the shared memory that is kept for it."""
 
-    index: int
+    place: int
     name: str
     truth: str | None
     image: Any
@@ -92,7 +92,7 @@ def encode_on_gpu(
     start: int,
     device: str,
 ) -> Generator[tuple[list[Item], list[str | None], Array], None, None]:
-    """Encode images in order: those of each batch, why they cannot be read, and the features (r, ...) of those that can.
+    """Encode images in order: those of each batch, why they cannot be read, and the features (r, ...) of the others.
 
     Args:
         images: as for `encode_ahead`.
@@ -216,8 +216,8 @@ class _Walk:
             prepared = [place for place, each in enumerate(found) if not each.error and not each.jpeg]
             for places in self._groups(prepared, found):
                 plain = self._upload([(items[place], found[place]) for place in places])
-                whole = [found[place].image for place in places if found[place].image is not None]
-                images = [self._to_device(torch.from_numpy(np.array(image))).permute(2, 0, 1) for image in whole]
+                whole = [image for place in places if (image := found[place].image) is not None]
+                images = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
                 made.append((places, self._views([items[place] for place in places], images, plain)))
             inputs = Pending.of(self._in_order(made))
         self.slots.extend(item.slot for item in items if item.slot is not None)
@@ -293,18 +293,16 @@ class _Walk:
 
     def _views(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor) -> Tensor:
         """All inputs of images: the plain one (k, 3, h, w), or, normalised, this and other views (k, V, 3, h, w)."""
-        if self.prepare.views == 1:
+        if (target := self.prepare.target) is None:
             return plain
         from acclimate.views.tensor import make_views
 
-        target = self.prepare.target
-        precision = getattr(self.prepare.encoder, "precision", "float32")
         plans = [
-            self.prepare.plan(item.index, (image.shape[2], image.shape[1]))
+            self.prepare.plan(item.place, (image.shape[2], image.shape[1]))
             for item, image in zip(items, images, strict=True)
         ]
-        views = make_views(images, plans, target, dtype=getattr(torch, precision))
-        gain, offset = (self._to_device(torch.from_numpy(np.array(x)))[:, None, None] for x in (target.gain, target.offset))
+        views = make_views(images, plans, target, dtype=getattr(torch, precision_of(self.prepare.encoder)))
+        gain, offset = (upload(each[:, None, None], self.device) for each in (target.gain, target.offset))
         return torch.cat([(plain * gain + offset).to(views.dtype)[:, None], views], dim=1)
 
     def _in_order(self, made: list[tuple[list[int], Tensor]]) -> Tensor:
@@ -313,10 +311,7 @@ class _Walk:
         if len(made) == 1:
             return made[0][1]
         order = np.argsort([place for places, _ in made for place in places])
-        return torch.cat([inputs for _, inputs in made])[self._to_device(torch.from_numpy(order))]
-
-    def _to_device(self, tensor: Tensor) -> Tensor:
-        return tensor.pin_memory().to(self.device, non_blocking=True) if self._cuda else tensor
+        return torch.cat([inputs for _, inputs in made])[upload(order, self.device)]
 
     @property
     def _cuda(self) -> bool:

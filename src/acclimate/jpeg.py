@@ -19,6 +19,7 @@ TURNS = {  # whether height and width are swapped, and which axes are reversed t
     Image.Transpose.TRANSPOSE: (True, ()),
     Image.Transpose.TRANSVERSE: (True, (1, 2)),
 }
+NEEDS = "needs a model on a CUDA GPU that prepares images as CLIP does (resize, crop, normalise), and no generated views"
 INSTALL = "install torchvision of the release that matches PyTorch, built for CUDA"
 
 
@@ -39,7 +40,7 @@ def lacking_for_nvjpeg(device: str) -> str:
 
 
 def choose_decoder(asked: str, device: str | None) -> str:
-    """The decoder that is used, "nvjpeg" or "pillow", for a model on a GPU, or on none.
+    """The decoder that is used, "nvjpeg" or "pillow", where JPEGs could be decoded on a GPU, or on none.
 
     Raises:
         InputError: nvJPEG was asked for, and cannot be used.
@@ -48,7 +49,7 @@ def choose_decoder(asked: str, device: str | None) -> str:
         raise InputError(f"unknown decoder {asked!r}; choose from auto, pillow, nvjpeg.")
     if asked == "pillow" or (asked == "auto" and device is None):
         return "pillow"
-    why = "needs a model on a CUDA GPU" if device is None else lacking_for_nvjpeg(device)
+    why = NEEDS if device is None else lacking_for_nvjpeg(device)
     if why and asked == "nvjpeg":
         raise InputError(f"the decoder nvjpeg {why}; or choose the decoder pillow.")
     return "pillow" if why else "nvjpeg"

@@ -67,10 +67,10 @@ class Processes(Generic[Task, Answer]):
         except (EOFError, OSError):
             self._end(process)
             return [None] if len(tasks) == 1 else [answer for task in tasks for answer in self([task])]
-        if isinstance(answers, str):
-            raise RunError(f"an image could not be prepared: {answers}.")
         with self._lock:
             self._idle.append(process)
+        if isinstance(answers, str):
+            raise RunError(f"an image could not be prepared: {answers}.")
         return answers
 
     def close(self) -> None:
@@ -117,9 +117,11 @@ class _Process:
             self._process = CONTEXT.Process(target=serve, args=(theirs, work, begin, memory, size), daemon=True)
             self._process.start()
 
-    def ask(self, tasks: Sequence[tuple[Any, int | None]]) -> Any:
+    def ask(self, tasks: Sequence[tuple[Any, int | None]]) -> list[Any] | str:
+        """The answers to tasks, or why the work has failed; EOFError or OSError if the process has ended."""
         self._connection.send(tasks)
-        return self._connection.recv()
+        answers: list[Any] | str = self._connection.recv()
+        return answers
 
     def kill(self) -> None:
         with suppress(ValueError):  # another thread has ended it

@@ -82,6 +82,11 @@ def gpu_of(encoder: Encoder) -> str | None:
     return device if device.startswith("cuda") else None
 
 
+def precision_of(encoder: Encoder) -> str:
+    """In which an encoder computes features: "float32" if it does not say."""
+    return str(getattr(encoder, "precision", "float32"))
+
+
 class Preparer:
     """Makes what an encoder takes of an image: the image as the model wants it, then other views of it.
 
@@ -128,9 +133,9 @@ class Preparer:
             raise InputError(f"{kind} views have no generated images; choose diffusion views to use some.")
         self.encoder, self.views, self.seed, self.kind, self.upright = encoder, views, seed, kind, upright
         self.device, self.generator, self._asked = device or gpu_of(encoder), generator, decoder
-        how: Any = encoder.prepare
         # Views are normalised where they are made, and so is the plain image beside them.
-        self._prepare = how.preprocess if views > 1 and isinstance(how, Bytes) else how
+        own: Any = encoder.prepare
+        self._prepare: Any = own.preprocess if views > 1 and isinstance(own, Bytes) else own
         self.target = ModelInput.of(self._prepare) if views > 1 else None
         if decoder != "auto":
             _ = self.decoder  # refused now, if at all
@@ -144,7 +149,12 @@ class Preparer:
     @cached_property
     def decoder(self) -> Decoder:
         """What decodes JPEGs: "pillow" or "nvjpeg"."""
-        return cast(Decoder, choose_decoder(self._asked, self.gpu))
+        gpu = self.gpu
+        if gpu is not None:
+            from acclimate.resize import FILTERS
+
+            gpu = gpu if self.encoder.prepare.preprocess.resample in FILTERS else None  # type: ignore[attr-defined]
+        return cast(Decoder, choose_decoder(self._asked, gpu))
 
     @property
     def travels(self) -> bool:

@@ -27,7 +27,7 @@ from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.prompts import LearnedPrompts, build_head, prompts_for, template_sets
 from acclimate.prompts.learned import PREFIX
-from acclimate.reading import Preparer, encode_ahead, gpu_of
+from acclimate.reading import Preparer, encode_ahead, gpu_of, precision_of
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views import Kind
@@ -129,7 +129,7 @@ def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[st
     encoder = prepare.encoder
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
     source = prepare.generator.source if prepare.generator else ""
-    precision = getattr(encoder, "precision", "float32")
+    precision = precision_of(encoder)
     if isinstance(prepare.generator, GeneratedFolder):
         source += prepare.generator.stamp(map(str, listing.paths))
     return {
@@ -140,6 +140,7 @@ def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[st
         "shape": [len(listing), prepare.views, encoder.dim],
         "views": None if prepare.views == 1 else [prepare.kind, SEED, VIEWS_VERSION, pixels, source],
         **({} if precision == "float32" else {"precision": precision}),
+        **({} if prepare.decoder == "pillow" else {"decoder": prepare.decoder}),
     }
 
 

@@ -107,6 +107,7 @@ def classify(
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
+    from acclimate.reading import precision_of
     from acclimate.sources.base import choose_order
     from acclimate.sources.follow import Follow
     from acclimate.sources.video import is_frame
@@ -217,6 +218,7 @@ def classify(
         shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
         shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
         shown |= {"source": " ".join(source), "order": chosen_order, "model": model}
+        shown |= {"decoder": classifier.decoder, "precision": precision_of(classifier.encoder)}
         shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
         shown |= {"true labels": truth} if truth else {}
         shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})

@@ -6,7 +6,6 @@ pixels may be decoded, and receives what the model takes. This module is all tha
 
 import atexit
 import json
-import multiprocessing.util  # first: what it does at exit has to come after what is done here
 import os
 import signal
 from base64 import b64decode
