@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,18 +24,6 @@ BUDGET = 2**30  # bytes of the tables, sums and pictures that are made at once
 TABLE, NARROW, PICTURE = 24, 60, 30  # bytes for each pixel: of an image, after the first axis, and after both
 WASTE = 1.25  # how much taller than the shortest the tallest of the images may be that share a table
 UNIT = 2.0**-22  # of Pillow's weights
-
-
-class Window(Protocol):
-    """What `prepare_batch` needs to know of a model: see `acclimate.encoders.preprocess.Preprocess`."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-    @property
-    def resample(self) -> str: ...
-    def window(self, width: int, height: int) -> tuple[int, int, int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -60,12 +48,12 @@ class Parts:
         return Parts(*(each[chosen] for each in vars(self).values()))
 
 
-def prepare_batch(images: Sequence[Tensor], preprocess: Window) -> Tensor:
+def prepare_batch(images: Sequence[Tensor], preprocess: Any) -> Tensor:
     """Resize and crop images as a model wants them: uint8 pixels (n, 3, h, w), those of `Preprocess.pixels`.
 
     Args:
         images: uint8 pixels (3, H, W) on one device, of any sizes.
-        preprocess: its filter must be one of `FILTERS`.
+        preprocess: an `acclimate.encoders.preprocess.Preprocess` whose filter is one of `FILTERS`.
     """
     shapes = [(image.shape[2], image.shape[1]) for image in images]
     windows = np.array([preprocess.window(*shape) for shape in shapes], np.int64).reshape(-1, 4)
@@ -123,7 +111,7 @@ def resize_weights(
 
 def _taps(lengths: HostArray, sizes: HostArray, resample: str) -> int:
     """The largest number of pixels that make one pixel."""
-    return math.ceil(2 * FILTERS[resample][1] * np.maximum(lengths / sizes, 1.0).max())
+    return math.ceil(2 * FILTERS[resample][1] * max(1.0, float((lengths / sizes).max())))
 
 
 def _used(count: int, parts: Parts, width: int, height: int, resample: str) -> HostArray:
@@ -132,7 +120,8 @@ def _used(count: int, parts: Parts, width: int, height: int, resample: str) -> H
     scale = (end - begin) / parts.sizes
     reach = FILTERS[resample][1] * np.maximum(scale, 1.0) + 1
     first = np.floor(begin + parts.corners * scale - reach).clip(begin, end - 1)
-    last = np.ceil(begin + (parts.corners + (width, height)) * scale + reach).clip(first + 1, end)
+    size = np.array([width, height])
+    last = np.ceil(begin + (parts.corners + size) * scale + reach).clip(first + 1, end)
     used = np.zeros((count, 4), np.int64)
     used[:, :2] = np.iinfo(np.int64).max
     np.minimum.at(used[:, :2], parts.owners, first.astype(np.int64))
@@ -181,9 +170,7 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
         taps = _taps(lengths[:, axis], parts.sizes[:, axis], resample)
         indices, weights = resize_weights(length, out, positions + corner, taps, resample)
         indices += begin.long()[..., None]
-        sums = embedding_bag(
-            indices.flatten(0, 1), pixels, per_sample_weights=weights.flatten(0, 1), mode="sum"
-        )
+        sums = embedding_bag(indices.flatten(0, 1), pixels, per_sample_weights=weights.flatten(0, 1), mode="sum")
         sums += 0.5
         return (sums if resample in POSITIVE else sums.clamp_(0, 255)).to(torch.uint8)
 
