@@ -133,18 +133,18 @@ def _chunks(owners: HostArray, used: HostArray, width: int, height: int) -> Iter
     """Indices of the parts that are made together: within the budget, and of images about as tall."""
     wide, tall = (used[owners, 2:] - used[owners, :2]).T
     order = np.lexsort((owners, wide, tall))
+    wide, tall, first = wide[order], tall[order], np.diff(owners[order], prepend=-1) != 0
+    costs = TABLE * wide * tall * first + (NARROW * tall + PICTURE * height) * width
     chunk: list[int] = []
-    spent, last, limit = 0, -1, 0.0
-    for part in order.tolist():
-        table = 0 if owners[part] == last else TABLE * wide[part] * tall[part]
-        cost = table + (NARROW * tall[part] + PICTURE * height) * width
-        if chunk and (spent + cost > BUDGET or tall[part] > limit):
+    spent, limit = 0, 0.0
+    for part, high, cost in zip(order.tolist(), tall.tolist(), costs.tolist(), strict=True):
+        if chunk and (spent + cost > BUDGET or high > limit):
             yield np.array(chunk)
             chunk = []
         if not chunk:
-            spent, limit = 0, WASTE * tall[part]
+            spent, limit = 0, WASTE * high
         chunk.append(part)
-        spent, last = spent + cost, owners[part]
+        spent += cost
     yield np.array(chunk)
 
 
@@ -155,7 +155,7 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     table, rows = _table(images, list(dict.fromkeys(parts.owners.tolist())), used, tall)
     lengths = parts.boxes[:, 2:] - parts.boxes[:, :2]
     begins = parts.boxes[:, :2] - used[parts.owners, :2]
-    begins[:, 0] += [rows[owner] for owner in parts.owners.tolist()]
+    begins[:, 0] += rows[parts.owners]
     begins[:, 1] += tall * np.arange(len(begins))
     numbers = np.stack([lengths, parts.sizes, parts.corners, begins], axis=2).reshape(-1, 8, 1)
     numbers = np.concatenate([numbers, parts.flips[:, None, None]], axis=1).astype(np.float64)
@@ -181,17 +181,18 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     return pictures.permute(0, 2, 1, 3).contiguous()
 
 
-def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: int) -> tuple[Tensor, dict[int, int]]:
+def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: int) -> tuple[Tensor, HostArray]:
     """The used columns of the chosen images as rows (m, 3 * tall), and the first row of each image."""
     wide = used[:, 2] - used[:, 0]
-    begins = dict(zip(chosen, (np.cumsum(wide[chosen]) - wide[chosen]).tolist(), strict=True))
+    begins = np.zeros(len(images), np.int64)
+    begins[chosen] = np.cumsum(wide[chosen]) - wide[chosen]
     table = torch.empty((int(wide[chosen].sum()), 3, tall), dtype=torch.float64, device=images[0].device)
     for (_, window), same in groupby(chosen, lambda i: (images[i].shape, tuple(used[i].tolist()))):
         members = list(same)
         left, top, right, bottom = window
         pixels = torch.stack([images[i] for i in members]) if len(members) > 1 else images[members[0]][None]
         pixels = pixels[:, :, top:bottom, left:right].permute(0, 3, 1, 2)
-        begin = begins[members[0]]
+        begin = int(begins[members[0]])
         rows = table[begin : begin + len(members) * (right - left)].view(len(members), right - left, 3, tall)
         rows[..., : bottom - top] = pixels
     return table.view(-1, 3 * tall), begins
