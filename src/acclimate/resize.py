@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,18 +24,6 @@ BUDGET = 2**30  # bytes of the tables, sums and pictures that are made at once
 TABLE, NARROW, PICTURE = 24, 60, 30  # bytes for each pixel: of an image, after the first axis, and after both
 WASTE = 1.25  # how much taller than the shortest the tallest of the images may be that share a table
 UNIT = 2.0**-22  # of Pillow's weights
-
-
-class Window(Protocol):
-    """What `prepare_batch` needs to know of a model: see `acclimate.encoders.preprocess.Preprocess`."""
-
-    @property
-    def width(self) -> int: ...
-    @property
-    def height(self) -> int: ...
-    @property
-    def resample(self) -> str: ...
-    def window(self, width: int, height: int) -> tuple[int, int, int, int]: ...
 
 
 @dataclass(frozen=True)
@@ -60,12 +48,12 @@ class Parts:
         return Parts(*(each[chosen] for each in vars(self).values()))
 
 
-def prepare_batch(images: Sequence[Tensor], preprocess: Window) -> Tensor:
+def prepare_batch(images: Sequence[Tensor], preprocess: Any) -> Tensor:
     """Resize and crop images as a model wants them: uint8 pixels (n, 3, h, w), those of `Preprocess.pixels`.
 
     Args:
         images: uint8 pixels (3, H, W) on one device, of any sizes.
-        preprocess: its filter must be one of `FILTERS`.
+        preprocess: an `acclimate.encoders.preprocess.Preprocess` whose filter is one of `FILTERS`.
     """
     shapes = [(image.shape[2], image.shape[1]) for image in images]
     windows = np.array([preprocess.window(*shape) for shape in shapes], np.int64).reshape(-1, 4)
@@ -123,7 +111,7 @@ def resize_weights(
 
 def _taps(lengths: HostArray, sizes: HostArray, resample: str) -> int:
     """The largest number of pixels that make one pixel."""
-    return math.ceil(2 * FILTERS[resample][1] * np.maximum(lengths / sizes, 1.0).max())
+    return math.ceil(2 * FILTERS[resample][1] * max(1.0, float((lengths / sizes).max())))
 
 
 def _used(count: int, parts: Parts, width: int, height: int, resample: str) -> HostArray:
@@ -132,7 +120,8 @@ def _used(count: int, parts: Parts, width: int, height: int, resample: str) -> H
     scale = (end - begin) / parts.sizes
     reach = FILTERS[resample][1] * np.maximum(scale, 1.0) + 1
     first = np.floor(begin + parts.corners * scale - reach).clip(begin, end - 1)
-    last = np.ceil(begin + (parts.corners + (width, height)) * scale + reach).clip(first + 1, end)
+    size = np.array([width, height])
+    last = np.ceil(begin + (parts.corners + size) * scale + reach).clip(first + 1, end)
     used = np.zeros((count, 4), np.int64)
     used[:, :2] = np.iinfo(np.int64).max
     np.minimum.at(used[:, :2], parts.owners, first.astype(np.int64))
@@ -144,18 +133,18 @@ def _chunks(owners: HostArray, used: HostArray, width: int, height: int) -> Iter
     """Indices of the parts that are made together: within the budget, and of images about as tall."""
     wide, tall = (used[owners, 2:] - used[owners, :2]).T
     order = np.lexsort((owners, wide, tall))
+    wide, tall, first = wide[order], tall[order], np.diff(owners[order], prepend=-1) != 0
+    costs = TABLE * wide * tall * first + (NARROW * tall + PICTURE * height) * width
     chunk: list[int] = []
-    spent, last, limit = 0, -1, 0.0
-    for part in order.tolist():
-        table = 0 if owners[part] == last else TABLE * wide[part] * tall[part]
-        cost = table + (NARROW * tall[part] + PICTURE * height) * width
-        if chunk and (spent + cost > BUDGET or tall[part] > limit):
+    spent, limit = 0, 0.0
+    for part, high, cost in zip(order.tolist(), tall.tolist(), costs.tolist(), strict=True):
+        if chunk and (spent + cost > BUDGET or high > limit):
             yield np.array(chunk)
             chunk = []
         if not chunk:
-            spent, limit = 0, WASTE * tall[part]
+            spent, limit = 0, WASTE * high
         chunk.append(part)
-        spent, last = spent + cost, owners[part]
+        spent += cost
     yield np.array(chunk)
 
 
@@ -166,7 +155,7 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     table, rows = _table(images, list(dict.fromkeys(parts.owners.tolist())), used, tall)
     lengths = parts.boxes[:, 2:] - parts.boxes[:, :2]
     begins = parts.boxes[:, :2] - used[parts.owners, :2]
-    begins[:, 0] += [rows[owner] for owner in parts.owners.tolist()]
+    begins[:, 0] += rows[parts.owners]
     begins[:, 1] += tall * np.arange(len(begins))
     numbers = np.stack([lengths, parts.sizes, parts.corners, begins], axis=2).reshape(-1, 8, 1)
     numbers = np.concatenate([numbers, parts.flips[:, None, None]], axis=1).astype(np.float64)
@@ -181,9 +170,7 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
         taps = _taps(lengths[:, axis], parts.sizes[:, axis], resample)
         indices, weights = resize_weights(length, out, positions + corner, taps, resample)
         indices += begin.long()[..., None]
-        sums = embedding_bag(
-            indices.flatten(0, 1), pixels, per_sample_weights=weights.flatten(0, 1), mode="sum"
-        )
+        sums = embedding_bag(indices.flatten(0, 1), pixels, per_sample_weights=weights.flatten(0, 1), mode="sum")
         sums += 0.5
         return (sums if resample in POSITIVE else sums.clamp_(0, 255)).to(torch.uint8)
 
@@ -194,17 +181,18 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     return pictures.permute(0, 2, 1, 3).contiguous()
 
 
-def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: int) -> tuple[Tensor, dict[int, int]]:
+def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: int) -> tuple[Tensor, HostArray]:
     """The used columns of the chosen images as rows (m, 3 * tall), and the first row of each image."""
     wide = used[:, 2] - used[:, 0]
-    begins = dict(zip(chosen, (np.cumsum(wide[chosen]) - wide[chosen]).tolist(), strict=True))
+    begins = np.zeros(len(images), np.int64)
+    begins[chosen] = np.cumsum(wide[chosen]) - wide[chosen]
     table = torch.empty((int(wide[chosen].sum()), 3, tall), dtype=torch.float64, device=images[0].device)
     for (_, window), same in groupby(chosen, lambda i: (images[i].shape, tuple(used[i].tolist()))):
         members = list(same)
         left, top, right, bottom = window
         pixels = torch.stack([images[i] for i in members]) if len(members) > 1 else images[members[0]][None]
         pixels = pixels[:, :, top:bottom, left:right].permute(0, 3, 1, 2)
-        begin = begins[members[0]]
+        begin = int(begins[members[0]])
         rows = table[begin : begin + len(members) * (right - left)].view(len(members), right - left, 3, tall)
         rows[..., : bottom - top] = pixels
     return table.view(-1, 3 * tall), begins
