@@ -48,7 +48,7 @@ class Classifier:
             on it beyond the encoder's rounding.
         workers: threads that read and prepare images; for a GPU, processes.
         device: where the encoder runs, if it is given by name. On a GPU, the adapter lives there, too.
-        precision: of the encoder's image tower, as `compile` is; see `load_encoder`.
+        precision: of the encoder's image tower; see `load_encoder`.
         compile: compile the image tower; see `load_encoder`.
         decoder: what decodes JPEGs for a GPU; see `acclimate.reading.Preparer`.
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
@@ -131,7 +131,7 @@ class Classifier:
         if (gpu := gpu_of(self.encoder)) is not None:
             import torch
 
-            self.adapter.to(torch.empty(0, device=gpu))
+            self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
         if reject:
             refuse_none(self.labels)
             negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))

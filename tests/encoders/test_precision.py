@@ -71,6 +71,16 @@ def test_every_form_of_images_gives_the_same_features(tiny_clip, precision):
     np.testing.assert_array_equal(encoder.encode_images(torch.as_tensor(np.stack(as_bytes))), found)
 
 
+def test_prompts_are_learned_in_single_precision_whatever_the_image_tower_has(tiny_clip):
+    towers = [load_encoder(f"local:{tiny_clip}", "cpu", precision=each).text_tower() for each in ("auto", "bfloat16")]
+    contexts = [tower.words("a photo of a").requires_grad_() for tower in towers]
+    vectors = [tower.prompts(["cat", "dog"], 4).vectors(each) for tower, each in zip(towers, contexts, strict=True)]
+    torch.testing.assert_close(*vectors, rtol=0, atol=0)
+    for each in vectors:
+        each[0, :5].sum().backward()
+    torch.testing.assert_close(*(context.grad for context in contexts), rtol=0, atol=0)
+
+
 class Overflowing(torch.nn.Module):
     """A model whose image tower has large values within; the features are small."""
 
@@ -99,6 +109,30 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
     torch.testing.assert_close(weights[0], weights[1].bfloat16(), rtol=0, atol=0)
     prepared = [PREPROCESS(image) for image in pictures()]
     assert cosines(found.encode_images(prepared), exact.encode_images(prepared)).min() > 0.999
+
+
+def test_batch_normalisation_stays_in_single_precision():
+    model = Overflowing(1.0)
+    layers = torch.nn.Conv2d(3, 8, 5, 4), torch.nn.BatchNorm2d(8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
+    model.visual, normal = torch.nn.Sequential(*layers), layers[1]
+    normal.running_var.uniform_(0.1, 3.0, generator=torch.Generator().manual_seed(0))
+    variances, tokenize = normal.running_var.clone(), lambda texts: torch.zeros(len(texts), 1)
+    prepared = [PREPROCESS(image) for image in pictures()]
+    exact = as_encoder((model, PREPROCESS, tokenize), "cpu").encode_images(prepared)
+    encoder = as_encoder((model, PREPROCESS, tokenize), "cpu", "bfloat16")
+    assert (layers[0].weight.dtype, normal.weight.dtype) == (torch.bfloat16, torch.float32)
+    torch.testing.assert_close(normal.running_var, variances, rtol=0, atol=0)
+    assert cosines(encoder.encode_images(prepared), exact).min() > 0.999
+
+
+def test_a_model_whose_image_tower_is_not_known_is_converted_as_a_whole():
+    model = Overflowing(1.0)
+    model.eye = model._modules.pop("visual")
+    model.encode_image = lambda pixels: model.eye(pixels)
+    encoder = as_encoder((model, PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "cpu", "bfloat16")
+    assert {each.dtype for each in model.parameters()} == {torch.bfloat16}
+    assert encoder.encode_images([PREPROCESS(image) for image in pictures(2)]).dtype == np.float32
+    assert encoder.encode_text(["cat"]).dtype == np.float32
 
 
 def test_what_cannot_be_run_or_compiled_says_why(tiny_clip, tiny_onnx, monkeypatch):

@@ -51,7 +51,7 @@ class Setup:
     batch_size: int = 64  # images encoded at once, counting views
     workers: int | None = None  # threads that read and augment images
     device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
-    precision: Precision = "auto"  # of the encoder
+    precision: Precision = "float32"  # of the encoder
     progress: Progress = silent
     views_kind: Kind | None = None  # of all views; None for what each method's paper uses
     generated: str | None = None  # for diffusion views: the folder of generated images, or `diffusers:MODEL`

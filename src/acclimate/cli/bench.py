@@ -62,7 +62,7 @@ def bench(
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",
-    precision: Precision = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Run methods on the paper's datasets: encode each once, adapt, and write one JSON file per dataset and method.
 

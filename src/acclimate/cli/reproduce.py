@@ -58,7 +58,7 @@ def reproduce(
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",
-    precision: Precision = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Measure the paper's tables and figures again, on its datasets or on feature files.
 

@@ -54,7 +54,8 @@ class ImageTower:
             self._scale = gain.to(self.device), offset.to(self.device)
         if self.device.type == "cuda" and len(convolutions) > CONVOLUTIONS:
             self._layout = torch.channels_last
-            self._convert(self._dtype)
+            for part in self._parts:
+                part.to(memory_format=self._layout)
         if precision not in ("auto", self.precision):
             self._choose(getattr(torch, precision), prepare)
         if compile:
@@ -94,17 +95,20 @@ class ImageTower:
 
     def _choose(self, dtype: torch.dtype, prepare: Callable[[Image.Image], Any]) -> None:
         """Run in this precision; in bfloat16 if float16 overflows."""
-        before = [part.state_dict() for part in self._parts]
-        self._convert(dtype)
+        weights = [part.state_dict() for part in self._parts]
+        self._convert(dtype, weights)
         if dtype != torch.float32 and not self._try(prepare).isfinite().all() and dtype == torch.float16:
-            self._convert(torch.bfloat16)
-            for part, weights in zip(self._parts, before, strict=True):
-                part.load_state_dict(weights)  # those that float16 has rounded already
+            self._convert(torch.bfloat16, weights)
 
-    def _convert(self, dtype: torch.dtype) -> None:
+    def _convert(self, dtype: torch.dtype, weights: Sequence[Any]) -> None:
+        """Convert the weights, all but those of batch normalisation: as in CLIP's own code, these stay in float32."""
         self._dtype = dtype
-        for part in self._parts:
-            part.to(dtype=dtype, memory_format=self._layout)
+        for part, exact in zip(self._parts, weights, strict=True):
+            part.to(dtype)
+            for module in part.modules():
+                if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+                    module.float()
+            part.load_state_dict(exact)  # nothing is rounded twice
 
     def _try(self, prepare: Callable[[Image.Image], Any]) -> Tensor:
         """Features of a black, a white and a random image; ModelError if there are none."""
