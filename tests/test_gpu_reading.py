@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-torch = pytest.importorskip("torch")
-
-from acclimate import gpu_reading, jpeg, processes
+from acclimate import jpeg, processes
 from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.gpu_reading import split
 from acclimate.images import limit_pixels, pixel_limit
 from acclimate.reading import Preparer, default_workers, encode_ahead
 from acclimate.sources.base import Sample, file_sample
 from drawn_images import draw
 from slow_preprocess import SIZES, Trouble
+
+torch = pytest.importorskip("torch")
+from acclimate import gpu_reading  # noqa: E402 (it needs torch)
 
 SIDE = 32
 
@@ -36,8 +36,8 @@ class Means:
     def encode_images(self, images):
         pixels = images if torch.is_tensor(images) else torch.stack([torch.as_tensor(each) for each in images])
         if pixels.dtype == torch.uint8:
-            gain, offset = (torch.tensor(each)[:, None, None] for each in (self.preprocess.gain, self.preprocess.offset))
-            pixels = pixels * gain + offset
+            how = self.preprocess
+            pixels = pixels * torch.tensor(how.gain)[:, None, None] + torch.tensor(how.offset)[:, None, None]
         self.most = max(self.most, len(pixels))
         return pixels.mean(dim=3).flatten(1)
 
@@ -288,7 +288,7 @@ def test_the_limit_of_pixels_holds_in_processes(encoder, images, on_device):
 
 @pytest.mark.parametrize(("count", "most"), [(1, 4), (4, 4), (5, 4), (600, 256), (1024, 256)])
 def test_parts_are_few_and_about_equal(count, most):
-    parts = split(count, most)
+    parts = gpu_reading.split(count, most)
     assert sum(parts) == count
     assert max(parts) <= most
     assert max(parts) - min(parts) <= 1

@@ -108,11 +108,13 @@ def test_the_decoder_is_chosen(monkeypatch):
     assert choose_decoder("auto", None) == choose_decoder("pillow", "cuda") == "pillow"
     with pytest.raises(InputError, match="unknown decoder 'jpeg'; choose from auto, pillow, nvjpeg"):
         choose_decoder("jpeg", None)
-    with pytest.raises(InputError, match="the decoder nvjpeg needs a model on a CUDA GPU .* choose the decoder pillow"):
+    with pytest.raises(
+        InputError, match=r"the decoder nvjpeg needs a model on a CUDA GPU .* choose the decoder pillow"
+    ):
         choose_decoder("nvjpeg", None)
     monkeypatch.setitem(sys.modules, "torchvision", None)
     assert choose_decoder("auto", "cuda") == "pillow"
-    with pytest.raises(InputError, match="the decoder nvjpeg needs torchvision.*; or choose the decoder pillow"):
+    with pytest.raises(InputError, match=r"the decoder nvjpeg needs torchvision.*; or choose the decoder pillow"):
         choose_decoder("nvjpeg", "cuda")
 
 

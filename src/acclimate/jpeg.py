@@ -19,7 +19,7 @@ TURNS = {  # whether height and width are swapped, and which axes are reversed t
     Image.Transpose.TRANSPOSE: (True, ()),
     Image.Transpose.TRANSVERSE: (True, (1, 2)),
 }
-NEEDS = "needs a model on a CUDA GPU that prepares images as CLIP does (resize, crop, normalise), and no generated views"
+NEEDS = "needs a model on a CUDA GPU that resizes, crops and normalises images as CLIP does, without generated views"
 INSTALL = "install torchvision of the release that matches PyTorch, built for CUDA"
 
 
