@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,12 +17,16 @@ from acclimate.arrays import (
     Array,
     HostArray,
     as_floats,
+    begin_transfer,
     device,
+    directions,
     entropy_of,
     first_equal_rows,
     index,
+    is_tensor,
     move,
     namespace,
+    refuse_directionless,
     softmax_and_entropy,
     to_host,
     unit_rows,
@@ -28,8 +34,37 @@ from acclimate.arrays import (
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.text import LONGEST_TEXT, is_text
 
+if TYPE_CHECKING:
+    from acclimate.on_cuda import Transfer
+
 LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
+
+
+class Summary(NamedTuple):
+    """What the host needs of evidence for B samples."""
+
+    entropy: HostArray  # (B,)
+    predicted: HostArray  # (B,) the classes of the highest logits
+
+
+class Arriving:
+    """The summary of evidence that a device computes, on its way to the host; asking for it waits.
+
+    Args:
+        transfer: of entropies and predicted classes (B,), and of what `arrays.directions` says of the rows.
+        shape: of the rows, (B,) or (B, V).
+    """
+
+    def __init__(self, transfer: "Transfer", shape: tuple[int, ...]) -> None:
+        self.transfer, self.shape = transfer, shape
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The summary, unless a row has no direction."""
+        values, samples = self.transfer.wait(), self.shape[0]
+        refuse_directionless(values[2 * samples :].reshape(self.shape), "features")
+        return Summary(values[:samples], values[samples : 2 * samples].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -42,6 +77,9 @@ class Evidence:
         probs: (B, K) softmax of the logits; for many views the mean of the softmaxes of the views that were kept.
         entropy: (B,) entropy of `probs` in nats.
         views: (B, V, d) unit features of all V views; None for one view per sample.
+        arriving: where a GPU computes the evidence, what the host needs of all of it; then rows without a direction are
+            refused when this is there, at the latest when an adapter has answered.
+        rows: which of the samples of `arriving` these are; None for all of them.
 
     Examples:
         >>> import numpy as np
@@ -58,13 +96,17 @@ class Evidence:
     probs: Array
     entropy: Array
     views: Array | None = None
+    arriving: Arriving | None = field(default=None, repr=False, compare=False)
+    rows: range | None = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.logits.shape[0])
 
     def __getitem__(self, part: slice) -> "Evidence":
+        arrays = (self.features[part], self.logits[part], self.probs[part], self.entropy[part])
         views = None if self.views is None else self.views[part]
-        return Evidence(self.features[part], self.logits[part], self.probs[part], self.entropy[part], views)
+        rows = range(len(self)) if self.rows is None else self.rows
+        return Evidence(*arrays, views, self.arriving, rows[part])
 
     @property
     def plain(self) -> Array:
@@ -74,11 +116,28 @@ class Evidence:
     @cached_property
     def host_entropy(self) -> HostArray:
         """The entropies as a NumPy array, brought there once."""
-        return to_host(self.entropy)
+        return to_host(self.entropy) if self.arriving is None else self._own(self.arriving.summary.entropy)
+
+    @cached_property
+    def predicted(self) -> HostArray:
+        """The classes (B,) of the highest logits as a NumPy array, brought there once."""
+        if self.arriving is None:
+            return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
+        return self._own(self.arriving.summary.predicted)
+
+    def _own(self, values: HostArray) -> HostArray:
+        rows = self.rows
+        return values if rows is None else values[rows.start : rows.stop : rows.step]
+
+    def require_rows(self) -> None:
+        """Refuse evidence of rows without a direction; only evidence that arrives can be."""
+        if self.arriving is not None:
+            _ = self.arriving.summary
 
     def require_finite(self) -> None:
-        """Refuse evidence that holds NaN or infinity."""
-        if not np.isfinite(self.host_entropy).all():
+        """Refuse evidence that holds NaN or infinity; of a part of evidence that arrives, also the rest."""
+        entropy = self.host_entropy if self.arriving is None else self.arriving.summary.entropy
+        if not np.isfinite(entropy).all():
             raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
 
 
@@ -181,11 +240,18 @@ class Head:
         Note:
             Views, and the tenth of them that is kept, are in the code of TDA's authors only, not in their paper. As in
             that code, the mean feature of many views is not scaled to unit length again.
+
+            A GPU is not waited for, so there features that have no direction are refused later; see `Evidence`.
         """
-        return self.observe_unit(self.unit_features(features))
+        rows = self.as_rows(features)
+        return self.observe_unit(rows if is_tensor(rows) else unit_rows(rows, "features"))
 
     def unit_features(self, features: Array) -> Array:
         """Features (B, d) or (B, V, d) as unit rows where the head lives; those that cannot be used are refused."""
+        return unit_rows(self.as_rows(features), "features")
+
+    def as_rows(self, features: Array) -> Array:
+        """Features (B, d) or (B, V, d) where the head lives, of any length; other shapes are refused."""
         floats = as_floats(features, "features")
         shape = tuple(floats.shape)
         if len(shape) not in (2, 3):
@@ -196,10 +262,30 @@ class Head:
             raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
         if 0 in shape:
             raise InputError(f"no samples: features have shape {shape}.")
-        return unit_rows(move(floats, self.class_vectors), "features")
+        return move(floats, self.class_vectors)
 
     def observe_unit(self, unit: Array) -> Evidence:
-        """`observe` for what `unit_features` gave."""
+        """`observe` for what `unit_features` gave; of tensors also for what `as_rows` gave."""
+        if not is_tensor(unit):
+            return self._observe_unit(unit)
+        from acclimate.on_cuda import replayed
+
+        shape = tuple(unit.shape[:-1])
+        *arrays, views, summary = replayed(self, Head._observe_rows, unit, len(self) * prod(shape))
+        evidence = Evidence(*arrays[:4], views, Arriving(begin_transfer(summary), shape))
+        if not unit.is_cuda:  # nothing to wait for
+            evidence.require_rows()
+        return evidence
+
+    def _observe_rows(self, rows: Array) -> tuple[Array, ...]:
+        """The arrays of the evidence for rows of any length, and what `Arriving` takes; nothing goes to the host."""
+        unit, peaks = directions(rows)
+        evidence, xp = self._observe_unit(unit), namespace(unit)
+        predicted = xp.astype(xp.argmax(evidence.logits, axis=-1), unit.dtype)  # exact below 2**24 classes
+        summary = xp.concat([evidence.entropy, predicted, xp.reshape(peaks, (-1,))])
+        return evidence.features, evidence.logits, evidence.probs, evidence.entropy, evidence.views, summary
+
+    def _observe_unit(self, unit: Array) -> Evidence:
         if unit.ndim == 3:
             return self._observe_views(unit)
         logits = (self.logit_scale * unit) @ self.class_vectors.T
@@ -211,7 +297,7 @@ class Head:
     def _observe_views(self, unit: Array) -> Evidence:
         xp = namespace(unit)
         samples, views, dim = unit.shape
-        each = self.observe_unit(xp.reshape(unit, (samples * views, dim)))
+        each = self._observe_unit(xp.reshape(unit, (samples * views, dim)))
         kept = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
         kept = kept[:, : max(1, int(KEPT_VIEWS * views))]
         flat = xp.reshape(kept + views * xp.arange(samples, device=device(unit))[:, None], (-1,))

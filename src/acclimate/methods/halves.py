@@ -91,6 +91,7 @@ class Halves(Adapter):
     summary = "zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree"
     merges = "sum"
     self_taught = True
+    checks_evidence = True
 
     few_classes: bool = False
     rounds: int = 2
@@ -213,8 +214,8 @@ class Halves(Adapter):
             top = xp.argmax(p, axis=-1)
             last = self.shown.latest("last")
             now = xp.astype(xp.arange(p.shape[1], device=device(p)) == top[-1], last.dtype)
-            equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[0]]
-            self.shown.add(equal=equal[None], last=now - last)
+            equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[:1]]
+            self.shown.add(equal=equal, last=now - last)
 
     def _measure_agreement(
         self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array
