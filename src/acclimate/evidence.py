@@ -271,8 +271,10 @@ class Head:
         from acclimate.on_cuda import replayed
 
         shape = tuple(unit.shape[:-1])
-        *arrays, views, summary = replayed(self, Head._observe_rows, unit, len(self) * prod(shape))
-        evidence = Evidence(*arrays[:4], views, Arriving(begin_transfer(summary), shape))
+        found = replayed(self, Head._observe_rows, unit, len(self) * prod(shape))
+        features, logits, probs, entropy, views, summary = found
+        arriving = Arriving(begin_transfer(summary), shape)
+        evidence = Evidence(features, logits, probs, entropy, views, arriving)
         if not unit.is_cuda:  # nothing to wait for
             evidence.require_rows()
         return evidence

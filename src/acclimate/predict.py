@@ -287,6 +287,9 @@ def top_classes(scores: HostArray, count: int) -> HostArray:
     """The classes (n, up to count) of the highest scores (n, K), the highest first and of equal ones the first."""
     if scores.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
         best = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+        last = np.take_along_axis(scores, best, axis=1).min(axis=1, keepdims=True)
+        tied = (scores >= last).sum(axis=1) > count  # a partition takes any of those that are equal to the last
+        best[tied] = np.sort(np.argsort(-scores[tied], axis=1, kind="stable")[:, :count], axis=1)
     else:
         best = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     by_score = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
