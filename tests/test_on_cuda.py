@@ -229,9 +229,9 @@ def test_what_cannot_be_captured_runs_as_it_is(device):
     class Owner:
         pass
 
-    def work(owner, x):
-        return (x * float(x.sum()),)  # looks at the device, which a graph cannot
+    def work(x):
+        return {"scaled": x * float(x.sum())}  # looks at the device, which a graph cannot
 
     owner, x = Owner(), torch.ones(3, device=device)
     for _ in range(5):
-        assert on_cuda.replayed(owner, work, x, 3)[0].tolist() == [3, 3, 3]
+        assert on_cuda.replayed(owner, "scale", work, [x], 3, ["scaled"])["scaled"].tolist() == [3, 3, 3]

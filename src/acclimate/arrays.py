@@ -4,7 +4,7 @@ Nothing here names a device or a dtype, except that half precision is widened to
 resolution of 1/64 in float16, which is coarser than the differences that decide between two classes.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -92,6 +92,22 @@ def begin_transfer(x: Array) -> "Transfer":
     from acclimate.on_cuda import Transfer
 
     return Transfer(x)
+
+
+def repeat(
+    owner: object,
+    key: object,
+    work: Callable[..., dict[str, Array]],
+    inputs: Sequence[Array],
+    size: int,
+    kept: Sequence[str],
+) -> Mapping[str, Array]:
+    """`work(*inputs)`, on a CUDA GPU as a graph if it repeats; the arguments are those of `on_cuda.replayed`."""
+    if not is_tensor(inputs[0]):
+        return dict(work(*inputs))
+    from acclimate.on_cuda import replayed
+
+    return replayed(owner, key, work, inputs, size, kept)
 
 
 def unit_rows(x: Array, what: str) -> Array:

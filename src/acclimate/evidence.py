@@ -27,6 +27,7 @@ from acclimate.arrays import (
     move,
     namespace,
     refuse_directionless,
+    repeat,
     softmax_and_entropy,
     to_host,
     unit_rows,
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 
 LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
+
+OBSERVED = ("features", "logits", "probs", "entropy", "views")  # the arrays of evidence
 
 
 class Summary(NamedTuple):
@@ -268,24 +271,21 @@ class Head:
         """`observe` for what `unit_features` gave; of tensors also for what `as_rows` gave."""
         if not is_tensor(unit):
             return self._observe_unit(unit)
-        from acclimate.on_cuda import replayed
-
         shape = tuple(unit.shape[:-1])
-        found = replayed(self, Head._observe_rows, unit, len(self) * prod(shape))
-        features, logits, probs, entropy, views, summary = found
-        arriving = Arriving(begin_transfer(summary), shape)
-        evidence = Evidence(features, logits, probs, entropy, views, arriving)
+        found = repeat(self, "observe", self._observe_rows, [unit], len(self) * prod(shape), OBSERVED)
+        arriving = Arriving(begin_transfer(found["summary"]), shape)
+        evidence = Evidence(**{name: found[name] for name in OBSERVED}, arriving=arriving)
         if not unit.is_cuda:  # nothing to wait for
             evidence.require_rows()
         return evidence
 
-    def _observe_rows(self, rows: Array) -> tuple[Array, ...]:
+    def _observe_rows(self, rows: Array) -> dict[str, Array]:
         """The arrays of the evidence for rows of any length, and what `Arriving` takes; nothing goes to the host."""
         unit, peaks = directions(rows)
         evidence, xp = self._observe_unit(unit), namespace(unit)
         predicted = xp.astype(xp.argmax(evidence.logits, axis=-1), unit.dtype)  # exact below 2**24 classes
         summary = xp.concat([evidence.entropy, predicted, xp.reshape(peaks, (-1,))])
-        return evidence.features, evidence.logits, evidence.probs, evidence.entropy, evidence.views, summary
+        return {name: getattr(evidence, name) for name in OBSERVED} | {"summary": summary}
 
     def _observe_unit(self, unit: Array) -> Evidence:
         if unit.ndim == 3:

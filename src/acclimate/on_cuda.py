@@ -7,9 +7,9 @@ imported where a tensor is met, never before.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,9 +21,6 @@ HostArray = npt.NDArray[Any]
 GRAPHS = 8  # kept per owner, those used last
 LARGEST = 2**21  # numbers in an output of a graph; beyond, kernels take longer than their launches
 AFTER = 2  # calls with a shape before it is captured: the last batch of a stream does not come back
-
-Owner = TypeVar("Owner")
-Work = Callable[[Any, Tensor], tuple[Tensor | None, ...]]
 
 
 def upload(values: HostArray, device: torch.device) -> Tensor:
@@ -119,6 +116,8 @@ def best_classes(scores: Tensor, count: int) -> Tensor:
 
 # Work that repeats with the same shapes, as a CUDA graph
 
+Outputs = Mapping[str, Tensor | None]
+Work = Callable[..., Outputs]
 _graphs: "WeakKeyDictionary[Any, OrderedDict[tuple[object, ...], int | _Graph]]" = WeakKeyDictionary()
 _lock = threading.RLock()
 
@@ -126,25 +125,26 @@ _lock = threading.RLock()
 class _Graph:
     """Work captured for inputs of one shape; a replay overwrites the outputs of the one before."""
 
-    def __init__(self, owner: object, work: Work, x: Tensor) -> None:
-        current, side = torch.cuda.current_stream(x.device), _side_stream(x.device)
-        self.input = x.clone()
+    def __init__(self, work: Work, inputs: Sequence[Tensor]) -> None:
+        current, side = torch.cuda.current_stream(), _side_stream(inputs[0].device)
+        self.inputs = [x.clone() for x in inputs]
         side.wait_stream(current)
         with torch.cuda.stream(side):
-            work(owner, self.input)  # libraries allocate what they need for this stream
+            work(*self.inputs)  # libraries allocate what they need for this stream
             self.graph = torch.cuda.CUDAGraph()
             # Other threads go on allocating while this one captures.
             self.graph.capture_begin(capture_error_mode="thread_local")
             try:
-                self.outputs = work(owner, self.input)
+                self.outputs = work(*self.inputs)
             finally:
                 self.graph.capture_end()
         current.wait_stream(side)
 
-    def __call__(self, x: Tensor) -> tuple[Tensor | None, ...]:
-        self.input.copy_(x)
+    def __call__(self, inputs: Sequence[Tensor], kept: Collection[str]) -> Outputs:
+        for mine, x in zip(self.inputs, inputs, strict=True):
+            mine.copy_(x)
         self.graph.replay()
-        return tuple(None if each is None else each.clone() for each in self.outputs)
+        return {name: x.clone() if x is not None and name in kept else x for name, x in self.outputs.items()}
 
 
 @cache
@@ -152,27 +152,34 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def replayed(owner: object, work: Work, x: Tensor, largest: int) -> tuple[Tensor | None, ...]:
-    """`work(owner, x)`, on a CUDA GPU as a graph from the third call with a shape on.
+def replayed(
+    owner: object, key: object, work: Work, inputs: Sequence[Tensor], size: int, kept: Collection[str]
+) -> Outputs:
+    """`work(*inputs)`, on a CUDA GPU as a graph from the third call with these shapes on.
 
-    The work must be kernels only, and depend on nothing but the tensors of the owner, which never change, and `x`.
-    `largest` is the number of elements of its largest output. What cannot be captured runs as it is.
+    Args:
+        owner: what the work depends on in addition to its inputs; it never changes, and graphs go when it goes.
+        key: which of the owner's work it is.
+        work: kernels only, whose outputs have names. What cannot be captured runs as it is.
+        inputs: of the work.
+        size: numbers in the largest array of the work.
+        kept: names of the outputs that are the caller's; the others are overwritten by the next call.
     """
-    if not x.is_cuda or largest > LARGEST or torch.cuda.is_current_stream_capturing():
-        return work(owner, x)
-    stream = torch.cuda.current_stream(x.device)
-    key = (work.__qualname__, tuple(x.shape), x.dtype, stream.cuda_stream)
-    with _lock, torch.cuda.device(x.device):
+    if not inputs[0].is_cuda or size > LARGEST or torch.cuda.is_current_stream_capturing():
+        return work(*inputs)
+    device = inputs[0].device
+    full_key = (key, *((tuple(x.shape), x.dtype) for x in inputs), torch.cuda.current_stream(device).cuda_stream)
+    with _lock, torch.cuda.device(device):
         known = _graphs.setdefault(owner, OrderedDict())
-        found = known.pop(key, 0)
+        found = known.pop(full_key, 0)
         if found == AFTER:
             try:
-                found = _Graph(owner, work, x)
+                found = _Graph(work, inputs)
             except RuntimeError:
                 found = AFTER + 1  # never again
         elif isinstance(found, int) and found < AFTER:
             found += 1
-        known[key] = found
+        known[full_key] = found
         while len(known) > GRAPHS:
             known.popitem(last=False)
-        return work(owner, x) if isinstance(found, int) else found(x)
+        return work(*inputs) if isinstance(found, int) else found(inputs, kept)
