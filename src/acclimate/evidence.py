@@ -82,7 +82,7 @@ class Evidence:
         views: (B, V, d) unit features of all V views; None for one view per sample.
         arriving: where a GPU computes the evidence, what the host needs of all of it; then rows without a direction are
             refused when this is there, at the latest when an adapter has answered.
-        rows: which of the samples of `arriving` these are; None for all of them.
+        whole: the evidence that this is a part of, and which part; None if it is not.
 
     Examples:
         >>> import numpy as np
@@ -100,7 +100,7 @@ class Evidence:
     entropy: Array
     views: Array | None = None
     arriving: Arriving | None = field(default=None, repr=False, compare=False)
-    rows: range | None = field(default=None, repr=False, compare=False)
+    whole: "tuple[Evidence, slice] | None" = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.logits.shape[0])
@@ -108,8 +108,7 @@ class Evidence:
     def __getitem__(self, part: slice) -> "Evidence":
         arrays = (self.features[part], self.logits[part], self.probs[part], self.entropy[part])
         views = None if self.views is None else self.views[part]
-        rows = range(len(self)) if self.rows is None else self.rows
-        return Evidence(*arrays, views, self.arriving, rows[part])
+        return Evidence(*arrays, views, whole=(self, part))
 
     @property
     def plain(self) -> Array:
@@ -119,28 +118,29 @@ class Evidence:
     @cached_property
     def host_entropy(self) -> HostArray:
         """The entropies as a NumPy array, brought there once."""
-        return to_host(self.entropy) if self.arriving is None else self._own(self.arriving.summary.entropy)
+        if self.whole is not None:
+            return self.whole[0].host_entropy[self.whole[1]]
+        return to_host(self.entropy) if self.arriving is None else self.arriving.summary.entropy
 
     @cached_property
     def predicted(self) -> HostArray:
         """The classes (B,) of the highest logits as a NumPy array, brought there once."""
-        if self.arriving is None:
-            return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
-        return self._own(self.arriving.summary.predicted)
-
-    def _own(self, values: HostArray) -> HostArray:
-        rows = self.rows
-        return values if rows is None else values[rows.start : rows.stop : rows.step]
+        if self.whole is not None:
+            return self.whole[0].predicted[self.whole[1]]
+        if self.arriving is not None:
+            return self.arriving.summary.predicted
+        return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
 
     def require_rows(self) -> None:
-        """Refuse evidence of rows without a direction; only evidence that arrives can be."""
+        """Refuse evidence of rows without a direction; only evidence that arrives can be of such rows."""
         if self.arriving is not None:
             _ = self.arriving.summary
 
     def require_finite(self) -> None:
-        """Refuse evidence that holds NaN or infinity; of a part of evidence that arrives, also the rest."""
-        entropy = self.host_entropy if self.arriving is None else self.arriving.summary.entropy
-        if not np.isfinite(entropy).all():
+        """Refuse evidence that holds NaN or infinity, or is a part of such evidence."""
+        if self.whole is not None:
+            self.whole[0].require_finite()
+        elif not np.isfinite(self.host_entropy).all():
             raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
 
 

@@ -108,7 +108,6 @@ class TDA(Adapter):
         # A GPU reads the entries while the host waits for the evidence; a CPU reads and adds them one after the other.
         ahead = is_tensor(features)
         reads = [each.read(features, beta) if ahead else None for each, beta in zip(caches, betas, strict=True)]
-        evidence.require_finite()
         plans = positive, negative = self._plan(evidence, ids, learn)
 
         alphas = (self.positive_alpha, -self.negative_alpha)  # negative votes are against
@@ -127,7 +126,9 @@ class TDA(Adapter):
     def _plan(self, evidence: Evidence, ids: HostArray, learn: bool) -> tuple[Plan, Plan]:
         """What a batch does to the positive and to the negative cache."""
         if not learn:
+            evidence.require_rows()
             return Plan(), Plan()
+        evidence.require_finite()
         predicted, entropy = evidence.predicted, evidence.host_entropy
         everyone = np.full(len(ids), self.positive)
         positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
