@@ -227,10 +227,9 @@ class Adapter(ABC):
         count, first = len(evidence), self.samples_seen
         chosen = np.broadcast_to(learn, count) & self.counts_samples
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
-        learning = bool(chosen.any())
         if not self.checks_evidence:
-            (evidence.require_finite if learning and len(self.parts) > 1 else evidence.require_rows)()
-        if not learning:
+            (evidence.require_finite if chosen.any() and len(self.parts) > 1 else evidence.require_rows)()
+        if not chosen.any():
             return self.respond(evidence, ids, False)
         turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
         steps, start, turn = [], 0, 0

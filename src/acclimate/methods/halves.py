@@ -147,6 +147,8 @@ class Halves(Adapter):
         logits, answer, base, seen, scores = self._answers(evidence, voted)
         terms = {"logits": logits} | self._collect(evidence, logits, first) | self._observe(evidence, last)
         rows = slice(-first % self.pace.every, None, self.pace.every)
+        if rows.start >= len(evidence):
+            return terms
         if seen and scores is not None:
             even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
             terms |= self._measure_agreement(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
