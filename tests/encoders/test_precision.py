@@ -163,6 +163,8 @@ def test_a_model_whose_image_tower_is_not_known_is_converted_as_a_whole():
 def test_what_cannot_be_run_or_compiled_says_why(tiny_clip, tiny_onnx, monkeypatch):
     with pytest.raises(InputError, match="unknown precision 'float8'; choose from auto, float32, float16, bfloat16"):
         load_encoder(f"local:{tiny_clip}", "cpu", precision="float8")
+    with pytest.raises(InputError, match="unknown precision 'half'"):
+        as_encoder((Overflowing(1.0), PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "cpu", "half")
     for choice in ({"precision": "float16"}, {"compile": True}):
         with pytest.raises(ModelError, match="ONNX models run as they are"):
             load_encoder(f"onnx:{tiny_onnx}", "cpu", **choice)

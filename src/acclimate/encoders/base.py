@@ -163,12 +163,17 @@ def _cannot_compute(device: str) -> str:
 
 
 def torch_precision(device: str, precision: Precision) -> Precision:
-    """The precision of a model that was loaded by name to run on a device."""
-    if precision not in get_args(Precision):
-        raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
+    """The precision of a model that is loaded by name to run on a device."""
+    check_precision(precision)
     if precision != "auto":
         return precision
     return "float16" if device.startswith("cuda") else "float32"
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that does not exist."""
+    if precision not in get_args(Precision):
+        raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
 
 
 def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:
