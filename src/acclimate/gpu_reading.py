@@ -323,9 +323,10 @@ class _Walk:
 
 @cache
 def streams(device: Any) -> tuple[Any, Any, Any]:
-    """Three streams of a GPU; a CPU has none."""
-    one, two, three = (torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(3))
-    return one, two, three
+    """Streams of a GPU to decode, prepare and encode in; a CPU has none. What the tower waits for comes first."""
+    if device.type != "cuda":
+        return None, None, None
+    return torch.cuda.Stream(device, -1), torch.cuda.Stream(device, -1), torch.cuda.Stream(device)
 
 
 def split(count: int, most: int) -> list[int]:
