@@ -23,6 +23,7 @@ import torch
 
 from acclimate.arrays import Array, namespace
 from acclimate.errors import ImageError
+from acclimate.halving import Halving
 from acclimate.images import limit_pixels, open_image, pixel_limit, unreadable
 from acclimate.jpeg import decode_each, turn
 from acclimate.processes import Processes
@@ -117,6 +118,7 @@ class _Walk:
         how = prepare.encoder.prepare
         self.preprocess = how.preprocess  # type: ignore[attr-defined]
         self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)  # type: ignore[arg-type]
+        self.halving = Halving()
         self.shape = (3, self.preprocess.height, self.preprocess.width)
         self.pieces = split(size, PIECE)
         self.chunks = [split(piece, 1 if few else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
@@ -208,17 +210,16 @@ class _Walk:
                 good = [place for place, image in zip(places, images, strict=True) if image is not None]
                 if good:
                     turned = [turn(images[places.index(p)], found[p].jpeg.turning) for p in good]  # type: ignore
-                    plain = prepare_batch(turned, self.preprocess)
-                    made.append((good, self._views([items[place] for place in good], turned, plain)))
-                    self.kept.append((Pending.of(plain), images))
+                    made.append((good, self._inputs([items[place] for place in good], turned)))
+                    self.kept.append((Pending.of(made[-1][1]), images))
             for place, each in zip(refused, self._by_pillow([piece[place] for place in refused]), strict=True):
                 found[place] = each
             prepared = [place for place, each in enumerate(found) if not each.error and not each.jpeg]
             for places in self._groups(prepared, found):
                 plain = self._upload([(items[place], found[place]) for place in places])
                 whole = [image for place in places if (image := found[place].image) is not None]
-                images = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
-                made.append((places, self._views([items[place] for place in places], images, plain)))
+                turned = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
+                made.append((places, self._inputs([items[place] for place in places], turned, plain)))
             inputs = Pending.of(self._in_order(made))
         self.slots.extend(item.slot for item in items if item.slot is not None)
         return Part(items, [each.error for each in found], inputs)
@@ -290,6 +291,15 @@ class _Walk:
             for row, each in zip(pixels, prepared, strict=True):
                 row.copy_(self._bytes(*each))
         return pixels.view(-1, *self.shape).to(self.device, non_blocking=True)
+
+    def _inputs(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor | None = None) -> Tensor:
+        """All inputs of k images, some at a time if the GPU runs out of memory; see `_views`."""
+
+        def make(part: slice) -> Tensor:
+            pixels = prepare_batch(images[part], self.preprocess) if plain is None else plain[part]
+            return self._views(items[part], images[part], pixels)
+
+        return self.halving(make, len(items))
 
     def _views(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor) -> Tensor:
         """All inputs of images: the plain one (k, 3, h, w), or, normalised, this and other views (k, V, 3, h, w)."""
