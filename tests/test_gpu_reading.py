@@ -5,6 +5,7 @@ import multiprocessing
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -244,6 +245,12 @@ def test_few_images_start_no_process(encoder, images, on_device, monkeypatch):
     monkeypatch.setattr(processes, "_Process", lambda *arguments: started.append(arguments))
     assert len(flat(encode_ahead(images[3:12], Preparer(encoder), workers=16))[2]) == 9
     assert not started
+
+
+def test_a_process_that_may_start_none_reads_in_threads(encoder, images, on_device, monkeypatch):
+    monkeypatch.setattr(gpu_reading, "current_process", lambda: SimpleNamespace(daemon=True))
+    monkeypatch.setattr(processes, "_Process", None)
+    assert len(flat(encode_ahead(images[3:9] * 7, Preparer(encoder), batch_size=20, workers=2))[2]) == 42
 
 
 def test_processes_are_started_on_demand(encoder, images, on_device, monkeypatch):

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, cycle, islice
+from multiprocessing import current_process
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -106,14 +107,15 @@ def encode_on_gpu(
     """
     numbered = enumerate(images, start)
     first = list(islice(numbered, FEW + 1))
-    walk = _Walk(prepare, size, inputs, workers, device, few=len(first) <= FEW)
+    in_threads = len(first) <= FEW or current_process().daemon  # which may not start processes
+    walk = _Walk(prepare, size, inputs, workers, device, in_threads)
     with closing(walk), closing(walk.run(chain(first, numbered))) as batches:
         for items, errors, made in batches:
             yield items, errors, made.take()
 
 
 class _Walk:
-    def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, few: bool) -> None:
+    def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
         self.prepare, self.inputs, self.workers, self.device = prepare, inputs, workers, torch.device(device)
         how = prepare.encoder.prepare
         self.preprocess = how.preprocess  # type: ignore[attr-defined]
@@ -121,12 +123,12 @@ class _Walk:
         self.halving = Halving()
         self.shape = (3, self.preprocess.height, self.preprocess.width)
         self.pieces = split(size, PIECE)
-        self.chunks = [split(piece, 1 if few else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
+        self.chunks = [split(piece, 1 if in_threads else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
         self.ahead = 2 * workers  # chunks
-        slots = 0 if few else self.ahead * max(map(max, self.chunks)) + (1 + WAITING) * max(self.pieces)
+        slots = 0 if in_threads else self.ahead * max(map(max, self.chunks)) + (1 + WAITING) * max(self.pieces)
         self.slots, slot = deque(range(slots)), int(np.prod(self.shape))
         begin = partial(limit_pixels, pixel_limit())
-        self.processes = None if few else Processes(self.reader, begin, slots, slot)
+        self.processes = None if in_threads else Processes(self.reader, begin, slots, slot)
         memory = self.processes.memory if self.processes else bytearray(1)
         self.memory = torch.frombuffer(memory, dtype=torch.uint8)[: slots * slot].view(slots, slot)
         # nvJPEG has a stream of its own and does not wait for what uses memory that it is given again, so its images
