@@ -113,7 +113,7 @@ def main() -> None:
         ratio = cpu / best["read once"][1]
         print(f"{side:28}{1e3 * elapsed / options.images:10.2f}{1e3 * cpu / options.images:10.2f}{ratio:17.1f}")
     _, by_pillow, _, alone, together, *_ = (elapsed for elapsed, _ in best.values())
-    print(f"All images at once: {by_pillow / together:.1f} times as fast as Pillow, {alone / together:.2f} as one at a time")
+    print(f"All at once: {by_pillow / together:.1f} times as fast as Pillow, {alone / together:.2f} as one at a time")
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import multiprocessing
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def flat(batches):
 @pytest.fixture
 def in_threads(encoder):
     """The walk in threads."""
-    return lambda images, views=1, **options: flat(encode_ahead(images, Preparer(encoder, views), **options))
+    return lambda images, **options: flat(encode_ahead(images, Preparer(encoder), **options))
 
 
 @pytest.mark.parametrize("count", [None, 20, 1, 0])
@@ -246,6 +247,12 @@ def test_few_images_start_no_process(encoder, images, on_device, monkeypatch):
     assert not started
 
 
+def test_a_process_that_may_start_none_reads_in_threads(encoder, images, on_device, monkeypatch):
+    monkeypatch.setattr(gpu_reading, "current_process", lambda: SimpleNamespace(daemon=True))
+    monkeypatch.setattr(processes, "_Process", None)
+    assert len(flat(encode_ahead(images[3:9] * 7, Preparer(encoder), batch_size=20, workers=2))[2]) == 42
+
+
 def test_processes_are_started_on_demand(encoder, images, on_device, monkeypatch):
     started, real = [], processes._Process
 
@@ -310,13 +317,29 @@ def test_a_decoder_that_cannot_be_used_is_refused_at_once(encoder, monkeypatch):
     assert Preparer(encoder).decoder == "pillow"
 
 
-def test_a_gpu_has_as_many_readers_as_there_are_cores(encoder, monkeypatch):
-    assert default_workers(encoder) == default_workers() <= 8
-    encoder.device = "cuda"
+def test_there_are_as_many_processes_as_cores(monkeypatch):
+    assert default_workers() <= 8
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(12), raising=False)
-    assert default_workers(encoder) == 12
+    assert default_workers(processes=True) == 12
     monkeypatch.setattr("os.sched_getaffinity", lambda process: range(99), raising=False)
-    assert default_workers(encoder) == 32
+    assert default_workers(processes=True) == 32
+
+
+@pytest.mark.parametrize("views", [1, 3])
+def test_a_gpu_without_room_gets_fewer_images(request, encoder, images, monkeypatch, views):
+    def little(images, *rest, **options):
+        if len(images) > 2:
+            raise torch.cuda.OutOfMemoryError("out of memory")
+        return real(images, *rest, **options)
+
+    images = images[3:11] * 5
+    expected = flat(encode_ahead(images, Preparer(encoder, views, device="cpu" if views > 1 else None)))
+    request.getfixturevalue("on_device")
+    real = gpu_reading.prepare_batch
+    monkeypatch.setattr(gpu_reading, "prepare_batch", little)
+    with pytest.warns(UserWarning, match="ran out of memory"):
+        found = flat(encode_ahead(images, Preparer(encoder, views, decoder="nvjpeg"), batch_size=32))
+    np.testing.assert_allclose(found[2], expected[2], atol=1e-4)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, cycle, islice
+from multiprocessing import current_process
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ import torch
 
 from acclimate.arrays import Array, namespace
 from acclimate.errors import ImageError
+from acclimate.halving import Halving
 from acclimate.images import limit_pixels, open_image, pixel_limit, unreadable
 from acclimate.jpeg import decode_each, turn
 from acclimate.processes import Processes
@@ -105,26 +107,28 @@ def encode_on_gpu(
     """
     numbered = enumerate(images, start)
     first = list(islice(numbered, FEW + 1))
-    walk = _Walk(prepare, size, inputs, workers, device, few=len(first) <= FEW)
+    in_threads = len(first) <= FEW or current_process().daemon  # which may not start processes
+    walk = _Walk(prepare, size, inputs, workers, device, in_threads)
     with closing(walk), closing(walk.run(chain(first, numbered))) as batches:
         for items, errors, made in batches:
             yield items, errors, made.take()
 
 
 class _Walk:
-    def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, few: bool) -> None:
+    def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
         self.prepare, self.inputs, self.workers, self.device = prepare, inputs, workers, torch.device(device)
         how = prepare.encoder.prepare
         self.preprocess = how.preprocess  # type: ignore[attr-defined]
         self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)  # type: ignore[arg-type]
+        self.halving = Halving()
         self.shape = (3, self.preprocess.height, self.preprocess.width)
         self.pieces = split(size, PIECE)
-        self.chunks = [split(piece, 1 if few else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
+        self.chunks = [split(piece, 1 if in_threads else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
         self.ahead = 2 * workers  # chunks
-        slots = 0 if few else self.ahead * max(map(max, self.chunks)) + (1 + WAITING) * max(self.pieces)
+        slots = 0 if in_threads else self.ahead * max(map(max, self.chunks)) + (1 + WAITING) * max(self.pieces)
         self.slots, slot = deque(range(slots)), int(np.prod(self.shape))
         begin = partial(limit_pixels, pixel_limit())
-        self.processes = None if few else Processes(self.reader, begin, slots, slot)
+        self.processes = None if in_threads else Processes(self.reader, begin, slots, slot)
         memory = self.processes.memory if self.processes else bytearray(1)
         self.memory = torch.frombuffer(memory, dtype=torch.uint8)[: slots * slot].view(slots, slot)
         # nvJPEG has a stream of its own and does not wait for what uses memory that it is given again, so its images
@@ -208,17 +212,16 @@ class _Walk:
                 good = [place for place, image in zip(places, images, strict=True) if image is not None]
                 if good:
                     turned = [turn(images[places.index(p)], found[p].jpeg.turning) for p in good]  # type: ignore
-                    plain = prepare_batch(turned, self.preprocess)
-                    made.append((good, self._views([items[place] for place in good], turned, plain)))
-                    self.kept.append((Pending.of(plain), images))
+                    made.append((good, self._inputs([items[place] for place in good], turned)))
+                    self.kept.append((Pending.of(made[-1][1]), images))
             for place, each in zip(refused, self._by_pillow([piece[place] for place in refused]), strict=True):
                 found[place] = each
             prepared = [place for place, each in enumerate(found) if not each.error and not each.jpeg]
             for places in self._groups(prepared, found):
                 plain = self._upload([(items[place], found[place]) for place in places])
                 whole = [image for place in places if (image := found[place].image) is not None]
-                images = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
-                made.append((places, self._views([items[place] for place in places], images, plain)))
+                turned = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
+                made.append((places, self._inputs([items[place] for place in places], turned, plain)))
             inputs = Pending.of(self._in_order(made))
         self.slots.extend(item.slot for item in items if item.slot is not None)
         return Part(items, [each.error for each in found], inputs)
@@ -291,6 +294,15 @@ class _Walk:
                 row.copy_(self._bytes(*each))
         return pixels.view(-1, *self.shape).to(self.device, non_blocking=True)
 
+    def _inputs(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor | None = None) -> Tensor:
+        """All inputs of k images, some at a time if the GPU runs out of memory; see `_views`."""
+
+        def make(part: slice) -> Tensor:
+            pixels = prepare_batch(images[part], self.preprocess) if plain is None else plain[part]
+            return self._views(items[part], images[part], pixels)
+
+        return self.halving(make, len(items))
+
     def _views(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor) -> Tensor:
         """All inputs of images: the plain one (k, 3, h, w), or, normalised, this and other views (k, V, 3, h, w)."""
         if (target := self.prepare.target) is None:
@@ -323,9 +335,10 @@ class _Walk:
 
 @cache
 def streams(device: Any) -> tuple[Any, Any, Any]:
-    """Three streams of a GPU; a CPU has none."""
-    one, two, three = (torch.cuda.Stream(device) if device.type == "cuda" else None for _ in range(3))
-    return one, two, three
+    """Streams of a GPU to decode, prepare and encode in; a CPU has none. What the tower waits for comes first."""
+    if device.type != "cuda":
+        return None, None, None
+    return torch.cuda.Stream(device, -1), torch.cuda.Stream(device, -1), torch.cuda.Stream(device)
 
 
 def split(count: int, most: int) -> list[int]:

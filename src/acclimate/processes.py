@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ctypes import c_ubyte
+from multiprocessing.heap import BufferWrapper
 from threading import Lock
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -46,8 +46,9 @@ class Processes(Generic[Task, Answer]):
     """
 
     def __init__(self, work: Work[Task, Answer], begin: Callable[[], None], slots: int, size: int) -> None:
-        self.memory: Any = CONTEXT.RawArray(c_ubyte, slots * size)
-        self._arguments = (work, begin, self.memory, size)
+        memory = BufferWrapper(max(1, slots * size))  # an array of multiprocessing would be filled with zeros first
+        self.memory: memoryview = memory.create_memoryview()
+        self._arguments = (work, begin, memory, size)
         self._lock = Lock()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
@@ -110,7 +111,7 @@ class Processes(Generic[Task, Answer]):
 
 
 class _Process:
-    def __init__(self, work: Work[Any, Any], begin: Callable[[], None], memory: Any, size: int) -> None:
+    def __init__(self, work: Work[Any, Any], begin: Callable[[], None], memory: BufferWrapper, size: int) -> None:
         self._connection, theirs = CONTEXT.Pipe()
         CONTEXT.set_forkserver_preload([type(work).__module__])
         with theirs, CHILDREN, no_main():
@@ -136,11 +137,11 @@ class _Process:
         self._connection.close()
 
 
-def serve(connection: Any, work: Work[Any, Any], begin: Callable[[], None], memory: Any, size: int) -> None:
+def serve(connection: Any, work: Work[Any, Any], begin: Callable[[], None], memory: BufferWrapper, size: int) -> None:
     """What runs in a process: tasks are done until the connection is closed, as it is when its parent has ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its parent decides when to end
     begin()
-    whole = memoryview(memory).cast("B")
+    whole = memory.create_memoryview()
     with suppress(EOFError, OSError):
         while True:
             tasks = connection.recv()

@@ -63,9 +63,9 @@ def read_ahead(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def default_workers(encoder: Encoder | None = None) -> int:
-    """The number of reading threads, or, for an encoder on a GPU, of reading processes, where none is given."""
-    if encoder is None or gpu_of(encoder) is None:
+def default_workers(processes: bool = False) -> int:
+    """The number of reading threads, or of reading processes, where none is given."""
+    if not processes:
         return min(8, (os.cpu_count() or 1) + 1)
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(MOST_PROCESSES, usable)
@@ -234,11 +234,11 @@ def encode_ahead(
         prepare: how images are prepared, and by which encoder they are encoded.
         batch_size: images, counting views, that the encoder is given at once; `default_batch_size(encoder)` when not
             given.
-        workers: threads or processes; `default_workers(encoder)` when not given.
+        workers: threads or processes; `default_workers()` when not given.
         start: position of the first of `images` in the whole stream.
         on_error: "raise" an ImageError that names an image which cannot be read, or "skip" it: its batch says why.
     """
-    workers = workers or default_workers(prepare.encoder)
+    workers = workers or default_workers(processes=prepare.gpu is not None)
     batch_size = batch_size or default_batch_size(prepare.encoder)
     size = max(1, batch_size // prepare.views)
     if prepare.gpu is not None:

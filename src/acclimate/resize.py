@@ -20,7 +20,7 @@ from torch.nn.functional import embedding_bag
 from acclimate.arrays import HostArray
 
 Tensor = Any  # torch.Tensor
-BUDGET = 2**30  # bytes of the tables, sums and pictures that are made at once
+BUDGET = 2**31  # bytes of the tables, sums and pictures that are made at once
 TABLE, NARROW, PICTURE = 24, 60, 30  # bytes for each pixel: of an image, after the first axis, and after both
 WASTE = 1.25  # how much taller than the shortest the tallest of the images may be that share a table
 UNIT = 2.0**-22  # of Pillow's weights
@@ -85,12 +85,12 @@ def upload(values: HostArray, device: Any) -> Tensor:
 def resize_weights(
     lengths: Tensor, sizes: Tensor, positions: Tensor, taps: int, resample: str
 ) -> tuple[Tensor, Tensor]:
-    """Which pixels of an axis make each pixel that it is resized to: indices and weights (n, m, taps).
+    """Which pixels of an axis make each pixel that it is resized to: indices and weights (..., m, taps).
 
     Args:
-        lengths: (n, 1) pixels of the axis, float64.
-        sizes: (n, 1) pixels that they are resized to.
-        positions: (n, m) which of those; none of the pixels contributes to one that is outside.
+        lengths: (..., 1) pixels of the axis, float64.
+        sizes: (..., 1) pixels that they are resized to.
+        positions: (..., m) which of those; none of the pixels contributes to one that is outside.
         taps: weights per position, see `_taps`; those that are not needed are 0.
         resample: one of `FILTERS`.
     """
@@ -157,27 +157,27 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     begins = parts.boxes[:, :2] - used[parts.owners, :2]
     begins[:, 0] += rows[parts.owners]
     begins[:, 1] += tall * np.arange(len(begins))
-    numbers = np.stack([lengths, parts.sizes, parts.corners, begins], axis=2).reshape(-1, 8, 1)
-    numbers = np.concatenate([numbers, parts.flips[:, None, None]], axis=1).astype(np.float64)
-    *numbers, flips = upload(numbers, device).unbind(1)
+    flips = np.stack([parts.flips, np.zeros_like(parts.flips)], axis=1)
+    window = np.broadcast_to([width, height], lengths.shape)
+    numbers = np.stack([lengths, parts.sizes, parts.corners, begins, flips, window]).astype(np.float64)
+    length, size, corner, begin, flip, last = upload(numbers.transpose(0, 2, 1)[..., None], device)  # (2, n, 1) each
+    positions = torch.arange(max(width, height), dtype=length.dtype, device=device)
+    positions = torch.where(flip > 0, last - 1 - positions, positions) + corner
+    taps = _taps(lengths, parts.sizes, resample)
+    indices, weights = resize_weights(length, size, positions, taps, resample)
+    indices += begin[..., None].long()
 
-    def add_up(pixels: Tensor, axis: int, size: int) -> Tensor:
-        """The weighted sums (n * size, k) of rows of pixels (m, k), rounded."""
-        length, out, corner, begin = numbers[4 * axis : 4 * axis + 4]
-        positions = torch.arange(size, dtype=begin.dtype, device=device) + torch.zeros_like(begin)
-        if axis == 0:
-            positions = torch.where(flips > 0, size - 1 - positions, positions)
-        taps = _taps(lengths[:, axis], parts.sizes[:, axis], resample)
-        indices, weights = resize_weights(length, out, positions + corner, taps, resample)
-        indices += begin.long()[..., None]
-        sums = embedding_bag(indices.flatten(0, 1), pixels, per_sample_weights=weights.flatten(0, 1), mode="sum")
-        sums += 0.5
+    def add_up(pixels: Tensor, axis: int, out: int) -> Tensor:
+        """The weighted sums (n * out, k) of rows of pixels (m, k), rounded."""
+        chosen, factors = (each[axis, :, :out].reshape(-1, taps) for each in (indices, weights))
+        sums = embedding_bag(chosen, pixels, per_sample_weights=factors, mode="sum").add_(0.5)
         return (sums if resample in POSITIVE else sums.clamp_(0, 255)).to(torch.uint8)
 
     count = len(begins)
     narrow = add_up(table, 0, width).view(count, width, 3, tall)
-    table = torch.empty((count, tall, 3, width), dtype=torch.float64, device=device).copy_(narrow.permute(0, 3, 2, 1))
-    pictures = add_up(table.view(-1, 3 * width), 1, height).view(count, height, 3, width)
+    del table
+    turned = torch.empty((count, tall, 3, width), dtype=torch.float64, device=device).copy_(narrow.permute(0, 3, 2, 1))
+    pictures = add_up(turned.view(-1, 3 * width), 1, height).view(count, height, 3, width)
     return pictures.permute(0, 2, 1, 3).contiguous()
 
 

@@ -1,5 +1,7 @@
 """Views as tensor operations, against Pillow."""
 
+import warnings
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -57,14 +59,17 @@ class InOrder:
         return self.image.resize((size[0], self.image.height), resample).resize(size, resample)
 
 
-def run(name, images, amount, device):
-    operation = OPERATIONS.index(name)
-    operate = tensor.recolour if operation < tensor.COLOURS else tensor.move_pixels
-    count = len(images)
+def run(names, images, amounts, device):
+    """What operations make of images of one size, each of its own: (n, h, w, 3)."""
+    operations = np.array([OPERATIONS.index(name) for name in names])
+    amounts = np.asarray(amounts)
     batch = torch.stack([pixels(image, device) for image in images])
-    done = operate(batch, np.full(count, operation), np.full(count, amount))
-    assert done.dtype == torch.uint8
-    return done.cpu().numpy().transpose(0, 2, 3, 1)
+    made = np.zeros((len(images), *batch.shape[1:]), np.uint8)
+    for operate, chosen in tensor.kinds(operations, amounts):
+        done = operate(batch[torch.as_tensor(chosen, device=device)], operations[chosen], amounts[chosen])
+        assert done.dtype == torch.uint8
+        made[chosen] = done.cpu().numpy()
+    return made.transpose(0, 2, 3, 1)
 
 
 SHEARS = [0.029876543, -0.017123457]  # with 0.03 many pixels lie between two integers in the rounding of Pillow
@@ -79,29 +84,34 @@ AMOUNTS = {
 CASES = [(name, amount) for name in OPERATIONS for amount in AMOUNTS.get(name, [0.0])]
 
 
+INTERPOLATED = ("rotate", "shear_x", "shear_y")  # in float32 here, in float64 by Pillow
+
+
+def check(name, ours, expected):
+    gap = np.abs(ours - np.asarray(expected, int))
+    assert gap.max() <= (name in INTERPOLATED)
+    assert gap.mean() < 1e-3
+
+
 @pytest.mark.parametrize(("name", "amount"), CASES)
 def test_each_operation_gives_the_pixels_of_pillow(name, amount, device):
     images = [photo(0), photo(1), Image.new("RGB", (90, 70), (7, 128, 250)), draw("red", 1, (90, 70))]
-    expected = np.stack([np.asarray(OPERATE[name](image, amount)) for image in images])
-    np.testing.assert_array_equal(run(name, images, amount, device), expected)
+    expected = np.stack([np.asarray(OPERATE[name](image, amount), int) for image in images])
+    check(name, run([name] * 4, images, [amount] * 4, device), expected)
 
 
 @given(st.data())
 @settings(max_examples=30, deadline=None)
 def test_operations_of_all_kinds_are_done_at_once(data):
     size = data.draw(st.tuples(st.integers(1, 40), st.integers(1, 40)))
-    colours = data.draw(st.booleans())
-    kinds = OPERATIONS[: tensor.COLOURS] if colours else OPERATIONS[tensor.COLOURS :]
-    names = sorted(data.draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=6)), key=OPERATIONS.index)
-    amounts = np.array([data.draw(st.sampled_from(AMOUNTS.get(name, [0.0]))) for name in names])
+    names = data.draw(st.lists(st.sampled_from(OPERATIONS), min_size=1, max_size=6))
+    amounts = [data.draw(st.sampled_from(AMOUNTS.get(name, [0.0]))) for name in names]
     levels = data.draw(st.sampled_from([2, 20, 256]))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     images = [Image.fromarray(rng.integers(0, levels, (*size, 3), dtype=np.uint8)) for _ in names]
-    operate = tensor.recolour if colours else tensor.move_pixels
-    batch = torch.stack([pixels(image, "cpu") for image in images])
-    done = operate(batch, np.array([OPERATIONS.index(name) for name in names]), amounts)
-    for ours, image, name, amount in zip(done.numpy(), images, names, amounts, strict=True):
-        np.testing.assert_array_equal(ours.transpose(1, 2, 0), np.asarray(OPERATE[name](image, amount)))
+    for ours, image, name, amount in zip(run(names, images, amounts, "cpu"), images, names, amounts, strict=True):
+        gap = np.abs(ours - np.asarray(OPERATE[name](image, amount), int))
+        assert gap.max() <= (name in INTERPOLATED)
 
 
 SIZES = [(90, 70), (20, 16), (48, 32), (700, 500), (33, 400), (90, 70)]
@@ -133,7 +143,9 @@ def test_the_same_plans_give_the_same_views(augmix, budget, device, monkeypatch)
     views = tensor.make_views([pixels(image, device) for image in images], plans, TARGET)
     assert (tuple(views.shape), views.dtype, views.device.type) == ((6, 21, 3, 32, 48), torch.float32, device)
     for ours, image, plan in zip(views.cpu().numpy(), images, plans, strict=True):
-        np.testing.assert_allclose(ours, make_views(InOrder(image), plan, TARGET), atol=1e-5)
+        shades = np.abs(ours - make_views(InOrder(image), plan, TARGET)) / TARGET.gain[:, None, None]
+        assert (shades > 0.01).mean() < (2e-3 if augmix else 1e-9)
+        assert shades.mean() < 1e-3
 
 
 def test_pillow_in_one_call_differs_little(device):
@@ -166,7 +178,9 @@ def test_an_image_has_the_same_views_in_any_batch(device):
 def test_nothing_waits_for_the_device():
     batch = [pixels(photo(5, size), "cuda") for size in SIZES]
     plans = [draw_plan(4, index, 9, size, (48, 32)) for index, size in enumerate(SIZES)]
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
         tensor.make_views(batch, plans, TARGET, torch.float16)
     finally:
