@@ -136,11 +136,11 @@ def directions(x: Array) -> tuple[Array, Array]:
     Most peaks are 1. A row that has no direction becomes NaN, and its peak is 0, NaN or infinity.
     """
     xp = namespace(x)
-    squares = xp.vecdot(x, x)
+    squares = _dots(x, x)
     ordinary = (squares > 1e-30) & (squares < 1e30)
     peak = xp.where(ordinary, xp.ones_like(squares), xp.max(xp.abs(x), axis=-1))
     x = x / peak[..., None]
-    squares = xp.vecdot(x, x)
+    squares = _dots(x, x)
     unit = xp.abs(squares - 1.0) <= ROUNDING * xp.finfo(x.dtype).eps
     return x / xp.where(unit, xp.ones_like(squares), xp.sqrt(squares))[..., None], peak
 
@@ -177,12 +177,18 @@ def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     rows, top = xp.arange(logits.shape[0], device=device(logits)), xp.argmax(logits, axis=-1)
     shifted = logits - logits[rows, top][:, None]
     weights = xp.exp(shifted)
-    weights[rows, top] = 0.0
+    weights[rows, top] = xp.zeros_like(shifted[:, 0])  # not a number of Python: a GPU would wait for it
     rest = xp.sum(weights, axis=-1)
-    entropy = xp.log1p(rest) - xp.vecdot(weights, shifted) / (1.0 + rest)
-    weights[rows, top] = 1.0
+    entropy = xp.log1p(rest) - _dots(weights, shifted) / (1.0 + rest)
+    weights[rows, top] = xp.ones_like(rest)
     weights /= (1.0 + rest)[:, None]
     return weights, entropy
+
+
+def _dots(x: Array, y: Array) -> Array:
+    """Products of the rows (..., n) of two arrays; on a GPU sums, as a batch of tiny matrix products is slow there."""
+    xp = namespace(x)
+    return xp.sum(x * y, axis=-1) if is_tensor(x) else xp.vecdot(x, y)
 
 
 def log_softmax(logits: Array) -> Array:
@@ -197,7 +203,7 @@ def entropy_of(probs: Array) -> Array:
     xp = namespace(probs)
     rows = xp.arange(probs.shape[0], device=device(probs))
     others = xp.asarray(probs, copy=True)
-    others[rows, xp.argmax(probs, axis=-1)] = 0.0
+    others[rows, xp.argmax(probs, axis=-1)] = xp.zeros_like(probs[:, 0])
     rest = xp.sum(others, axis=-1)
     logs = xp.log(xp.clip(others, min=float(xp.finfo(others.dtype).smallest_normal)))  # p ln p is 0 at p = 0
     return -(1.0 - rest) * xp.log1p(-rest) - xp.vecdot(others, logs)

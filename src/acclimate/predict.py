@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -168,11 +169,15 @@ def predictions(
     Answers with a score below `unsure` are marked.
     """
     evidence, step, labels = adapted.evidence, adapted.step, head.class_names
-    ids = np.full(len(evidence), -1) if adapted.ids is None else adapted.ids
-    best, scores, own, own_scores = best_of(step.logits, top_k, evidence.probs)
-    answers, entropy = _answers(head, best, scores), evidence.host_entropy
+    ids = [-1] * len(evidence) if adapted.ids is None else adapted.ids.tolist()
+    best, scores, *own = best_of(step.logits, top_k, evidence.probs)
+    answers, entropy = _answers(head, best, scores), evidence.host_entropy.tolist()
+    zero_shot = [Answer(labels[c], score) for c, score in zip(*(each[:, 0].tolist() for each in own), strict=True)]
     none = [None] * len(evidence) if adapted.none is None else adapted.none.tolist()
-    entered = {name: set(change.admitted) for name, change in step.changes.items()}
+    entered: dict[int, list[str]] = {}
+    for name, change in step.changes.items():
+        for row in dict.fromkeys(change.admitted):
+            entered.setdefault(row, []).append(name)
     found = []
     for row, index in enumerate(indices):
         top = with_none(answers[row], none[row])[:top_k]
@@ -181,11 +186,11 @@ def predictions(
                 index=index,
                 top=top,
                 online=top[0],
-                zero_shot=with_none((Answer(labels[int(own[row, 0])], float(own_scores[row, 0])),), none[row])[0],
-                entropy=float(entropy[row]),
+                zero_shot=with_none((zero_shot[row],), none[row])[0],
+                entropy=entropy[row],
                 name=names[row] if names else "",
-                id=None if ids[row] < 0 else int(ids[row]),
-                admitted=tuple(name for name, places in entered.items() if row in places),
+                id=None if ids[row] < 0 else ids[row],
+                admitted=tuple(entered.get(row, ())),
                 refused=adapted.refused[row] if adapted.refused else None,
                 truth=truths[row] if truths else None,
                 none=none[row],
@@ -197,8 +202,14 @@ def predictions(
 
 def true_labels(head: Head, names: Iterable[str | None]) -> list[str | None]:
     """The labels that a source means by names, such as those of folders; None where a name is not that of a label."""
-    by_words = {same_words(label): label for label in (*head.class_names, NONE)}
+    by_words = _by_words(head.class_names)
     return [by_words.get(same_words(name or "")) for name in names]
+
+
+@lru_cache(maxsize=8)
+def _by_words(labels: tuple[str, ...]) -> dict[str, str]:
+    """Labels by their words; made once, as it takes longer for a thousand labels than a batch of answers."""
+    return {same_words(label): label for label in (*labels, NONE)}
 
 
 def batch_predictions(

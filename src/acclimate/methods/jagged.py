@@ -47,8 +47,9 @@ def lay_out(targets: HostArray, like: Array) -> Layout:
         >>> classes.tolist(), [each.tolist() for each in entries]
         ([7, 4], [[0, 1], [2]])
     """
-    entries, columns = np.nonzero(targets >= 0)
-    classes = targets[entries, columns]
+    flat = np.ravel(targets)
+    places = np.flatnonzero(flat >= 0)
+    entries, classes = places // targets.shape[1], flat[places]
     by_class = _stable_order(classes)
     classes, entries = classes[by_class], entries[by_class]
     counts = np.bincount(classes)

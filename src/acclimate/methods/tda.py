@@ -113,8 +113,8 @@ class TDA(Adapter):
         alphas = (self.positive_alpha, -self.negative_alpha)  # negative votes are against
         for cache, plan, alpha, beta, read in zip(caches, plans, alphas, betas, reads, strict=True):
             cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, read=read)
-        bypassing = self._bypassing(len(ids), learn)
-        votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
+        if bypassing := self._bypassing(len(ids), learn):
+            votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
         changes = {
@@ -133,13 +133,14 @@ class TDA(Adapter):
         everyone = np.full(len(ids), self.positive)
         positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
         negative = self.negative_cache.plan(self._in_range(entropy) & self.negative, predicted, entropy, ids)
-        # The classes that each newcomer of the negative cache votes against
-        probs = evidence.probs[negative.on(evidence.probs, len(ids)).samples]
-        mask = (self.mask_low < probs) & (probs < self.mask_high)
-        if is_tensor(mask):
-            negative.mask = mask  # on a GPU, to look at it would be to wait once more
-        else:
-            negative.targets = compact(to_host(mask))
+        if negative.samples:
+            # The classes that each newcomer votes against
+            probs = evidence.probs[negative.on(evidence.probs, len(ids)).samples]
+            mask = (self.mask_low < probs) & (probs < self.mask_high)
+            if is_tensor(mask):
+                negative.mask = mask  # on a GPU, to look at it would be to wait once more
+            else:
+                negative.targets = compact(to_host(mask))
         return positive, negative
 
     def _bypassing(self, samples: int, learn: bool) -> int:
