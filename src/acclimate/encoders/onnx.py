@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ FORMAT, VERSION = "acclimate-onnx", 1
 
 class OnnxEncoder:
     """A converted CLIP or SigLIP model, run with onnxruntime.
+
+    What texts need is loaded when the first text is encoded: the vectors of a run's classes are usually cached.
 
     Args:
         folder: contains the files in `FILES`.
@@ -39,11 +42,14 @@ class OnnxEncoder:
             self.dim, self.context = int(config["dim"]), int(config["context"])
             self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
             self.preprocess = Preprocess.from_json(config["preprocess"])
+            self._pad_id = int(config["pad_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
+        self._folder, self._providers = folder, providers
         self._image = _session(folder / "image.onnx", providers)
-        self._text = _session(folder / "text.onnx", providers)
-        self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
+        self._text: Any = None
+        self._tokenizer: Any = None
+        self._loading_text = Lock()
         self.fingerprint = fingerprint_files([folder / name for name in FILES])
 
     @property
@@ -57,6 +63,10 @@ class OnnxEncoder:
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
         """Return the features (n, dim) of n texts, truncated to the context length of the model."""
+        with self._loading_text:
+            if self._text is None:
+                self._tokenizer = _tokenizer(self._folder / "tokenizer.json", self.context, self._pad_id)
+                self._text = _session(self._folder / "text.onnx", self._providers)
         ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
         return np.asarray(self._text.run(None, {"ids": ids})[0])
 
