@@ -11,11 +11,13 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.base import cannot_use, fingerprint_files
+from acclimate.encoders.packed import unpack_weights
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
+PACKED = "image.safetensors"  # weights of image.onnx in 4 bits, where the graph does not have them
 FORMAT, VERSION = "acclimate-onnx", 1
 
 
@@ -30,7 +32,10 @@ class OnnxEncoder:
     """
 
     def __init__(self, folder: str | Path, device: str = "auto") -> None:
-        folder, providers = Path(folder), _providers(device)
+        folder = Path(folder)
+        packed = (folder / PACKED).is_file()
+        # onnxruntime multiplies 8-bit integers on a CPU only, and would copy what it multiplies to and from a GPU.
+        providers = _providers("cpu" if packed and device == "auto" else device)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
@@ -46,11 +51,11 @@ class OnnxEncoder:
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
         self._folder, self._providers = folder, providers
-        self._image = _session(folder / "image.onnx", providers)
+        self._image = _session(folder / "image.onnx", providers, folder / PACKED if packed else None)
         self._text: Any = None
         self._tokenizer: Any = None
         self._loading_text = Lock()
-        self.fingerprint = fingerprint_files([folder / name for name in FILES])
+        self.fingerprint = fingerprint_files([folder / name for name in (*FILES, *[PACKED] * packed)])
 
     @property
     def prepare(self) -> Preprocess:
@@ -85,7 +90,8 @@ def _providers(device: str) -> list[Any]:
     return [cuda, "CPUExecutionProvider"] if has_cuda and device != "cpu" else ["CPUExecutionProvider"]
 
 
-def _session(path: Path, providers: list[Any]) -> Any:
+def _session(path: Path, providers: list[Any], packed: Path | None = None) -> Any:
+    """Load a graph; weights that it does not have come from the file of packed ones."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -93,7 +99,13 @@ def _session(path: Path, providers: list[Any]) -> Any:
     # Threads that spin while they wait would occupy the cores that read and prepare the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
+        weights = {} if packed is None else unpack_weights(packed)
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in weights.values()]
+        if weights:
+            options.add_external_initializers(list(weights), values)
+        session = onnxruntime.InferenceSession(path, options, providers=providers)
+        session.weights = values  # the session points to their memory
+        return session
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
 
