@@ -13,12 +13,13 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from time import perf_counter
 
-HERE = Path(__file__).parents[1]
-sys.path.insert(0, str(HERE / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from classify_overhead import draw_photos
 
+HERE = Path(__file__).parents[1]
 IMAGES = 10
 LABELS = ["cat", "dog", "house", "tree", "fish", "clock", "car", "boat", "horse", "sheep"]
 COMMAND = ("classify", "photos", "--labels", ", ".join(LABELS), "--out", "rows.csv", "--overwrite")
@@ -46,8 +47,6 @@ WHOLE = {"classify, texts cached": "cached", "classify, first texts": "not cache
 
 def run(tree: Path, work: Path, command: list[str], **environment: str) -> tuple[str, float]:
     """What a command in Python prints that uses the source of a tree, and the seconds that it takes."""
-    from time import perf_counter
-
     variables = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     variables |= {"ACCLIMATE_CACHE": str(work / "cache"), **environment}
