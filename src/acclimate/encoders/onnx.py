@@ -29,9 +29,10 @@ class OnnxEncoder:
     Args:
         folder: contains the files in `FILES`.
         device: "auto", "cpu", "cuda" or "cuda:N".
+        threads: that compute on a CPU; 0 for one per core.
     """
 
-    def __init__(self, folder: str | Path, device: str = "auto") -> None:
+    def __init__(self, folder: str | Path, device: str = "auto", *, threads: int = 0) -> None:
         folder = Path(folder)
         packed = (folder / PACKED).is_file()
         # onnxruntime multiplies 8-bit integers on a CPU only, and would copy what it multiplies to and from a GPU.
@@ -50,8 +51,8 @@ class OnnxEncoder:
             self._pad_id = int(config["pad_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
-        self._folder, self._providers = folder, providers
-        self._image = _session(folder / "image.onnx", providers, folder / PACKED if packed else None)
+        self._folder, self._providers, self._threads = folder, providers, threads
+        self._image = _session(folder / "image.onnx", providers, threads, folder / PACKED if packed else None)
         self._text: Any = None
         self._tokenizer: Any = None
         self._loading_text = Lock()
@@ -71,7 +72,7 @@ class OnnxEncoder:
         with self._loading_text:
             if self._text is None:
                 self._tokenizer = _tokenizer(self._folder / "tokenizer.json", self.context, self._pad_id)
-                self._text = _session(self._folder / "text.onnx", self._providers)
+                self._text = _session(self._folder / "text.onnx", self._providers, self._threads)
         ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
         return np.asarray(self._text.run(None, {"ids": ids})[0])
 
@@ -90,12 +91,13 @@ def _providers(device: str) -> list[Any]:
     return [cuda, "CPUExecutionProvider"] if has_cuda and device != "cpu" else ["CPUExecutionProvider"]
 
 
-def _session(path: Path, providers: list[Any], packed: Path | None = None) -> Any:
+def _session(path: Path, providers: list[Any], threads: int, packed: Path | None = None) -> Any:
     """Load a graph; weights that it does not have come from the file of packed ones."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads
     # Threads that spin while they wait would occupy the cores that read and prepare the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
