@@ -10,11 +10,13 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.base import cannot_use, fingerprint_files
+from acclimate.encoders.packed import unpack_weights
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
+PACKED = "image.safetensors"  # weights of image.onnx in 4 bits, where the graph does not have them
 FORMAT, VERSION = "acclimate-onnx", 1
 
 
@@ -44,7 +46,7 @@ class OnnxEncoder:
         self._image = _session(folder / "image.onnx", providers)
         self._text = _session(folder / "text.onnx", providers)
         self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
-        self.fingerprint = fingerprint_files([folder / name for name in FILES])
+        self.fingerprint = fingerprint_files([path for name in (*FILES, PACKED) if (path := folder / name).is_file()])
 
     @property
     def prepare(self) -> Preprocess:
@@ -82,8 +84,15 @@ def _session(path: Path, providers: list[Any]) -> Any:
     options.log_severity_level = 3
     # Threads that spin while they wait would occupy the cores that read and prepare the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    packed = path.with_suffix(".safetensors")
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
+        weights = unpack_weights(packed) if packed.is_file() else {}
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in weights.values()]
+        if weights:
+            options.add_external_initializers(list(weights), values)
+        session = onnxruntime.InferenceSession(path, options, providers=providers)
+        session.weights = values  # the session points to their memory
+        return session
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
 
