@@ -124,19 +124,20 @@ class Student(Tower):
 
 def disagreement(teacher: Tower, student: Tower, pixels: Tensor, keys: Arrays, texts: Tensor) -> dict[str, Tensor]:
     """The parts of the loss for normalised pixels (n, 3, s, s)."""
+    dim = texts.shape[1]
     with torch.no_grad():
         expected = teacher.states(pixels)
         spreads = [each.flatten(0, 1).std(0) + 1e-2 for each in expected]
         features = with_keys(*teacher.head(expected), keys)
-        likely = (SCALE * 2**0.5 * features[:, :512] @ texts.T).log_softmax(1)
+        likely = (SCALE * 2**0.5 * features[:, :dim] @ texts.T).log_softmax(1)
     states = student.states(pixels)
     given = with_keys(*student.head(states), keys)
     errors = [((a - b) / s).square().mean() for a, b, s in zip(states, expected, spreads, strict=True)]
-    guess = (SCALE * 2**0.5 * given[:, :512] @ texts.T).log_softmax(1)
+    guess = (SCALE * 2**0.5 * given[:, :dim] @ texts.T).log_softmax(1)
     cosines = 2 * given * features
     return {
-        "texts": 4 * (1 - cosines[:, :512].sum(1).mean()),
-        "keys": 2 * (1 - cosines[:, 512:].sum(1).mean()),
+        "texts": 4 * (1 - cosines[:, :dim].sum(1).mean()),
+        "keys": 2 * (1 - cosines[:, dim:].sum(1).mean()),
         "names": 0.5 * F.kl_div(guess, likely, log_target=True, reduction="batchmean"),
         "tokens": 0.5 * torch.stack(errors).mean(),
     }
