@@ -6,7 +6,7 @@ import pytest
 WIDTH, HIDDEN, GROUP, DIM, SIZE = 384, 128, 64, 16, 32
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def packed():
     """A tower of two layers with random 4-bit weights, in the layout of a packed file."""
     rng = np.random.default_rng(0)

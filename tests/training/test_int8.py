@@ -16,21 +16,21 @@ from tower_model import Tower, linears, pack, round_rows, unpack, unpack_weight,
 from tune_int8 import Rounded, Student, disagreement, tune  # noqa: E402
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def images():
     """Random smooth images (64, 3, 32, 32) as bytes."""
     coarse = torch.rand(64, 3, 4, 4, generator=torch.Generator().manual_seed(0))
     return (255 * torch.nn.functional.interpolate(coarse, size=(32, 32), mode="bilinear")).byte()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def eight_bit(packed, images):
     """The tiny tower, calibrated."""
     with torch.inference_mode():
         return calibrated(packed, sample_inputs(packed, images))[0]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def keys(packed):
     rng = np.random.default_rng(3)
     weight = rng.standard_normal((8, 2 * packed["cls"].shape[-1])).astype(np.float16)
