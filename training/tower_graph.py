@@ -5,6 +5,7 @@ file beside it keeps them in 4 bits, and `acclimate.encoders.packed` unpacks the
 layers multiply float32 inputs with 4-bit weights. Small arrays have 16 bits; onnxruntime converts them once.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,9 @@ from typing import Any
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
-from safetensors.numpy import save
+from safetensors.numpy import load_file, save
 
-from acclimate.encoders.packed import unpack_weight
-from tower_model import EPSILON, HEADS, PATCH, Arrays
+from tower_model import EPSILON, HEADS, PATCH, Arrays, floats, pack, round_rows, unpack, unpack_weight
 
 # accuracy_level of MatMulNBits. Rounding the activations to 8 bits as well is 10 % faster on some machines, but the
 # results depend on the machine: good enough for statistics, but not for a model that should be the same everywhere.
@@ -101,23 +101,22 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
 
     def product(x: str, key: str, name: str, rows: slice = slice(None)) -> str:
         """The outputs of an 8-bit layer, or some rows of them under a name of their own."""
-        n = int(tower[f"{key}.shape"][0])
-        parts = [np.ascontiguousarray(tower[f"{key}.{part}"].reshape(n, -1)[rows]) for part in "qzs"]
-        parts.append(tower[f"{key}.m"])
-        packed.update({f"{name}.{part}": values for part, values in zip("qzsm", parts, strict=True)})
-        weight, scale = unpack_weight(*parts)
-        inputs = (x, graph.array(f"{name}.w", weight, given=True), f"{key}.xs", graph.array(f"{name}.ws", scale))
-        bias = graph.half(f"{name}.b", tower[f"{key}.b"][rows])
-        return graph.op("com.microsoft:MatMulIntegerToFloat", *inputs, f"{key}.xz", "", bias)
+        weight, scale = (
+            part[rows].numpy() for part in round_rows(unpack_weight(tower, key) * floats(tower[f"{key}.m"]))
+        )
+        packed.update({f"{name}.{part}": values for part, values in transposed(tower, key, rows).items()})
+        packed[f"{name}.ws"] = np.ascontiguousarray(scale[:, 0])
+        weight = graph.array(f"{name}.w", weight.T.astype(np.int8), given=True)
+        scale, bias = graph.array(f"{name}.ws", scale[:, 0]), graph.half(f"{name}.b", tower[f"{key}.b"][rows])
+        inputs = (x, weight, f"{key}.xs", scale, f"{key}.xz", "", bias)
+        return graph.op("com.microsoft:MatMulIntegerToFloat", *inputs)
 
     def heads(x: str, key: str, last: bool) -> list[str]:
         """Queries, keys and values (tokens, n, heads, -1); in the last block, only the query of the class token."""
         if f"{key}.xs" in tower:  # three products are faster than one that is then split
             x = codes(x, key)
             third = [slice(i * width, (i + 1) * width) for i in range(3)]
-            mixed = [
-                product(tokens(x, 0, 1) if last and i == 0 else x, key, f"{key}.{i}", third[i]) for i in range(3)
-            ]
+            mixed = [product(tokens(x, 0, 1) if last and i == 0 else x, key, f"{key}.{i}", third[i]) for i in range(3)]
         else:
             mixed = graph.op("Split", linear4(x, key), outputs=3, axis=-1, num_outputs=3)
             mixed[0] = tokens(mixed[0], 0, 1) if last else mixed[0]
@@ -194,3 +193,57 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
     graph.save(path, size, outputs)
     if packed:
         path.with_suffix(".safetensors").write_bytes(save(packed))
+
+
+def transposed(tower: Arrays, key: str, rows: slice) -> dict[str, np.ndarray]:
+    """Some rows of a 4-bit layer in the layout of `acclimate.encoders.packed`."""
+    outputs = int(tower[f"{key}.shape"][0])
+    codes, zeros = (unpack(tower[f"{key}.{part}"]).reshape(outputs, -1)[rows].T for part in "qz")
+    low, high = np.split(codes, 2, axis=1)
+    scales = tower[f"{key}.s"].reshape(outputs, -1)[rows].T
+    parts = {"q": low | high << 4, "z": zeros, "s": scales, "m": tower[f"{key}.m"]}
+    return {part: np.ascontiguousarray(values) for part, values in parts.items()}
+
+
+def read_graph(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    """The packed tower and the keys that `write_graph` made a graph and the file beside it from."""
+    model = onnx.load(path, load_external_data=False).graph
+    stored = {a.name: numpy_helper.to_array(a) for a in model.initializer if a.data_location != TensorProto.EXTERNAL}
+    packed = load_file(path.with_suffix(".safetensors"))
+    tower = {name: values for name, values in stored.items() if re.match(r"(pre|post|cls|mu|blocks)\b", name)}
+    tower["pos"] = stored["pos"][:, 0]
+    for key in ("patch", "proj"):
+        tower[f"{key}.q"] = stored[f"{key}.q"].reshape(len(stored[f"{key}.q"]), -1)
+        tower[f"{key}.s"] = stored[f"{key}.s"][:, None]
+    for name in [name for name in stored if re.match(r"blocks.*\.q$", name)]:  # 4-bit layers
+        outputs, groups, size = stored[name].shape
+        tower[f"{name[:-2]}.shape"] = np.array([outputs, 2 * groups * size])
+    parts: dict[str, list[str]] = {}
+    for name in sorted(name[:-2] for name in packed if name.endswith(".q")):
+        parts.setdefault(re.sub(r"\.[0-2]$", "", name), []).append(name)
+    for key, names in parts.items():  # 8-bit layers
+        codes = [np.concatenate([q & 15, q >> 4], axis=1).T for q in (packed[f"{name}.q"] for name in names)]
+        zeros, scales = (np.concatenate([packed[f"{name}.{part}"].T for name in names]) for part in "zs")
+        tower[f"{key}.shape"] = np.array([len(scales), codes[0].shape[1]])
+        tower[f"{key}.q"], tower[f"{key}.z"], tower[f"{key}.s"] = pack(np.concatenate(codes)), pack(zeros), scales
+        tower[f"{key}.b"] = np.concatenate([stored[f"{name}.b"] for name in names])
+        tower[f"{key}.m"] = packed[f"{names[0]}.m"]
+    group = codes[0].shape[1] // scales.shape[1]
+    side, layers = int(np.sqrt(len(tower["pos"]) - 1)), sum(name.endswith("n1.w") for name in tower)
+    tower["meta"] = np.array([side * PATCH, layers, 4, group])
+    return tower, {"w": stored["keys.w"], "b": stored["keys.b"], "share": stored["length1"] ** 2}
+
+
+def float_tower(tower: Arrays) -> dict[str, np.ndarray]:
+    """The same tower with float32 products: the layers before no longer divide by the factors of 8-bit layers."""
+    made = {name: np.copy(values) for name, values in tower.items() if not name.endswith((".m", ".xs", ".xz"))}
+    for name, factors in tower.items():
+        if name.endswith(".o.m"):  # the values that attention mixes
+            before = name.replace(".o.m", ".qkv")
+            made[f"{before}.s"][-len(factors) :] *= factors[:, None]
+            made[f"{before}.b"][-len(factors) :] *= factors
+        elif name.endswith((".qkv.m", ".f1.m")):
+            before = name.replace(".qkv.m", ".n1").replace(".f1.m", ".n2")
+            for part in "wb":
+                made[f"{before}.{part}"] *= factors
+    return made
