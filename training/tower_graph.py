@@ -210,14 +210,15 @@ def read_graph(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
     model = onnx.load(path, load_external_data=False).graph
     stored = {a.name: numpy_helper.to_array(a) for a in model.initializer if a.data_location != TensorProto.EXTERNAL}
     packed = load_file(path.with_suffix(".safetensors"))
-    tower = {name: values for name, values in stored.items() if re.match(r"(pre|post|cls|mu|blocks)\b", name)}
-    tower["pos"] = stored["pos"][:, 0]
+    own = re.compile(r"cls|mu|(pre|post|blocks\.\d+\.\w+)\.(w|b|q|s|z|xs|xz)")
+    tower = {name: values for name, values in stored.items() if own.fullmatch(name)} | {"pos": stored["pos"][:, 0]}
     for key in ("patch", "proj"):
         tower[f"{key}.q"] = stored[f"{key}.q"].reshape(len(stored[f"{key}.q"]), -1)
         tower[f"{key}.s"] = stored[f"{key}.s"][:, None]
-    for name in [name for name in stored if re.match(r"blocks.*\.q$", name)]:  # 4-bit layers
-        outputs, groups, size = stored[name].shape
-        tower[f"{name[:-2]}.shape"] = np.array([outputs, 2 * groups * size])
+    for key in [name.removesuffix(".z") for name in tower if name.endswith(".z")]:  # 4-bit layers
+        outputs, groups, size = tower[f"{key}.q"].shape
+        tower[f"{key}.shape"], tower[f"{key}.q"] = np.array([outputs, 2 * groups * size]), tower[f"{key}.q"].ravel()
+        tower[f"{key}.s"] = tower[f"{key}.s"].reshape(outputs, groups)
     parts: dict[str, list[str]] = {}
     for name in sorted(name[:-2] for name in packed if name.endswith(".q")):
         parts.setdefault(re.sub(r"\.[0-2]$", "", name), []).append(name)
