@@ -1,9 +1,9 @@
 """How fast is the bundled model on a CPU, how fast was it, and what does the whole job cost beyond it?
 
-    python benchmarks/bundled_speed.py [--old FOLDER]
+    python benchmarks/bundled_speed.py [--old FOLDER] [--new FOLDER]
 
-Old: the same tower with 4-bit weights and float32 products, as in version 0.1, with random weights, on which its speed
-does not depend; or the model in a folder. New: the model that is bundled. They take turns, and the fastest turn counts.
+New: the bundled model, whose layers multiply 8-bit integers. Old: the same 4-bit weights, unpacked as they are used,
+and float32 products. Either can be another model's folder. They take turns, and the fastest turn counts.
 
 The whole job is `acclimate classify`: it reads JPEG files of 500 x 375, prepares, encodes and adapts, in two passes,
 and writes csv. Encoder only: the same images, prepared, in memory, through the image tower and nothing else.
@@ -20,8 +20,8 @@ from time import perf_counter
 
 import numpy as np
 
-for folder in ("tests", "training"):
-    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 import acclimate
 from acclimate.classifier import Classifier
@@ -36,12 +36,12 @@ BUNDLED = Path(acclimate.__file__).parent / "encoders" / "bundled"
 BATCHES, THREADS = (1, 8, 32), (1, 2)
 METHODS = ("zero-shot", "tda", "halves")
 TARGETS = 2.2, 0.85  # new over old on two threads; the whole job over the encoder alone
-SIZE, LAYERS, WIDTH, HIDDEN, DIM, KEY, PATCH, GROUP = 128, 12, 768, 1536, 512, 256, 16, 64
-# Loads a model, encodes a batch, and prints the process's peak of memory in MB before and after.
+# Loads a model, encodes a batch of 32, and prints by how many MB the peak of the process's memory has risen.
 MEMORY = """
-import resource, sys, numpy, onnxruntime
+import re, sys, numpy, onnxruntime
+from pathlib import Path
 from acclimate.encoders.onnx import OnnxEncoder
-peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 before = peak()
 encoder = OnnxEncoder(sys.argv[1], "cpu")
 encoder.encode_images([numpy.zeros((3, 128, 128), numpy.float32)] * 32)
@@ -49,32 +49,16 @@ print(peak() - before)
 """
 
 
-def write_old_model(folder: Path) -> None:
-    """An ONNX folder with the tower of 4-bit weights and float32 products."""
+def write_old_model(folder: Path, new: Path) -> None:
+    """An ONNX folder with a tower as it was: the same 4-bit weights, and float32 products."""
     try:
-        from tower_graph import FLOAT32, write_graph
+        from tower_graph import float_tower, read_graph, write_graph
     except ImportError as error:
         raise SystemExit(f"the old graph is built with onnx ({error}); pip install onnx, or pass --old.") from error
-    rng = np.random.default_rng(0)
-    tower = {"meta": np.array([SIZE, LAYERS, 4, GROUP]), "mu": rng.standard_normal(DIM) / 100}
-    tower |= {"cls": rng.standard_normal((1, 1, WIDTH)), "pos": rng.standard_normal((65, WIDTH))}
-    for name, rows, columns in (("patch", WIDTH, 3 * PATCH**2), ("proj", DIM, WIDTH)):
-        tower[f"{name}.q"] = rng.integers(-127, 128, (rows, columns), np.int8)
-        tower[f"{name}.s"] = np.full((rows, 1), 1e-3, np.float32)
-    for name in ("pre", "post", *(f"blocks.{i}.{norm}" for i in range(LAYERS) for norm in ("n1", "n2"))):
-        tower |= {f"{name}.w": np.ones(WIDTH), f"{name}.b": np.zeros(WIDTH)}
-    layers = {"qkv": (3 * WIDTH, WIDTH), "o": (WIDTH, WIDTH), "f1": (HIDDEN, WIDTH), "f2": (WIDTH, HIDDEN)}
-    for i in range(LAYERS):
-        for part, (n, k) in layers.items():
-            name = f"blocks.{i}.{part}"
-            tower |= {f"{name}.shape": np.array([n, k]), f"{name}.b": np.zeros(n)}
-            tower[f"{name}.q"] = rng.integers(0, 256, (n, k // 2), np.uint8)
-            tower[f"{name}.z"] = np.full(n * k // GROUP // 2, 0x88, np.uint8)
-            tower[f"{name}.s"] = np.full((n, k // GROUP), 5e-3)
-    keys = {"w": rng.standard_normal((KEY, 2 * WIDTH)) / 100, "b": np.zeros(KEY), "share": np.array(0.5)}
-    write_graph(folder / "image.onnx", tower, keys, FLOAT32)
+    tower, keys = read_graph(new / "image.onnx")
+    write_graph(folder / "image.onnx", float_tower(tower), keys)
     for name in ("text.onnx", "tokenizer.json", "acclimate.json"):
-        shutil.copy(BUNDLED / name, folder / name)
+        shutil.copy(new / name, folder / name)
 
 
 def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
@@ -156,6 +140,7 @@ def main() -> None:
     """Print both tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--old", type=Path, help="a folder with the model to compare with")
+    parser.add_argument("--new", type=Path, default=BUNDLED, help="a folder with the model that is measured")
     parser.add_argument("--images", type=int, default=320, help="of the whole job")
     parser.add_argument("--labels", type=int, default=100)
     parser.add_argument("--turns", type=int, default=5)
@@ -166,10 +151,10 @@ def main() -> None:
         draw_photos(work / "photos", options.images)
         old = options.old or work / "old"
         if options.old is None:
-            write_old_model(old)
-        encoder = OnnxEncoder(BUNDLED, "cpu")
+            write_old_model(old, options.new)
+        encoder = OnnxEncoder(options.new, "cpu")
         pixels = [encoder.prepare(open_image(path)) for path in sorted((work / "photos").iterdir())[: max(BATCHES)]]
-        compare({"old": old, "new": BUNDLED}, pixels, options.turns)
+        compare({"old": old, "new": options.new}, pixels, options.turns)
         whole_job(work, encoder, options.labels, options.turns)
 
 
