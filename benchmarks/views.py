@@ -4,7 +4,7 @@ The same JPEG files are processed in turns:
 
 - read once: decoding and one plain preparation on one thread, which every classifier needs (the baseline);
 - 63 views with Pillow, one thread; and their crops alone, without AugMix;
-- 63 views as tensor operations on `--device`; on the CPU, one thread;
+- 63 views as tensor operations on `--device`, of one image at a time and of all at once; on the CPU, one thread;
 - encode_ahead: reading, preparing and 63 views, with one worker and with two, for an encoder that costs almost nothing.
 
     python benchmarks/views.py [--device cuda]
@@ -77,9 +77,10 @@ def main() -> None:
             for image, plan in zip(images, plans, strict=True):
                 augment.make_views(image, plan, target)
 
-        def tensors() -> None:
-            for image, plan in zip(pixels, plans, strict=True):
-                tensor.make_views(image, plan, target)
+        def tensors(at_once: int) -> None:
+            for begin in range(0, len(pixels), at_once):
+                some = slice(begin, begin + at_once)
+                tensor.make_views(pixels[some], plans[some], target)
             if options.device != "cpu":
                 torch.cuda.synchronize()
 
@@ -92,7 +93,8 @@ def main() -> None:
             "read once": read_once,
             f"{VIEWS} views, Pillow": partial(pillow, plans),
             f"{VIEWS} crops, Pillow": partial(pillow, crops),
-            f"{VIEWS} views, tensors on {options.device}": tensors,
+            f"{VIEWS} views, {options.device}, 1 image": partial(tensors, 1),
+            f"{VIEWS} views, {options.device}, {options.images} images": partial(tensors, options.images),
             "encode_ahead, 1 worker": partial(walk, 1),
             "encode_ahead, 2 workers": partial(walk, 2),
         }
@@ -109,7 +111,9 @@ def main() -> None:
     print(f"{'':28}{'elapsed':>10}{'CPU':>10}{'CPU x read once':>17}")
     for side, (elapsed, cpu) in best.items():
         ratio = cpu / best["read once"][1]
-        print(f"{side:28}{1e3 * elapsed / options.images:10.1f}{1e3 * cpu / options.images:10.1f}{ratio:17.1f}")
+        print(f"{side:28}{1e3 * elapsed / options.images:10.2f}{1e3 * cpu / options.images:10.2f}{ratio:17.1f}")
+    _, by_pillow, _, alone, together, *_ = (elapsed for elapsed, _ in best.values())
+    print(f"All images at once: {by_pillow / together:.1f} times as fast as Pillow, {alone / together:.2f} as one at a time")
 
 
 if __name__ == "__main__":

@@ -86,7 +86,7 @@ def test_one_model_at_a_time_is_loaded_ahead(tiny_onnx, monkeypatch):
     monkeypatch.setattr(base, "_ahead", {})
     for name in (BUNDLED, f"onnx:{tiny_onnx}"):
         load_ahead(name)
-        assert list(base._ahead) == [(name, "auto")]
+        assert list(base._ahead) == [(name, "auto", "auto", False)]
     for name in ("hf:openai/clip-vit-base-patch16", "local:here", "nonsense"):
         load_ahead(name)
         assert not base._ahead

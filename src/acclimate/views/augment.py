@@ -49,11 +49,12 @@ class ModelInput:
         """Measure it by preparing a black and a white image.
 
         Args:
-            prepare: the method `prepare` of an encoder.
+            prepare: the method `prepare` of an encoder, whose `preprocess`, if it has one, normalises what it gives.
 
         Raises:
             ModelError: `prepare` does not return pixels (3, h, w).
         """
+        prepare = getattr(prepare, "preprocess", prepare)
         black, white = (to_host(prepare(Image.new("RGB", (64, 64), shade))) for shade in ("black", "white"))
         if black.ndim != 3 or black.shape[0] != 3:
             raise ModelError(f"views need an encoder that prepares pixels (3, h, w), got {black.shape}; use one view.")
