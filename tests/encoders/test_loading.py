@@ -7,11 +7,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from acclimate import build_head
 from acclimate.encoders import BUNDLED, base, load_ahead, load_encoder, onnx
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 from drawn_images import draw
+from tiny_models import MEANS, STDS
 
 WORDS = ["a photo of a cat.", "dog"]
 
@@ -106,3 +109,14 @@ print([name for name in heavy if name in sys.modules], file=sys.stderr)
     for seen in ("['tokenizers']", "[]"):  # the texts are cached then
         ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
         assert ended.stderr.splitlines()[-1] == seen
+
+
+def test_prepared_pixels_are_normalised_as_by_arithmetic():
+    size, mean, std = 64, np.float32(MEANS["clip"]), np.float32(STDS["clip"])
+    prepare = Preprocess(size, size, size, "bicubic", tuple(MEANS["clip"]), tuple(STDS["clip"]))
+    values = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    values[:16, :16] = np.arange(256).reshape(16, 16, 1)  # every value in every channel
+    expected = ((values.astype(np.float32) / np.float32(255.0) - mean) / std).transpose(2, 0, 1)
+    prepared = prepare(Image.fromarray(values))
+    assert np.array_equal(prepared, expected)
+    assert prepared.flags.c_contiguous
