@@ -105,6 +105,9 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
         return as_encoder((Overflowing(largest), PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "", precision)
 
     assert encoder(1.0, "float16").precision == "float16"
+    given = Overflowing(1.0)
+    given.visual.bfloat16()
+    assert as_encoder((given, PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "").precision == "bfloat16"
     found, exact = encoder(1e4, "float16"), encoder(1e4, "auto")
     assert (found.precision, exact.precision) == ("bfloat16", "float32")
     weights = [each.model.visual[1].weight for each in (found, exact)]

@@ -47,8 +47,10 @@ class ImageTower:
         self.device = next(model.parameters()).device
         inner = [module for part in self._parts for module in part.modules()]
         convolutions = [module for module in inner if isinstance(module, torch.nn.Conv2d)]
-        weight = convolutions[0].weight if convolutions else next(model.parameters())
-        self._dtype, self._layout = weight.dtype, torch.contiguous_format
+        weights = [module.weight for module in convolutions] or [
+            each for part in self._parts for each in part.parameters()
+        ]
+        self._dtype, self._layout = weights[0].dtype, torch.contiguous_format
         self._scale: tuple[Tensor, Tensor] | None = None
         if isinstance(preprocess := getattr(prepare, "preprocess", prepare), Preprocess):
             gain, offset = (torch.tensor(x[:, None, None]) for x in (preprocess.gain, preprocess.offset))
