@@ -10,29 +10,16 @@ from typing import Any, Literal
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.encoders import BUNDLED, Encoder, as_encoder
+from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
 from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
-from acclimate.fitting import Fit, Fitting, Progress
+from acclimate.fitting import Fit, Fitting, Progress, load_fit, save_fit
 from acclimate.gates import Gate, NearDuplicates
-from acclimate.methods import (
-    DEFAULT_METHOD,
-    MODEL,
-    NOTE,
-    Adapter,
-    Correction,
-    create,
-    find_method,
-    fit_note,
-    load_fitted,
-    load_with_notes,
-    require,
-    save_state,
-)
+from acclimate.methods import DEFAULT_METHOD, Adapter, Correction, create, find_method, load_fitted, require
 from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
-from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
+from acclimate.prompts import build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
-from acclimate.reading import Batch, OnError, Preparer, default_workers, encode_ahead
+from acclimate.reading import Batch, Decoder, OnError, Preparer, default_batch_size, encode_ahead, gpu_of
 from acclimate.recent import Recent
 from acclimate.reject import THRESHOLD, Rejector
 from acclimate.sources import each_image, is_one
@@ -57,9 +44,13 @@ class Classifier:
         views_kind: of `acclimate.reading.Preparer`; what the method's authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
-        batch_size: images, counting views, encoded at once; answers do not depend on it beyond the encoder's rounding.
-        workers: threads that read and prepare images.
-        device: where the encoder runs, if it is given by name.
+        batch_size: images, counting views, encoded at once; 32, or 256 on a GPU, when not given. Answers do not depend
+            on it beyond the encoder's rounding.
+        workers: threads that read and prepare images; for a GPU, processes.
+        device: where the encoder runs, if it is given by name. On a GPU, the adapter lives there, too.
+        precision: of the encoder's image tower; see `load_encoder`.
+        compile: compile the image tower; see `load_encoder`.
+        decoder: what decodes JPEGs for a GPU; see `acclimate.reading.Preparer`.
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.
@@ -90,9 +81,12 @@ class Classifier:
         views: int = 1,
         views_kind: Kind | None = None,
         generated: str | os.PathLike[str] | ImageGenerator | None = None,
-        batch_size: int = 32,
+        batch_size: int | None = None,
         workers: int | None = None,
         device: str = "auto",
+        precision: Precision = "auto",
+        compile: bool = False,
+        decoder: Decoder = "auto",
         cache: Path | Literal[False] | None = None,
         fitted: str | os.PathLike[str] | None = None,
         reject: bool = False,
@@ -101,7 +95,7 @@ class Classifier:
         progress: Progress = lambda stage, done, total: None,
         **settings: Any,
     ) -> None:
-        if batch_size < 1 or views < 1:
+        if (batch_size is not None and batch_size < 1) or views < 1:
             raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
         if not 0 <= unsure <= 1:
             raise InputError(f"unsure is a score from 0 to 1, got {unsure}.")
@@ -111,10 +105,10 @@ class Classifier:
             raise InputError("the method and its settings come from the fitted file; leave them out.")
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
-        self.encoder: Encoder = as_encoder(encoder, device)
+        self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
         self.cache, self.views = cache, views
-        self.batch_size, self.workers = batch_size, workers or default_workers()
+        self.batch_size, self.workers = batch_size or default_batch_size(self.encoder), workers
         self.unsure, self._recent = unsure, Recent()  # images that can be corrected by their ids
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
@@ -124,7 +118,8 @@ class Classifier:
             self.adapter, method = ready, ready.name
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
-        self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator)
+        self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator, decoder=decoder)
+        self.decoder = self._prepare.decoder  # that is used
         self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
@@ -133,6 +128,10 @@ class Classifier:
             ready.relabel(self._head(labels, progress, reject))
         elif templates is not None:
             raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
+        if (gpu := gpu_of(self.encoder)) is not None:
+            import torch
+
+            self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
         if reject:
             refuse_none(self.labels)
             negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
@@ -199,9 +198,10 @@ class Classifier:
             >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]
             'dark'
         """
-        templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
-        work = Fitting(self.adapter, self.encoder, self.model, self.batch_size, self.workers, on_error, progress)
-        fit, self.about_fit = work.fit(images, labels, validation or ((), ()), views, templates)
+        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
+        prepare = partial(Preparer, self.encoder, kind=self.adapter.views_kind, decoder=self.decoder)
+        work = Fitting(self.adapter, self.encoder, self.model, prepare, reading, progress)
+        fit, self.about_fit = work.fit(images, labels, validation or ((), ()), views, self.templates)
         return fit
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
@@ -325,7 +325,8 @@ class Classifier:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
         place = [self.labels.index(label)]
         if not isinstance(image_or_id, (int, np.integer)):
-            [batch] = encode_ahead([image_or_id], Preparer(self.encoder), batch_size=1, workers=1, on_error="raise")
+            plain = Preparer(self.encoder, decoder=self.decoder)
+            [batch] = encode_ahead([image_or_id], plain, batch_size=1, workers=1, on_error="raise")
             return self.adapter.correct(batch.features, place, names=batch.names)[0]
         name, feature = self._recent.find(int(image_or_id))
         return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
@@ -371,13 +372,12 @@ class Classifier:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        notes = {MODEL: self.encoder.fingerprint} | ({NOTE: self.about_fit} if self.about_fit else {})
-        save_state(self.adapter, path, notes)
+        save_fit(self.adapter, path, self.encoder, self.decoder, self.about_fit)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
-        self.adapter, notes = load_with_notes(path, like=self.adapter)
-        self._begin(fit_note(notes))
+        self.adapter, about_fit = load_fit(path, like=self.adapter)
+        self._begin(about_fit)
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         shown = partial(progress, "encoding the labels")

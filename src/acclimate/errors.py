@@ -87,8 +87,8 @@ def install_command(extra: str, alone: str = "") -> str:
     return f'{pip} {option}"{package}[{extra}]"' if extra else f"{pip} {alone}"
 
 
-def lacking(module: str, package: str, extra: str) -> str:
-    """Why an optional package cannot be used, and what to do; "" if it can be used.
+def lacking(module: str, package: str, extra: str = "") -> str:
+    """Why an optional package cannot be used, and what to do; "" if it can be used. Not all are in an extra.
 
     Examples:
         >>> print(lacking("no_such_module", "PyAV", "video"))
@@ -102,7 +102,7 @@ def lacking(module: str, package: str, extra: str) -> str:
         import_module(module)
     except Exception as error:  # a library that was built for another system fails in many ways
         if isinstance(error, ModuleNotFoundError) and error.name == module:
-            return f"needs {package}: {install_command(extra)}"
+            return f"needs {package}: {install_command(extra, package)}"
         return f"needs {package}, which is installed but cannot be imported ({error}); reinstall it"
     return ""
 

@@ -1,7 +1,8 @@
 """Fit a few-shot method to labelled images."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,8 +12,9 @@ import numpy as np
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, nearest
-from acclimate.methods import Adapter, FewShot
-from acclimate.reading import OnError, Preparer, encode_ahead
+from acclimate.methods import MODEL, NOTE, Adapter, FewShot, fit_note, load_with_notes, save_state
+from acclimate.prompts import LearnedPrompts
+from acclimate.reading import Preparer, encode_ahead, precision_of
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
 Labelled = tuple[Sequence[Any], Sequence[str]]  # images and their labels
@@ -34,9 +36,8 @@ class Fitting:
     adapter: Adapter
     encoder: Encoder
     model: str  # its name
-    batch_size: int
-    workers: int
-    on_error: OnError
+    prepare: Callable[[int], Preparer]  # of images, given the number of views
+    reading: Mapping[str, Any]  # options of `encode_ahead`
     progress: Progress
 
     def fit(
@@ -69,6 +70,7 @@ class Fitting:
         )
         shots = int(np.bincount(fitted_to).min())
         about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
+        templates = templates.name if isinstance(templates, LearnedPrompts) else templates
         with suppress(TypeError):  # functions cannot be written to a file
             about |= {"templates": json.loads(json.dumps(templates))}
         accuracy = {}
@@ -93,11 +95,23 @@ class Fitting:
     ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
         """Features of the images that can be read, their positions, and the names of the others with the reasons."""
         parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
-        prepare = Preparer(self.encoder, views, kind=self.adapter.views_kind)
-        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": self.on_error}
-        for batch in encode_ahead(images, prepare, **reading):
-            parts.append(batch.features)
+        for batch in encode_ahead(images, self.prepare(views), **self.reading):
+            parts.append(to_host(batch.features))
             kept += batch.readable
             skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]
             self.progress("encoding", len(batch.names), count)
         return np.concatenate(parts[1:] or parts), kept, skipped
+
+
+def save_fit(
+    adapter: Adapter, path: str | os.PathLike[str], encoder: Encoder, decoder: str, about: Mapping[str, Any]
+) -> None:
+    """Write the state of an adapter, what its features were made by, and what it was fitted to if it was, to a file."""
+    notes = {MODEL: encoder.fingerprint, "decoder": decoder, "precision": precision_of(encoder)}
+    save_state(adapter, path, notes | ({NOTE: about} if about else {}))
+
+
+def load_fit(path: str | os.PathLike[str], like: Adapter) -> tuple[Adapter, Mapping[str, Any]]:
+    """Read a state of an adapter like this one, and what it was fitted to."""
+    adapter, notes = load_with_notes(path, like)
+    return adapter, fit_note(notes)

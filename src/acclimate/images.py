@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
@@ -41,15 +41,17 @@ TURNINGS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+JPEG_END = b"\xff\xd9"  # the marker
+RGB_IDS = [82, 71, 66]  # by which the components of a JPEG that is not YCbCr are known
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
-def limit_pixels(count: int) -> None:
-    """Refuse larger images from now on, in this process: Pillow has one limit, of which it allows the double.
+def limit_pixels(count: int | None) -> None:
+    """Refuse larger images from now on, in this process (None: none): Pillow has one limit, and allows twice as many.
 
     It holds for what is made of images, too, so it must be more than a model takes.
     """
-    Image.MAX_IMAGE_PIXELS = (count + 1) // 2
+    Image.MAX_IMAGE_PIXELS = None if count is None else (count + 1) // 2
 
 
 def pixel_limit() -> int | None:
@@ -63,6 +65,14 @@ def lacking_for_heif() -> str:
     if not (why := lacking("pillow_heif", "pillow-heif", "heic")):
         import_module("pillow_heif").register_heif_opener()
     return why
+
+
+class BaselineJpeg(NamedTuple):
+    """A JPEG that decoders on a GPU take: its size as it is stored, and how it must be turned then."""
+
+    width: int
+    height: int
+    turning: Image.Transpose | None
 
 
 @dataclass(frozen=True)
@@ -84,12 +94,34 @@ class Examined:
         with _reading():
             return _turn(*self._decode(upright))
 
+    def baseline_jpeg(self, upright: bool = True) -> BaselineJpeg | None:
+        """What a decoder on a GPU must know of it; None for what Pillow must decode, or refuse.
+
+        Decoders on a GPU would make an image of a file that is cut off, they know YCbCr and gray alone, and decode
+        progressive JPEGs one by one.
+        """
+        if self.kind != "JPEG" or not self.content.endswith(JPEG_END):
+            return None
+        try:
+            with _reading(), Image.open(io.BytesIO(self.content), formats=("JPEG",)) as image:
+                width, height = image.size
+                plain = image.mode in ("RGB", "L") and "progressive" not in image.info
+                ids = [component[0] for component in getattr(image, "layer", ())]
+                as_rgb = image.info.get("adobe_transform") == 0 or ids == RGB_IDS
+                if not plain or as_rgb or width * height > self.pixels or max(image.size) > ASPECT * min(image.size):
+                    return None
+                return BaselineJpeg(width, height, _turning(image) if upright else None)
+        except ImageError:
+            return None
+
     def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
         with Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:
             if image.width * image.height > self.pixels:
                 raise ImageError("damaged: it says different things of its size")
             image.load()
-            return _rgb(_centre(image)), _turning(image) if upright else None
+            centre = _centre(image)
+            rgb = centre if centre.mode == "RGB" else _rgb(centre)  # nobody else has it, so it needs no copy
+            return rgb, _turning(image) if upright else None
 
 
 def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:
@@ -154,10 +186,7 @@ def open_image(
         ImageError: it cannot be read; the message says why.
     """
     if isinstance(source, (str, os.PathLike)):
-        if URL.match(os.fspath(source)):
-            raise ImageError("a URL is not downloaded; download the image, and pass its path")
-        with _reading():
-            source = read_regular(source, MAX_BYTES)
+        source = read_path(source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         return examine_image(bytes(source), max_pixels, formats).decode(upright)
     with _reading():
@@ -166,6 +195,25 @@ def open_image(
         if is_array_api_obj(source):
             return _centre(_from_array(to_host(source)))
     raise ImageError(f"an image is a path, encoded bytes, a Pillow image or an array, got {type(source).__name__}")
+
+
+def read_path(path: str | os.PathLike[str]) -> bytes:
+    """The content of an image file; ImageError if it cannot be read."""
+    if URL.match(os.fspath(path)):
+        raise ImageError("a URL is not downloaded; download the image, and pass its path")
+    with _reading():
+        return read_regular(path, MAX_BYTES)
+
+
+@contextmanager
+def unreadable() -> Iterator[None]:
+    """Turn what reading and preparing an image may cause within the block into an ImageError."""
+    try:
+        yield
+    except OSError as error:
+        raise ImageError(reason(error)) from error
+    except (MemoryError, OverflowError) as error:
+        raise ImageError(f"there is not enough memory to prepare it ({error})") from error
 
 
 @contextmanager

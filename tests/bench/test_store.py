@@ -230,7 +230,7 @@ def test_features_made_on_a_gpu(tiny_clip, listing, tmp_path):
         pytest.skip("no CUDA device here")
     streams = {}
     for device in ("cpu", "cuda"):
-        model = load_encoder(f"local:{tiny_clip}", device)
+        model = load_encoder(f"local:{tiny_clip}", device, "float32")
         streams[device] = stored(listing, model, tmp_path / "store", views=64)
     assert len(list((tmp_path / "store").iterdir())) == 2  # pixels are rounded differently, so they are kept apart
     cpu, cuda = (stream.features.astype(np.float32) for stream in streams.values())

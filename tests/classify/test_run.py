@@ -292,6 +292,31 @@ def test_another_job_is_not_continued(make, encoder, photos, tmp_path):
         make("x.csv").run(resume=True)
 
 
+def test_a_run_is_continued_with_its_decoder_and_precision(make, tmp_path, encoder, monkeypatch):
+    """What earlier versions have begun was decoded by Pillow and encoded in float32."""
+    make("x.csv", stop=lambda: True).run()
+    checkpoint = tmp_path / "work" / "x.csv.checkpoint"
+    tensors, description = read_snapshot(checkpoint)
+    identity = description["notes"]["identity"]
+    assert (identity.pop("decoder"), identity.pop("precision")) == ("pillow", "float32")
+    for content in (checkpoint.read_bytes(), snapshot_bytes(tensors, description)):
+        checkpoint.write_bytes(content)
+        with monkeypatch.context() as patch:
+            patch.setattr(run_module, "precision_of", lambda encoder: "float16")
+            with pytest.raises(InputError, match="its precision was different"):
+                make("x.csv").run(resume=True)
+        classifier = Classifier(LABELS, encoder, batch_size=8, cache=tmp_path / "cache")
+        classifier.decoder = "nvjpeg"
+        with pytest.raises(InputError, match="its decoder was different"):
+            make("x.csv", classifier=classifier).run(resume=True)
+    assert make("x.csv").run(resume=True)
+    assert read_snapshot(tmp_path / "work" / "x.csv.state")[1]["notes"] == {
+        "model": encoder.fingerprint,
+        "decoder": "pillow",
+        "precision": "float32",
+    }
+
+
 def edited(content):
     return content.replace(b"red", b"rot", 1)
 

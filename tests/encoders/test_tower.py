@@ -104,6 +104,16 @@ def test_the_model_is_as_before_and_threads_do_not_meet(encoder):
     np.testing.assert_array_equal(encoder.encode_text(NAMES), before)
 
 
+def test_a_tower_in_half_precision_gives_nearly_the_same_vectors(full_length):
+    half = OpenClipEncoder(FullLength().bfloat16(), lambda image: image, letters)
+    exact, found = (
+        each.text_tower().prompts(NAMES[:3], 4).vectors(full_length.text_tower().words(WORDS))
+        for each in (full_length, half)
+    )
+    assert found.dtype == torch.float32
+    np.testing.assert_allclose(found.detach(), exact.detach(), atol=0.05)
+
+
 def test_gradients_reach_the_context_alone(encoder):
     tower = encoder.text_tower()
     context = tower.words(WORDS).requires_grad_()

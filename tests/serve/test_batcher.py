@@ -350,3 +350,18 @@ def test_closing_waits_no_longer_than_a_request_may_take(encoder, pictures):
         futures[0].result(0)
     assert futures[1].done()
     assert not batcher.waiting
+
+
+def test_features_on_another_device_are_brought_to_the_host(encoder, pictures, monkeypatch):
+    torch = pytest.importorskip("torch")
+    expected = encoder.encode_images([encoder.prepare(open_image(image)) for image in pictures[:3]])
+    monkeypatch.setattr(
+        encoder, "encode_images", lambda images: torch.as_tensor(type(encoder).encode_images(encoder, images))
+    )
+    batcher = Batcher(encoder, Limits(), Metrics())
+    try:
+        features = batcher.submit(pictures[:3]).result(30).features
+    finally:
+        batcher.close()
+    assert isinstance(features, np.ndarray)
+    np.testing.assert_allclose(features, expected, atol=1e-4)

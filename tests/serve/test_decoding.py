@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import hostile_decoder
+from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, ModelError
 from acclimate.images import open_image, thumbnail
 from acclimate.reading import Preparer
@@ -138,6 +139,14 @@ def test_views_are_those_of_the_same_place_in_the_stream(decoders):
     prepare = Preparer(Model(PREPROCESS), views=4, seed=3)
     inputs, _ = decoders.decode(Task(GOOD, prepare, 7, 0), prepare, "", lambda pixels: None)
     np.testing.assert_array_equal(np.stack(inputs), np.stack(prepare(7, open_image(GOOD))))
+
+
+def test_bytes_for_a_gpu_travel_as_bytes(decoders):
+    prepare = Preparer(Model(Bytes(PREPROCESS)))
+    assert prepare.travels
+    inputs, _ = decode(decoders, prepare)
+    assert inputs[0].dtype == np.uint8
+    np.testing.assert_array_equal(inputs, prepare(0, open_image(GOOD)))
 
 
 def test_a_model_with_its_own_way_to_prepare_gets_the_pixels(decoders):

@@ -66,7 +66,7 @@ def plan_recipes(recipes: Sequence[Recipe], setup: Setup, choice: Choice = EVERY
     if setup.generated is not None:
         open_generator(setup.generated, setup.device)
     listings = list_datasets(setup, present)
-    encoder, trainer = load_encoder(setup.model, setup.device), Trainer(setup, choice.shots)
+    encoder, trainer = load_encoder(setup.model, setup.device, setup.precision), Trainer(setup, choice.shots)
     jobs: dict[str, list[Job]] = {}
     timed: dict[str, list[Job]] = {}
     lacking: dict[str, dict[str, str]] = {}

@@ -18,16 +18,16 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from acclimate.arrays import HostArray, unit_rows
+from acclimate.arrays import HostArray, to_host, unit_rows
 from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import Dataset, Listing
-from acclimate.encoders import Encoder
+from acclimate.encoders import Encoder, Precision
 from acclimate.errors import InputError, RunError
 from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.prompts import LearnedPrompts, build_head, prompts_for, template_sets
 from acclimate.prompts.learned import PREFIX
-from acclimate.reading import Preparer, encode_ahead, gpu_of
+from acclimate.reading import Preparer, encode_ahead, gpu_of, precision_of
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views import Kind
@@ -51,6 +51,7 @@ class Setup:
     batch_size: int = 64  # images encoded at once, counting views
     workers: int | None = None  # threads that read and augment images
     device: str = "auto"  # of the encoder; the methods use it too if it is a GPU
+    precision: Precision = "float32"  # of the encoder
     progress: Progress = silent
     views_kind: Kind | None = None  # of all views; None for what each method's paper uses
     generated: str | None = None  # for diffusion views: the folder of generated images, or `diffusers:MODEL`
@@ -74,7 +75,8 @@ def stored_stream(
 ) -> FeatureStream:
     """The features of a dataset with its labels and head; encoded here unless they are in the store.
 
-    Images are read as published benchmarks read them: as they are stored, whatever their EXIF orientation says.
+    Images are read as published benchmarks read them: by Pillow, as they are stored, whatever their EXIF orientation
+    says.
     If the encoding is interrupted, the next call continues where it stopped. The features are (n, d), float32, for one
     view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
     skip it would make a different dataset.
@@ -103,7 +105,7 @@ def preparer_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Preparer:
     """How the images of a dataset are prepared; the kind of views is "augmix" if the setup does not say."""
     views, kind = setup.views_of(dataset), setup.views_kind or "augmix"
     generator = open_generator(setup.generated, setup.device) if kind == "diffusion" and setup.generated else None
-    return Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False)
+    return Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False, decoder="pillow")
 
 
 def head_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Head:
@@ -127,6 +129,7 @@ def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[st
     encoder = prepare.encoder
     pixels = "pillow" if gpu_of(encoder) is None else "torch"  # they round differently
     source = prepare.generator.source if prepare.generator else ""
+    precision = precision_of(encoder)
     if isinstance(prepare.generator, GeneratedFolder):
         source += prepare.generator.stamp(map(str, listing.paths))
     return {
@@ -136,6 +139,8 @@ def description_of(setup: Setup, listing: Listing, prepare: Preparer) -> dict[st
         "images": _fingerprint(listing),
         "shape": [len(listing), prepare.views, encoder.dim],
         "views": None if prepare.views == 1 else [prepare.kind, SEED, VIEWS_VERSION, pixels, source],
+        **({} if precision == "float32" else {"precision": precision}),
+        **({} if prepare.decoder == "pillow" else {"decoder": prepare.decoder}),
     }
 
 
@@ -159,7 +164,8 @@ def _encode_missing(
                 for path, error in zip(batch.names, batch.errors, strict=True):
                     if error is not None:
                         raise RunError(f"{path} cannot be read: {error}. Repair it; the next run continues here.")
-                file.write(unit_rows(batch.features.astype(np.float32), "features").astype(np.float16).tobytes())
+                unit = unit_rows(to_host(batch.features).astype(np.float32), "features")
+                file.write(unit.astype(np.float16).tobytes())
                 done += len(batch.names)
                 progress(len(batch.names))
                 if (done - noted) * shape[1] >= CHECKPOINT:

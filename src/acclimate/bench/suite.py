@@ -56,7 +56,7 @@ def run_suite(
     the fitted file or the learned prompts are newer. `fitted` is the file of a few-shot method that runs beside the
     others.
     """
-    encoder = None if fitted is None else load_encoder(setup.model, setup.device)
+    encoder = None if fitted is None else load_encoder(setup.model, setup.device, setup.precision)
     own = [] if fitted is None else [_read_fitted(fitted, encoder, setup.model)]
     paths: dict[tuple[str, str], Path] = {}
     missing: dict[str, list[Job]] = {}
@@ -78,7 +78,7 @@ def run_suite(
             for job in jobs:
                 has = {"views": job.setup.views_of(DATASETS[key]) > 1, "labels": job.variant.fitted is not None}
                 require(find_method(job.variant.method), **has, text=True)
-        encoder, trainer = encoder or load_encoder(setup.model, setup.device), Trainer(setup)
+        encoder, trainer = encoder or load_encoder(setup.model, setup.device, setup.precision), Trainer(setup)
         for key, jobs in missing.items():
             for job in jobs:
                 if "text" in find_method(job.variant.method).needs and (lack := text_lack(encoder)):

@@ -32,10 +32,11 @@ from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import NONE, Prediction, answer_again, true_labels
-from acclimate.reading import OnError
+from acclimate.reading import OnError, precision_of
 from acclimate.sources.base import Sample, can_be_read, file_sample
 
 EDITED = "is not the checkpoint of a run: it was edited"
+UNSAID = {"decoder": "pillow", "precision": "float32"}  # of checkpoints that were written when there were no others
 BLOCK = 1024  # results of the second pass written at a time
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
 
@@ -82,6 +83,8 @@ class Classification:
             "threshold of --unsure": self.classifier.unsure,
             "choice of --none-of-these": self.classifier.rejects,
             "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates),
+            "decoder": self.classifier.decoder,
+            "precision": precision_of(self.classifier.encoder),
         }
         if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
             content = state_to_bytes(self.classifier.adapter)
@@ -214,7 +217,7 @@ class Classification:
         adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
         try:
             for name, value in self._identity.items():
-                if notes["identity"].get(name) != value:
+                if notes["identity"].get(name, UNSAID.get(name)) != value:
                     raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
             digest, first_id = notes["digest"], notes["first_id"]
             offset: int = notes["offset"]

@@ -1,10 +1,13 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
+import warnings
+
 import typer
 
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify
+from acclimate.cli.console import say
 from acclimate.cli.correct import correct
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
@@ -63,4 +66,5 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Entry point of the `acclimate` command."""
+    warnings.showwarning = lambda message, *_, **__: say(f"note: {message}", err=True)  # one line each
     app()

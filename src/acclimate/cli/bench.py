@@ -1,12 +1,22 @@
 """`acclimate bench`: the paper's benchmarks, one JSON file per result."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from acclimate.cli.console import say
-from acclimate.cli.options import COMPARED, DEFAULT_MAX_PIXELS, Device, Generated, MaxPixels, Model, ViewsKind, Workers
+from acclimate.cli.options import (
+    COMPARED,
+    DEFAULT_MAX_PIXELS,
+    Device,
+    Generated,
+    MaxPixels,
+    Model,
+    Precision,
+    ViewsKind,
+    Workers,
+)
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
@@ -52,6 +62,7 @@ def bench(
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Run methods on the paper's datasets: encode each once, adapt, and write one JSON file per dataset and method.
 
@@ -72,9 +83,9 @@ def bench(
     for name in methods:
         find_method(name)
     taken = tuple(order_names(order, orders))
-    setup = Setup(
-        data, model, store, prompts, views, taken, batch_size, workers, device, progress_bar, views_kind, generated
-    )
+    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device, "precision": precision}
+    chosen_views: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
+    setup = Setup(data, model, store, prompts, orders=taken, progress=progress_bar, **reading, **chosen_views)
     present = present_datasets(chosen, data)
     report_skipped([each.key for each in chosen if each not in present], data)
     try:

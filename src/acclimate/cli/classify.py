@@ -78,9 +78,12 @@ def classify(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     workers: options.Workers = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    compile: options.Compile = False,
+    decoder: options.Decoder = "auto",
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)] = 10.0,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
@@ -88,6 +91,9 @@ def classify(
     Every image is answered as it comes, and once more at the end from everything seen. Prints a table on a terminal and
     csv in a pipe, where rows follow when their answers are final.
     """
+    from acclimate.encoders import load_ahead
+
+    load_ahead(model, device, precision, compile)  # while the rest is imported
     import platform
     import shlex
     from datetime import datetime
@@ -95,7 +101,6 @@ def classify(
     from acclimate import __version__
     from acclimate.classifier import Classifier
     from acclimate.classify.outputs import ResultFile, csv_columns
-    from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
@@ -104,6 +109,7 @@ def classify(
     from acclimate.methods import describe_fit, find_method, require
     from acclimate.predict import NONE
     from acclimate.prompts import example_prompts
+    from acclimate.reading import precision_of
     from acclimate.sources.base import choose_order
     from acclimate.sources.follow import Follow
     from acclimate.sources.video import is_frame
@@ -158,6 +164,7 @@ def classify(
     samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
+    reading |= {"precision": precision, "compile": compile, "decoder": decoder}
     still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
     reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
     reading |= {"unsure": unsure, "reject": none_of_these}
@@ -209,10 +216,13 @@ def classify(
         if not follow or not summary.images:
             raise typer.Exit(130)
     if report is not None:
+        from acclimate.classify.report import write_report
+
         chosen_order = choose_order(samples, names) if order == "auto" else order
         shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
         shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
         shown |= {"source": " ".join(source), "order": chosen_order, "model": model}
+        shown |= {"decoder": classifier.decoder, "precision": precision_of(classifier.encoder)}
         shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
         shown |= {"true labels": truth} if truth else {}
         shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})

@@ -42,15 +42,18 @@ def correct(
         ),
     ] = None,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     workers: options.Workers = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    decoder: options.Decoder = "auto",
 ) -> None:
     """Tell a state the right labels of images: they are certain evidence from then on.
 
     Only the named images are read again. Their right labels are written to the column `correct_label` of the results;
     what the model answered stays. A label that was answered anyway confirms the answer.
     """
+    from acclimate.arrays import to_host
     from acclimate.classify.outputs import read_results
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
@@ -64,7 +67,7 @@ def correct(
     for path in (results, state):
         if path:
             check_writable(path)
-    encoder = load_encoder(model, device) if results and not undo else None
+    encoder = load_encoder(model, device, precision) if results and not undo else None
     adapter, notes = load_with_notes(state, text=encoder)
     if undo:
         gone = _named(adapter, undo)
@@ -92,8 +95,8 @@ def correct(
     samples = _samples([by_file[name] for name in told], source)
     with progress_bar(len(samples), "encoding", "images") as advance:
         reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "on_error": "raise"}
-        for batch in encode_ahead(samples, Preparer(encoder), **reading):
-            features += list(batch.features)
+        for batch in encode_ahead(samples, Preparer(encoder, decoder=decoder), **reading):
+            features += list(to_host(batch.features))
             advance(len(batch.names))
     adapter.correct(features, [adapter.head.class_names.index(label) for label in told.values()], names=list(told))
     save_state(adapter, state, notes)

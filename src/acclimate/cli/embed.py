@@ -24,9 +24,12 @@ def embed(
     order: options.Order = "path",
     fps: options.Fps = 1.0,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     workers: options.Workers = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    compile: options.Compile = False,
+    decoder: options.Decoder = "auto",
 ) -> None:
     """Encode images once and store their features; every method then runs on them in seconds.
 
@@ -37,6 +40,7 @@ def embed(
 
     import numpy as np
 
+    from acclimate.arrays import to_host
     from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
@@ -51,15 +55,15 @@ def embed(
     names, templates = options.read_labels(labels), options.read_templates(template)
     options.note_language(names, model)
     samples = options.list_images(source, order, names, fps)
-    encoder = load_encoder(model, device)
+    encoder = load_encoder(model, device, precision, compile)
     with stage_bars() as show:
         head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
     generator = None if generated is None else open_generator(generated, device)
-    prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator)
+    prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
     parts, kept, began = [], [], perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
         for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers):
-            parts.append(batch.features)
+            parts.append(to_host(batch.features))
             kept += batch.readable
             for name, error in zip(batch.names, batch.errors, strict=True):
                 if error is not None:

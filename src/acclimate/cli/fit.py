@@ -45,9 +45,11 @@ def fit(
         int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)
     ] = 10,
     max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = 32,
+    batch_size: options.BatchSize = None,
     workers: options.Workers = None,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    decoder: options.Decoder = "auto",
 ) -> None:
     """Fit a few-shot method to labelled images, and write a file for --fitted of `classify`, `run` and `serve`.
 
@@ -79,6 +81,7 @@ def fit(
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
     reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
+    reading |= {"precision": precision, "decoder": decoder}
     with stage_bars() as reading["progress"]:
         classifier = Classifier(names, model, method=method, templates=templates, **reading, **settings)
     images, truth = _split([known[i] for i in drawn])

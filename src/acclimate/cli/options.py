@@ -84,9 +84,25 @@ MaxPixels = Annotated[  # holds from when it is parsed
     ),
 ]
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
-BatchSize = Annotated[int, typer.Option(help="Images encoded at once.", min=1)]
-Workers = Annotated[int | None, typer.Option(help="Threads that read images.", min=1)]
+BatchSize = Annotated[
+    int | None,
+    typer.Option(help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256"),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Threads that read images; for a GPU, processes.", min=1, show_default="by cores")
+]
 Device = Annotated[str, typer.Option(help="Where the model runs: auto, cpu, cuda, cuda:1, mps.")]
+Precision = Annotated[
+    Literal["auto", "float32", "float16", "bfloat16"],
+    typer.Option(help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere."),
+]
+Compile = Annotated[
+    bool, typer.Option("--compile", help="Compile a PyTorch model's image tower: pays off from 100,000 images on.")
+]
+Decoder = Annotated[
+    Literal["auto", "pillow", "nvjpeg"],
+    typer.Option(help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg if it can."),
+]
 
 LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
 FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)", re.IGNORECASE)

@@ -8,7 +8,7 @@ import typer
 
 from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_pictures, report_skipped
 from acclimate.cli.console import say
-from acclimate.cli.options import MODEL_HELP, Device, Generated, Workers, parse_settings
+from acclimate.cli.options import MODEL_HELP, Device, Generated, Precision, Workers, parse_settings
 from acclimate.cli.plugins import Plugins
 
 
@@ -25,8 +25,8 @@ def reproduce(
         Path | None,
         typer.Option(
             help="The folder of all datasets; see `acclimate data check`. "
-            "--model, --method, --set, --shots, --generated, --limit, --store, --batch-size, --workers and --device "
-            "apply to it."
+            "--model, --method, --set, --shots, --generated, --limit, --store, --batch-size, --workers, --device and "
+            "--precision apply to it."
         ),
     ] = None,
     model: Annotated[str | None, typer.Option(help=MODEL_HELP)] = None,
@@ -58,6 +58,7 @@ def reproduce(
     batch_size: EncodeSize = 64,
     workers: Workers = None,
     device: Device = "auto",
+    precision: Precision = "float32",
 ) -> None:
     """Measure the paper's tables and figures again, on its datasets or on feature files.
 
@@ -90,8 +91,9 @@ def reproduce(
     try:
         if data is not None and model is not None:
             where = f"--data {data} --model {model}"
-            reading = (batch_size, workers, device, progress_bar, None, generated)
-            setup = Setup(data, model, store, "dataset", "paper", taken, *reading)
+            reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device}
+            reading |= {"precision": precision, "generated": generated, "progress": progress_bar}
+            setup = Setup(data, model, store, orders=taken, **reading)
             plan = plan_recipes(chosen, setup, Choice(tuple(method or ()), settings, shots, limit))
             lacking = plan.lacking
             for name, needs in lacking.items():

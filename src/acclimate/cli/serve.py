@@ -93,6 +93,8 @@ def serve(
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
     device: options.Device = "auto",
+    precision: options.Precision = "auto",
+    compile: options.Compile = False,
 ) -> None:
     """Classify images over HTTP: each stream adapts on its own, and survives restarts.
 
@@ -106,6 +108,8 @@ def serve(
     for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
         if find_spec(package) is None:
             raise missing(f"serving needs {package}", "serve")
+    import numpy as np
+
     from acclimate.classifier import Classifier
     from acclimate.encoders import load_encoder
     from acclimate.prompts import LearnedPrompts
@@ -174,7 +178,9 @@ def serve(
     setup["guard"] = rules if guard else None
     adapter = encoder = None
     if fitted is not None:
-        ready = Classifier(names, model, device=device, templates=template and templates, fitted=fitted)
+        how: dict[str, Any] = {"device": device, "precision": precision, "compile": compile}
+        ready = Classifier(names, model, templates=template and templates, fitted=fitted, **how)
+        ready.adapter.to(np.empty(0, np.float32))  # streams adapt on the host
         adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
         setup |= {"method": adapter.name, "settings": adapter.settings}
         setup["templates"] = learned.name if learned else ready.templates
@@ -183,7 +189,7 @@ def serve(
         names, checked = check_setup(names, setup, limits, adapter)
         defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
     with bind(host, port) as listening:
-        encoder = encoder or load_encoder(model, device)
+        encoder = encoder or load_encoder(model, device, precision, compile)
         if learned is not None and names is not None:
             learned.vectors(encoder, names)  # refuses prompts that new streams could not have
         streams = Streams(data, encoder, limits, defaults, learned)

@@ -34,6 +34,8 @@ def inspect(
         say(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
         if fitted := fit_note(about["notes"]):
             say(describe_fit(fitted))
+        if "decoder" in about["notes"]:
+            say(f"images decoded by {about['notes']['decoder']}, encoded in {about['notes'].get('precision')}")
         method = list_methods().get(about["method"])
         if method is not None and "text" in method.needs:  # it cannot be loaded without its model
             say(f"{method.name}, {len(head)} classes: {about['settings']}")

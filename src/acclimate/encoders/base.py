@@ -1,15 +1,17 @@
 """The interface of an encoder, and how encoders are loaded by name."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from PIL import Image
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError, ModelError
 
 
@@ -32,13 +34,14 @@ class Encoder(Protocol):
     def prepare(self, image: Image.Image) -> Any:
         """Turn an RGB image into an input of `encode_images`; called from several threads."""
 
-    def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Return the features (n, dim) of n prepared images."""
+    def encode_images(self, images: Sequence[Any]) -> Array:
+        """Return the features (n, dim) of n prepared images: a NumPy array, or a tensor on the encoder's GPU."""
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
         """Return the features (n, dim) of n texts."""
 
 
+Precision = Literal["auto", "float32", "float16", "bfloat16"]  # "auto": float16 on a CUDA GPU, float32 elsewhere
 BUNDLED = "bundled"  # the model that comes with acclimate: an ONNX folder next to this file
 KNOWN = (
     "hf:openai/clip-vit-base-patch16",
@@ -50,6 +53,7 @@ KNOWN = (
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "open_clip:ViT-L-14/openai",
 )
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # there if the system has a driver
 # prefix -> (module, class or function, description of what follows the prefix, example)
 PREFIXES = {
     "onnx": ("onnx", "OnnxEncoder", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
@@ -58,14 +62,21 @@ PREFIXES = {
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
 
+_ahead: dict[tuple[str, str, Precision, bool], "Future[Encoder]"] = {}  # the model that `load_ahead` loads
 
-def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
+
+def load_encoder(
+    name: str = BUNDLED, device: str = "auto", precision: Precision = "auto", compile: bool = False
+) -> Encoder:
     """Load an encoder by name.
 
     Args:
         name: "bundled", `onnx:DIR`, `hf:ID`, `local:DIR` or `open_clip:NAME/TAG`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; for PyTorch models also "mps" and others that
             PyTorch knows. One that is not there is refused before anything is loaded.
+        precision: of the image tower of a PyTorch model: "auto" (float16 on a CUDA GPU, float32 elsewhere), "float32",
+            "float16" or "bfloat16". A model that overflows in float16 is run in bfloat16. Texts are encoded in float32.
+        compile: compile the image tower of a PyTorch model with `torch.compile`; takes up to a minute.
 
     Raises:
         ModelError: the model is not available; the message says what is missing and how to get it.
@@ -77,6 +88,25 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
         >>> encoder.encode_text(["a photo of a cat.", "a photo of a dog."]).shape == (2, encoder.dim)
         True
     """
+    model = name, device, precision, compile
+    ahead = _ahead.pop(model, None)
+    return _load(*model) if ahead is None else ahead.result()
+
+
+def load_ahead(name: str, device: str = "auto", precision: Precision = "auto", compile: bool = False) -> None:
+    """Begin to load an ONNX model in a thread; the next `load_encoder` with the same arguments waits for it.
+
+    onnxruntime loads a model while Python goes on, for instance with its imports. Other models are not loaded ahead:
+    Python is what takes the time there, and a download may begin only when nothing else can be wrong.
+    """
+    _ahead.clear()
+    if name == BUNDLED or name.startswith("onnx:"):
+        loader, model = ThreadPoolExecutor(1, "acclimate-load"), (name, device, precision, compile)
+        _ahead[model] = loader.submit(_load, *model)
+        loader.shutdown(wait=False)
+
+
+def _load(name: str, device: str, precision: Precision, compile: bool) -> Encoder:
     if name == BUNDLED:
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")
@@ -87,19 +117,21 @@ def load_encoder(name: str = BUNDLED, device: str = "auto") -> Encoder:
         if Path(name).is_dir():
             hint = f"write a folder as onnx:{name} or local:{name}."
         raise ModelError(f"unknown model {name!r}; {hint}")
+    if prefix == "onnx" and (compile or precision not in ("auto", "float32")):
+        raise ModelError("ONNX models run as they are; choose precision and compile for hf:, local: or open_clip:.")
     module, function, *_ = PREFIXES[prefix]
-    load: Callable[[str, str], Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
-    return load(what, device)
+    load: Callable[..., Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
+    return load(what, device) if prefix == "onnx" else load(what, device, precision, compile)
 
 
-def as_encoder(encoder: Any, device: str) -> Encoder:
+def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile: bool = False) -> Encoder:
     """An encoder from a model's name, from open_clip's (model, preprocess, tokenizer), or as it is; else InputError."""
     if isinstance(encoder, str):
-        return load_encoder(encoder, device)
+        return load_encoder(encoder, device, precision, compile)
     if isinstance(encoder, tuple) and len(encoder) == 3:
         from acclimate.encoders.open_clip import OpenClipEncoder
 
-        return OpenClipEncoder(*encoder)
+        return OpenClipEncoder(*encoder, precision=precision, compile=compile)
     if isinstance(encoder, Encoder):
         return encoder
     members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
@@ -121,19 +153,49 @@ def fingerprint_files(paths: Sequence[Path]) -> str:
 
 
 def torch_device(device: str) -> str:
-    """The device to run a PyTorch model on: a GPU for "auto", if there is one."""
+    """The device to run a PyTorch model on: a GPU for "auto", if there is one that works."""
     import torch
 
-    gpus = ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))] if torch.cuda.is_available() else []
+    with warnings.catch_warnings(record=True) as said:  # PyTorch warns of a driver that it cannot use
+        warnings.simplefilter("always")
+        count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    gpus = ["cuda", *(f"cuda:{i}" for i in range(count))] if count else []
     if device == "auto":
-        return "cuda" if gpus else "cpu"
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
-        why = str(error).splitlines()[0].rstrip(".")
+        why = _cannot_compute("cuda") if gpus else str(said[0].message).splitlines()[0] if said else ""
+        if not gpus and not torch.version.cuda and NVIDIA_DRIVER.exists():
+            why = "this PyTorch was built without CUDA"
+        if why:
+            warnings.warn(f"there is a GPU that cannot be used, so the model runs on the CPU: {why}.", stacklevel=2)
+        return "cuda" if gpus and not why else "cpu"
+    if why := _cannot_compute(device):
         mps = ["mps"] if torch.backends.mps.is_available() else []
-        raise ModelError(cannot_use(device, [*gpus, *mps], f": {why}")) from error
+        raise ModelError(cannot_use(device, [*gpus, *mps], f": {why}"))
     return device
+
+
+def _cannot_compute(device: str) -> str:
+    """Why PyTorch cannot compute on a device; "" if it can."""
+    import torch
+
+    try:
+        torch.ones(1, device=device).add(1).item()
+    except (RuntimeError, AssertionError) as error:  # an unknown device, a build of torch without it, a driver
+        return str(error).splitlines()[0].rstrip(".")
+    return ""
+
+
+def torch_precision(device: str, precision: Precision) -> Precision:
+    """The precision of a model that is loaded by name to run on a device."""
+    check_precision(precision)
+    if precision != "auto":
+        return precision
+    return "float16" if device.startswith("cuda") else "float32"
+
+
+def check_precision(precision: str) -> None:
+    """Refuse a precision that does not exist."""
+    if precision not in get_args(Precision):
+        raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
 
 
 def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:

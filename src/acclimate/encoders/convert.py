@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import unit_rows
+from acclimate.arrays import to_host, unit_rows
 from acclimate.encoders.base import load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
 from acclimate.encoders.open_clip import OpenClipEncoder
@@ -43,6 +43,8 @@ def convert(encoder: Any, folder: Path) -> float:
         encoder = load_encoder(encoder, "cpu")
     if not isinstance(encoder, TransformersEncoder):
         raise InputError("only models loaded from hf: or local: can be converted.")
+    if encoder.precision != "float32":
+        raise InputError(f"the model was loaded in {encoder.precision}; load it in float32 to convert it.")
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -120,7 +122,7 @@ def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:
     images = list(np.random.default_rng(0).standard_normal(shape, dtype=np.float32))
     texts = ["a photo of a cat.", "dog", "a very long description of something that is hard to describe " * 20]
     ours, theirs = (
-        unit_rows(np.concatenate([side.encode_images(images), side.encode_text(texts)]), "features")
+        unit_rows(np.concatenate([to_host(side.encode_images(images)), side.encode_text(texts)]), "features")
         for side in (one, other)
     )
     return float(np.abs(ours - theirs).max())

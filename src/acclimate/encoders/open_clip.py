@@ -4,21 +4,24 @@ from collections.abc import Callable, Sequence
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from acclimate.arrays import HostArray, to_host
-from acclimate.encoders.base import torch_device
+from acclimate.arrays import Array, HostArray, to_host
+from acclimate.encoders.base import Precision, check_precision, torch_device, torch_precision
+from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import ModelError, missing
+from acclimate.halving import Halving
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower
 
 
-def load(name: str, device: str = "auto") -> "OpenClipEncoder":
+def load(name: str, device: str = "auto", precision: Precision = "auto", compile: bool = False) -> "OpenClipEncoder":
     """Load a model by its name and tag; downloads the weights if they are not in the cache."""
     try:
         import open_clip
     except ImportError as error:
         raise missing(f"open_clip:{name} needs open_clip", "open-clip") from error
     device = torch_device(device)
+    precision = torch_precision(device, precision)
     model_name, slash, tag = name.rpartition("/")
     if not slash or not model_name or not tag:
         raise ModelError(f"open_clip models are named NAME/TAG, for instance open_clip:ViT-B-16/openai; got {name!r}.")
@@ -35,7 +38,7 @@ def load(name: str, device: str = "auto") -> "OpenClipEncoder":
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"cannot load open_clip:{name}: {error}. Check the network, or use a local model.") from error
     tokenizer = open_clip.get_tokenizer(model_name)
-    return OpenClipEncoder(model, preprocess, tokenizer, fingerprint=f"open_clip:{name}")
+    return OpenClipEncoder(model, preprocess, tokenizer, f"open_clip:{name}", precision, compile)
 
 
 class OpenClipEncoder:
@@ -46,10 +49,28 @@ class OpenClipEncoder:
         preprocess: maps a Pillow image to a tensor (3, h, w).
         tokenizer: maps a list of texts to token ids.
         fingerprint: identifies the weights; without it, text features are not cached on disk.
+        precision: of the image tower, whose weights are converted in place; "auto" for the one that they have.
+        compile: compile the image tower; see `load_encoder`.
+
+    Attributes:
+        device: on which the model runs.
+        precision: of the image tower: "float32", "float16" or "bfloat16". The text tower keeps its own.
     """
 
-    def __init__(self, model: Any, preprocess: Callable[[Any], Any], tokenizer: Any, fingerprint: str = "") -> None:
-        self.model, self.preprocess, self.tokenizer = model.eval(), preprocess, tokenizer
+    def __init__(
+        self,
+        model: Any,
+        preprocess: Callable[[Any], Any],
+        tokenizer: Any,
+        fingerprint: str = "",
+        precision: Precision = "auto",
+        compile: bool = False,
+    ) -> None:
+        from acclimate.encoders.image_tower import ImageTower
+
+        check_precision(precision)
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.preprocess = Preprocess.from_torchvision(preprocess) or preprocess
         self.device = next(model.parameters()).device
         bias = getattr(model, "logit_bias", None)
         self.logit_scale = float(model.logit_scale.detach().exp())
@@ -58,19 +79,32 @@ class OpenClipEncoder:
         self.tokenizing = Lock()  # tokenizers are not thread-safe
         self._tower: TextTower | None = None
         self.dim = int(self.encode_text(["a"]).shape[1])
+        self._image_tower = ImageTower(model, self.image_features, self.prepare, precision, compile)
+        self.precision = self._image_tower.precision
+        self._halving = Halving()
 
     @property
     def prepare(self) -> Callable[[Any], Any]:
-        """Turns an RGB image into pixels (3, h, w)."""
+        """Turns an RGB image into pixels (3, h, w): floats, or for a GPU bytes, which are normalised there."""
+        if self.device.type == "cuda" and isinstance(self.preprocess, Preprocess):
+            return Bytes(self.preprocess)
         return self.preprocess
 
-    def encode_images(self, images: Sequence[Any]) -> HostArray:
-        """Return the features (n, dim) of n prepared images, arrays or tensors."""
+    def encode_images(self, images: Sequence[Any]) -> Array:
+        """Return the features (n, dim) of n prepared images.
+
+        Args:
+            images: (3, h, w) each, arrays or tensors of floats or bytes; or all of them as a tensor (n, 3, h, w).
+
+        Returns:
+            A NumPy array; on a CUDA GPU a float32 tensor there, which need not be computed yet.
+        """
         import torch
 
-        with torch.inference_mode():
-            pixels = torch.stack([torch.as_tensor(image) for image in images])
-            return to_host(self.image_features(pixels.to(self.device)).float())
+        features = self._halving(lambda part: self._image_tower(images[part]), len(images))
+        if self.device.type == "cuda":
+            return features.to(torch.float32, copy=True)  # outside of inference mode, so that it can be used anywhere
+        return to_host(features.float())
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
         """Return the features (n, dim) of n texts, truncated to the context length of the model."""

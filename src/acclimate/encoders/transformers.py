@@ -7,19 +7,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.encoders.base import fingerprint_files, torch_device
+from acclimate.encoders.base import Precision, fingerprint_files, torch_device, torch_precision
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, missing
 
 
-def load_from_folder(folder: str, device: str = "auto") -> "TransformersEncoder":
+def load_from_folder(
+    folder: str, device: str = "auto", precision: Precision = "auto", compile: bool = False
+) -> "TransformersEncoder":
     """Load a model saved with `save_pretrained`, without network access."""
     path = Path(folder)
     if not (path / "config.json").is_file():
         what = "it holds no config.json" if path.is_dir() else "there is no such folder"
         raise ModelError(f"no transformers model in {folder}: {what}; save one there with `save_pretrained`.")
-    return TransformersEncoder(folder, device, local=True)
+    return TransformersEncoder(folder, device, precision, compile, local=True)
 
 
 class TransformersEncoder(OpenClipEncoder):
@@ -28,12 +30,22 @@ class TransformersEncoder(OpenClipEncoder):
     Args:
         name: id on the Hugging Face Hub, or a folder. A model that is not in the cache is downloaded.
         device: "auto", "cpu", "cuda", "mps", ...
+        precision: of the image tower; see `load_encoder`.
+        compile: compile the image tower.
         local: whether `name` is a folder; nothing is downloaded then.
     """
 
     preprocess: Preprocess
 
-    def __init__(self, name: str, device: str = "auto", local: bool = False) -> None:
+    def __init__(
+        self,
+        name: str,
+        device: str = "auto",
+        precision: Precision = "auto",
+        compile: bool = False,
+        *,
+        local: bool = False,
+    ) -> None:
         try:
             import torch  # noqa: F401
             import transformers
@@ -44,6 +56,7 @@ class TransformersEncoder(OpenClipEncoder):
                 "or convert the model with `acclimate convert` on a machine that has them, and load it as onnx:DIR",
             ) from error
         device = torch_device(device)
+        precision = torch_precision(device, precision)
         with _explained(name, local), _quiet(transformers):
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
@@ -53,7 +66,8 @@ class TransformersEncoder(OpenClipEncoder):
             raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
         self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
-        super().__init__(model.to(device), preprocess, tokenizer, _fingerprint(model, name, local))
+        model = model.float().to(device)  # some weights are stored in half precision
+        super().__init__(model, preprocess, tokenizer, _fingerprint(model, name, local), precision, compile)
 
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading import Preparer
@@ -270,7 +270,7 @@ class Batcher:
     def _encode(self, batch: Sequence[_Image]) -> None:
         began, prepare = perf_counter(), batch[0].request.prepare
         try:
-            features = np.asarray(prepare.encode([image.content for image in batch]), np.float32)
+            features = to_host(prepare.encode([image.content for image in batch])).astype(np.float32)
         except Exception as error:
             for image in batch:
                 image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))

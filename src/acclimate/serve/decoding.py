@@ -6,17 +6,14 @@ pixels may be decoded, and receives what the model takes. This module is all tha
 
 import atexit
 import json
-import multiprocessing.util  # first: what it does at exit has to come after what is done here
 import os
 import signal
-import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from math import inf, prod
 from threading import Condition, Lock, Thread, current_thread
 from time import monotonic
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +22,7 @@ from PIL import Image
 from acclimate.arrays import HostArray
 from acclimate.errors import ImageError, ModelError
 from acclimate.images import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
+from acclimate.processes import CHILDREN, CONTEXT, no_main
 from acclimate.reading import Preparer
 from acclimate.serve.budget import Budget
 
@@ -38,8 +36,6 @@ TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too
 WATCH_S = 0.1  # between two looks at which process has taken too long
 PATIENCE = 4  # times as long as an image may take, on a machine that is busy with other things
 MESSAGE_BYTES = 2**16  # of an answer without pixels
-CHILDREN = Lock()  # multiprocessing's list of its children is not made for threads
-CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
 
 
 class Task(NamedTuple):
@@ -157,7 +153,7 @@ class _Process:
         self._pixels, self._decode_s, self.alive = pixels, decode_s, True
         self.latest = inf  # when it is stopped if it has not answered
         CONTEXT.set_forkserver_preload([__name__])
-        with theirs, CHILDREN, _no_main():
+        with theirs, CHILDREN, no_main():
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
             self._process.start()
         WATCH.add(self)
@@ -188,13 +184,14 @@ class _Process:
         with self._within(self._patience):
             self._connection.send(cost)
             shape = tuple(self._answer()["shape"])
+            dtype = np.dtype(np.uint8) if task.prepare is None else task.prepare.dtype
             if task.prepare is None:
-                size, allowed = prod(shape), min(shape) > 0 and shape[2:] == (3,) and prod(shape) <= 3 * cost
+                allowed = min(shape) > 0 and shape[2:] == (3,) and prod(shape) <= 3 * cost
             else:
-                size, allowed = 4 * prod(shape), shape == task.prepare.shape
+                allowed = shape == task.prepare.shape
             if not allowed:
                 raise ValueError(f"an array of shape {shape}")
-            pixels = np.frombuffer(self._connection.recv_bytes(size), np.float32 if task.prepare else np.uint8)
+            pixels = np.frombuffer(self._connection.recv_bytes(dtype.itemsize * prod(shape)), dtype)
             picture = self._connection.recv_bytes(MESSAGE_BYTES + 3 * task.thumbnail**2)
             return pixels.reshape(shape).copy(), picture  # PyTorch warns of arrays that are not writeable
 
@@ -291,16 +288,6 @@ class _Watch:
 
 
 WATCH = _Watch()
-
-
-@contextmanager
-def _no_main() -> Iterator[None]:
-    """Hide the running program from multiprocessing, which would import it in every process that it starts."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def work(connection: Any, pixels: int, decode_s: float) -> None:
