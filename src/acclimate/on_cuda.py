@@ -8,6 +8,7 @@ imported where a tensor is met, never before.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -165,7 +166,7 @@ def replayed(
         return work(*inputs)
     device = inputs[0].device
     full_key = (key, *((tuple(x.shape), x.dtype) for x in inputs), torch.cuda.current_stream(device).cuda_stream)
-    with _lock, torch.cuda.device(device):
+    with _lock, nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device):
         known = _graphs.setdefault(owner, OrderedDict())
         found = known.pop(full_key, 0)
         if found == AFTER:

@@ -165,6 +165,7 @@ class Cache(State):
         width = plan.targets.shape[1]
         self._grow(int(slots.max()) + 1, width)
         self._keys[at.slots] = features[at.staying]
+        before = self._targets[slots]
         self._targets[slots] = -1
         if plan.mask is None:
             self._targets[slots, :width] = plan.targets[stay]
@@ -172,7 +173,8 @@ class Cache(State):
             self._arriving = (begin_transfer(plan.mask), stay, slots)
         self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
-        self._layout = None
+        if plan.mask is not None or not np.array_equal(before, self._targets[slots]):
+            self._layout = None  # in a full positive cache, newcomers vote on the classes of those they replace
 
     def _arrive(self) -> None:
         """Wait for the targets of the last newcomers, if they are on their way from a device."""
