@@ -1,0 +1,74 @@
+"""How fast images are classified on a GPU: each stage, the whole, adaptation, views, memory, and the published way.
+
+    python benchmarks/gpu.py --to docs/results/gpu.md      # about five minutes on an H200
+    python benchmarks/gpu.py --quick                       # the same measurements, shorter
+    python benchmarks/gpu.py --device cpu --tiny           # whether the script works
+
+The photos are drawn and the weights random (see `gpu_models.py`), so nothing is downloaded.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from time import perf_counter
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+ABOUT = """
+ViT-B/16 with random weights, {images:,} drawn JPEG files of 500 x 375 pixels ({kilobytes:.0f} kB each), and {mixed:,}
+of mixed sizes, {classes:,} labels. The last layer of the random tower is set so that the features of photos differ from
+each other and caches fill; the tables say how many samples enter. The files are shown several times, so after the first
+time nothing new enters, as late in a long stream.
+"""
+
+
+def main() -> None:
+    """Print the tables, and write them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--quick", action="store_true", help="shorter runs")
+    parser.add_argument("--tiny", action="store_true", help="a tiny model and few images")
+    parser.add_argument("--only", nargs="+", help="names of the parts to run")
+    parser.add_argument("--streams", type=Path, nargs="*", default=[], help="feature files to compare answers on, too")
+    parser.add_argument("--to", type=Path, help="write a page, and a picture with its name")
+    options = parser.parse_args()
+
+    from acclimate.encoders.base import torch_device
+    from gpu_bench import QUICK, TINY, Bench, Sizes
+    from gpu_blocks import BLOCKS
+    from gpu_models import save_vit
+    from gpu_photos import draw_photos, label_names
+    from gpu_report import Report
+
+    sizes = TINY if options.tiny else QUICK if options.quick else Sizes()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    chosen = [block for block in BLOCKS if options.only is None or block.__name__ in options.only]
+    report, began = Report(), perf_counter()
+    with tempfile.TemporaryDirectory() as name:
+        work, device, labels = Path(name), torch_device(options.device), label_names(sizes.classes)
+        photos = draw_photos(work / "photos", sizes.images, cores)
+        mixed = draw_photos(work / "mixed", sizes.mixed, cores, mixed=True)
+        model = save_vit(work / "vit", photos[:512], labels, device, sizes.tiny)
+        bench = Bench(sizes, report, device, cores, work, labels, photos, mixed, f"local:{model}", options.streams)
+        print(f"made photos and model in {perf_counter() - began:.0f} s\n", flush=True)
+        for block in chosen:
+            began_block = perf_counter()
+            try:
+                block(bench)
+            except Exception:  # the other parts are worth having
+                print(f"{block.__name__} failed:\n{traceback.format_exc(limit=-6)}", flush=True)
+            print(f"({block.__name__}: {perf_counter() - began_block:.0f} s)\n", flush=True)
+        kilobytes = sum(path.stat().st_size for path in photos) / len(photos) / 1000
+    report.summary()
+    if options.to:
+        about = ABOUT.strip().format(images=len(photos), kilobytes=kilobytes, mixed=sizes.mixed, classes=sizes.classes)
+        command = f"python benchmarks/gpu.py{' --quick' * options.quick} --to {options.to.as_posix()}"
+        report.write(options.to, command, device, about)
+    print(f"all in {perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()

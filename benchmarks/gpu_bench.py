@@ -1,0 +1,153 @@
+"""What the measurements of `gpu.py` share: how much is measured, with what, and how runs are timed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from acclimate import Classifier, create, load_encoder
+from acclimate.errors import AcclimateError
+from gpu_report import Report
+
+METHODS = ("zero-shot", "tda", "halves")
+NVJPEG, PILLOW = "nvjpeg", "pillow"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured."""
+
+    images: int = 2048  # files
+    rounds: int = 8  # times that all files are shown in one run
+    mixed: int = 1024  # files of different sizes
+    classes: int = 1000
+    batches: tuple[int, ...] = (256, 1024)
+    all_batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 4096)
+    all_classes: tuple[int, ...] = (10, 100, 1000, 5000, 20000)
+    published: tuple[int, ...] = (10, 100, 1000)  # numbers of classes for the published way
+    turns: int = 7
+    views: int = 64
+    with_views: int = 256  # files
+    compiled: bool = True
+    tiny: bool = False
+
+
+QUICK = Sizes(rounds=3, mixed=256, all_classes=(10, 1000, 20000), published=(1000,), turns=2, compiled=False)
+TINY = Sizes(24, 2, 8, 20, (4, 8), (1, 8), (10, 20), (10,), turns=1, views=4, with_views=4, compiled=False, tiny=True)
+
+
+@dataclass
+class Bench:
+    """What all measurements share."""
+
+    sizes: Sizes
+    report: Report
+    device: str
+    cores: int
+    work: Path
+    labels: list[str]
+    photos: list[Path]
+    mixed: list[Path]
+    model: str  # of the encoder
+    streams: list[Path]
+
+    def __post_init__(self) -> None:
+        self.encoder = self.load()
+        self.rates: dict[str, float] = {}  # images/s by the name of the stage, for ratios
+        self.classifiers: dict[str, Classifier | str] = {}
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether the device is a GPU."""
+        return self.device.startswith("cuda")
+
+    def load(self, precision: str = "auto") -> Any:
+        """The encoder."""
+        return load_encoder(self.model, self.device, precision=precision)
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        if self.on_gpu:
+            torch.cuda.synchronize()
+
+    def classifier(self, decoder: str) -> Classifier:
+        """A classifier that reads with a decoder; AcclimateError if it is not there."""
+        if decoder not in self.classifiers:
+            try:
+                made = Classifier(self.labels, self.encoder, method="zero-shot", decoder=decoder, cache=False)
+                self.classifiers[decoder] = made
+            except AcclimateError as error:
+                self.classifiers[decoder] = str(error)
+        found = self.classifiers[decoder]
+        if isinstance(found, str):
+            raise AcclimateError(found)
+        return found
+
+    def decoders(self) -> list[str]:
+        """The decoders that are there."""
+        found = []
+        for decoder in (NVJPEG, PILLOW):
+            try:
+                self.classifier(decoder)
+                found.append(decoder)
+            except AcclimateError as error:
+                print(f"{decoder}: {error}\n", flush=True)
+        return found
+
+    def rate(self, name: str, images: int, work: Callable[[], object], turns: int = 3) -> float:
+        """Images per second of some work, the median after one call that does not count."""
+        work()
+        self.finish()
+        times = []
+        for _ in range(turns):
+            began = perf_counter()
+            work()
+            self.finish()
+            times.append(perf_counter() - began)
+        self.rates[name] = images / float(np.median(times))
+        return self.rates[name]
+
+
+class Ran(NamedTuple):
+    """A run over a stream."""
+
+    images: int
+    seconds: float
+    first: float  # seconds to the first answer
+    labels: list[str]
+    entered: dict[str, int]  # samples that entered each cache
+
+    @property
+    def rate(self) -> float:
+        """Images per second, the start included."""
+        return self.images / self.seconds
+
+
+def classify(classifier: Classifier, method: str, batch: int, paths: Sequence[Path]) -> Ran:
+    """Stream the images through a method that has learnt nothing yet."""
+    classifier.adapter, classifier.batch_size = create(method, classifier.head), batch
+    began, first = perf_counter(), 0.0
+    labels, entered = [], {"positive": 0, "negative": 0}
+    for prediction in classifier.stream(paths):
+        first = first or perf_counter() - began
+        labels.append(prediction.label)
+        for cache in prediction.admitted:
+            entered[cache] = entered.get(cache, 0) + 1
+    return Ran(len(labels), perf_counter() - began, first, labels, entered)
+
+
+@contextmanager
+def memory_limit(limit: float, device: str) -> Iterator[None]:
+    """Let PyTorch use no more than so many bytes of the GPU."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    torch.cuda.empty_cache()
+    torch.cuda.set_per_process_memory_fraction(min(1.0, limit / total))
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
