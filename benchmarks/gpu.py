@@ -33,6 +33,14 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few images")
     parser.add_argument("--only", nargs="+", help="names of the parts to run")
     parser.add_argument("--streams", type=Path, nargs="*", default=[], help="feature files to compare answers on, too")
+    parser.add_argument(
+        "--evaluation",
+        type=Path,
+        nargs=2,
+        default=[],
+        metavar=("PACK", "TOWER"),
+        help="labelled images and a packed tower, to compare half precision with float32 on; see training/README.md",
+    )
     parser.add_argument("--to", type=Path, help="write a page, and a picture with its name")
     options = parser.parse_args()
 
@@ -52,7 +60,8 @@ def main() -> None:
         photos = draw_photos(work / "photos", sizes.images, cores)
         mixed = draw_photos(work / "mixed", sizes.mixed, cores, mixed=True)
         model = save_vit(work / "vit", photos[:512], labels, device, sizes.tiny)
-        bench = Bench(sizes, report, device, cores, work, labels, photos, mixed, f"local:{model}", options.streams)
+        given = {"streams": options.streams, "evaluation": options.evaluation}
+        bench = Bench(sizes, report, device, cores, labels, photos, mixed, f"local:{model}", **given)
         print(f"made photos and model in {perf_counter() - began:.0f} s\n", flush=True)
         for block in chosen:
             began_block = perf_counter()

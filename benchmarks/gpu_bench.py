@@ -49,12 +49,12 @@ class Bench:
     report: Report
     device: str
     cores: int
-    work: Path
     labels: list[str]
     photos: list[Path]
     mixed: list[Path]
     model: str  # of the encoder
-    streams: list[Path]
+    streams: list[Path]  # feature files
+    evaluation: list[Path]  # a pack of labelled images and a packed tower; or nothing
 
     def __post_init__(self) -> None:
         self.encoder = self.load()

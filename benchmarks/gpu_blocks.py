@@ -15,6 +15,7 @@ import transformers
 from acclimate import Classifier, Head, create, read_stream
 from acclimate.arrays import to_host
 from acclimate.bench.results import peak_memory_mb, reset_peak_memory
+from acclimate.encoders import as_encoder
 from acclimate.errors import AcclimateError
 from acclimate.images import open_image
 from acclimate.reading import Preparer, encode_ahead
@@ -54,11 +55,12 @@ def stages(bench: Bench) -> None:
             return
         peak = peak_memory_mb(bench.device) if memory else None
         rows.append([name, f"{rate:,.0f}", "" if peak is None else f"{peak:,.0f}"])
-        bench.report.bar(kind, name, rate)
+        if kind:
+            bench.report.bar(kind, name, rate)
 
     photos, many = bench.photos, len(bench.photos)
     with ThreadPoolExecutor(bench.cores) as threads:
-        add("read", "bytes of files, threads", many, lambda: list(threads.map(Path.read_bytes, photos)))
+        add("", "bytes of files, threads", many, lambda: list(threads.map(Path.read_bytes, photos)))
     prepare = partial(prepare_files, bench.encoder.prepare)
     with processes(bench.cores) as pool:
         chunks = [photos[start : start + 32] for start in range(0, many, 32)]
@@ -311,6 +313,12 @@ def agreement(bench: Bench) -> None:
             classify(full, "zero-shot", batch, bench.photos).labels,
             99,
         )
+    if bench.evaluation:
+        from gpu_evaluation import labels_by_precision
+
+        precisions = ("float16" if bench.on_gpu else "bfloat16", "float32")
+        both = labels_by_precision(*bench.evaluation, bench.device, precisions)
+        add(f"{precisions[0]} against float32, evaluation images", *both, 99)
     prepare = Preparer(bench.encoder, decoder=PILLOW)
     walk = encode_ahead(bench.photos, prepare, batch_size=batch)
     features = np.concatenate([to_host(found.features) for found in walk])
@@ -336,16 +344,16 @@ def _labels(method: str, head: Head, features: np.ndarray, device: str | None, b
 
 def resnets(bench: Bench) -> None:
     """ResNet-50: the tower alone and the whole."""
-    model = resnet(bench.photos[:256], bench.device, bench.sizes.tiny)
-    rows, size = [], model[1].height
+    precision = "float16" if bench.on_gpu else "float32"
+    encoder = as_encoder(resnet(bench.photos[:256], bench.device, bench.sizes.tiny), bench.device, precision)
+    rows, size = [], encoder.preprocess.height
     classifiers = {
-        decoder: Classifier(bench.labels, model, method="zero-shot", decoder=decoder, cache=False)
+        decoder: Classifier(bench.labels, encoder, method="zero-shot", decoder=decoder, cache=False)
         for decoder in bench.decoders()
     }
     for batch in bench.sizes.batches:
         pixels = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=bench.device)
         pixels = pixels if bench.on_gpu else pixels.float()
-        encoder = next(iter(classifiers.values())).encoder
         rate = bench.rate(f"resnet {batch}", batch, partial(encoder.encode_images, pixels), 5)
         rows.append([f"encode_images, on the device, batch {batch:,}", f"{rate:,.0f}", ""])
         for decoder, classifier in classifiers.items():

@@ -66,18 +66,18 @@ class ResNetClip(torch.nn.Module):
         torch.manual_seed(0)
         sizes = {"embedding_size": 8, "hidden_sizes": [16, 32, 64, 128], "depths": [1, 1, 1, 1]} if tiny else {}
         config = transformers.ResNetConfig(**sizes)
-        self.tower = transformers.ResNetModel(config).eval()
-        self.projection = torch.nn.Linear(config.hidden_sizes[-1], 1024)
+        project = torch.nn.Linear(config.hidden_sizes[-1], 1024)
+        self.visual = torch.nn.ModuleDict({"tower": transformers.ResNetModel(config).eval(), "project": project})
         self.letters = torch.nn.EmbeddingBag(32 * 128, 1024, mode="sum")
         self.logit_scale = torch.nn.Parameter(torch.tensor(float(np.log(SCALE))))
 
     def pooled(self, pixels: torch.Tensor) -> torch.Tensor:
         """What the projection is applied to."""
-        return self.tower(pixel_values=pixels).pooler_output.flatten(1)
+        return self.visual["tower"](pixel_values=pixels).pooler_output.flatten(1)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
         """Features (n, 1024) of pixels (n, 3, h, w)."""
-        return self.projection(self.pooled(pixels))
+        return self.visual["project"](self.pooled(pixels))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
         """Features (n, 1024) of token ids (n, 32)."""
@@ -95,7 +95,7 @@ def resnet(photos: Sequence[Path], device: str, tiny: bool) -> tuple[ResNetClip,
     model = ResNetClip(tiny).to(device)
     with torch.inference_mode():
         seen = torch.cat([model.pooled(part) for part in _pixels(photos, size, device).split(64)])
-    _spread(None, model.projection, seen)
+    _spread(None, model.visual["project"], seen)
     return model, preprocess(size), tokenizer
 
 
