@@ -4,7 +4,7 @@
     python benchmarks/gpu.py --quick                       # the same measurements, shorter
     python benchmarks/gpu.py --device cpu --tiny           # whether the script works
 
-The photos are drawn and the weights random (see `gpu_models.py`), so nothing is downloaded.
+The photos are drawn and the weights random (see `gpu_parts/models.py`), so nothing is downloaded.
 """
 
 import argparse
@@ -45,15 +45,18 @@ def main() -> None:
     options = parser.parse_args()
 
     from acclimate.encoders.base import torch_device
-    from gpu_bench import QUICK, TINY, Bench, Sizes
-    from gpu_blocks import BLOCKS
-    from gpu_models import save_vit
-    from gpu_photos import draw_photos, label_names
-    from gpu_report import Report
+    from gpu_parts.adapter import agreement, steps
+    from gpu_parts.bench import QUICK, TINY, Bench, Sizes
+    from gpu_parts.models import save_vit
+    from gpu_parts.photos import draw_photos, label_names
+    from gpu_parts.report import Report
+    from gpu_parts.stages import resnets, stages
+    from gpu_parts.whole import by_batch, out_of_memory, views, whole
 
     sizes = TINY if options.tiny else QUICK if options.quick else Sizes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    chosen = [block for block in BLOCKS if options.only is None or block.__name__ in options.only]
+    parts = (stages, whole, by_batch, steps, views, agreement, resnets, out_of_memory)
+    chosen = [part for part in parts if options.only is None or part.__name__ in options.only]
     report, began = Report(), perf_counter()
     with tempfile.TemporaryDirectory() as name:
         work, device, labels = Path(name), torch_device(options.device), label_names(sizes.classes)
@@ -63,13 +66,13 @@ def main() -> None:
         given = {"streams": options.streams, "evaluation": options.evaluation}
         bench = Bench(sizes, report, device, cores, labels, photos, mixed, f"local:{model}", **given)
         print(f"made photos and model in {perf_counter() - began:.0f} s\n", flush=True)
-        for block in chosen:
-            began_block = perf_counter()
+        for part in chosen:
+            began_part = perf_counter()
             try:
-                block(bench)
+                part(bench)
             except Exception:  # the other parts are worth having
-                print(f"{block.__name__} failed:\n{traceback.format_exc(limit=-6)}", flush=True)
-            print(f"({block.__name__}: {perf_counter() - began_block:.0f} s)\n", flush=True)
+                print(f"{part.__name__} failed:\n{traceback.format_exc(limit=-6)}", flush=True)
+            print(f"({part.__name__}: {perf_counter() - began_part:.0f} s)\n", flush=True)
         kilobytes = sum(path.stat().st_size for path in photos) / len(photos) / 1000
     report.summary()
     if options.to:

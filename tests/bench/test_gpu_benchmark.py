@@ -17,9 +17,9 @@ pytest.importorskip("tokenizers")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.insert(0, str(BENCHMARKS))
 
-from gpu_models import save_vit  # noqa: E402
-from gpu_photos import draw_photos, label_names  # noqa: E402
-from gpu_report import Report  # noqa: E402
+from gpu_parts.models import save_vit  # noqa: E402
+from gpu_parts.photos import draw_photos, label_names  # noqa: E402
+from gpu_parts.report import Report  # noqa: E402
 
 
 def test_labels_differ():

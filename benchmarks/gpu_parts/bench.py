@@ -12,7 +12,7 @@ import torch
 
 from acclimate import Classifier, create, load_encoder
 from acclimate.errors import AcclimateError
-from gpu_report import Report
+from gpu_parts.report import Report
 
 METHODS = ("zero-shot", "tda", "halves")
 NVJPEG, PILLOW = "nvjpeg", "pillow"
@@ -30,7 +30,7 @@ class Sizes:
     all_batches: tuple[int, ...] = (1, 8, 32, 256, 1024, 4096)
     all_classes: tuple[int, ...] = (10, 100, 1000, 5000, 20000)
     published: tuple[int, ...] = (10, 100, 1000)  # numbers of classes for the published way
-    turns: int = 7
+    turns: int = 5
     views: int = 64
     with_views: int = 256  # files
     compiled: bool = True
@@ -66,6 +66,11 @@ class Bench:
         """Whether the device is a GPU."""
         return self.device.startswith("cuda")
 
+    @property
+    def slow_rounds(self) -> int:
+        """Times that all files are shown in a run of what is slower."""
+        return -(-self.sizes.rounds // 3)
+
     def load(self, precision: str = "auto") -> Any:
         """The encoder."""
         return load_encoder(self.model, self.device, precision=precision)
@@ -100,16 +105,14 @@ class Bench:
         return found
 
     def rate(self, name: str, images: int, work: Callable[[], object], turns: int = 3) -> float:
-        """Images per second of some work, the median after one call that does not count."""
-        work()
-        self.finish()
+        """Images per second of some work, the median after one call that does not count; of one call if `turns` is 0."""
         times = []
-        for _ in range(turns):
+        for _ in range(1 + turns):
             began = perf_counter()
             work()
             self.finish()
             times.append(perf_counter() - began)
-        self.rates[name] = images / float(np.median(times))
+        self.rates[name] = images / float(np.median(times[1:] or times))
         return self.rates[name]
 
 
@@ -117,8 +120,9 @@ class Ran(NamedTuple):
     """A run over a stream."""
 
     images: int
+    batch: int
     seconds: float
-    first: float  # seconds to the first answer
+    first: float  # seconds to the first batch of answers
     labels: list[str]
     entered: dict[str, int]  # samples that entered each cache
 
@@ -126,6 +130,17 @@ class Ran(NamedTuple):
     def rate(self) -> float:
         """Images per second, the start included."""
         return self.images / self.seconds
+
+    @property
+    def steady(self) -> float:
+        """Images per second after the first batch."""
+        return (self.images - self.batch) / (self.seconds - self.first)
+
+    @property
+    def shares(self) -> str:
+        """Percent of the samples that entered the positive and the negative cache."""
+        shares = [100 * count / self.images for count in self.entered.values()]
+        return " / ".join(f"{share:.0f}" for share in shares) if any(shares) else ""
 
 
 def classify(classifier: Classifier, method: str, batch: int, paths: Sequence[Path]) -> Ran:
@@ -138,7 +153,7 @@ def classify(classifier: Classifier, method: str, batch: int, paths: Sequence[Pa
         labels.append(prediction.label)
         for cache in prediction.admitted:
             entered[cache] = entered.get(cache, 0) + 1
-    return Ran(len(labels), perf_counter() - began, first, labels, entered)
+    return Ran(len(labels), batch, perf_counter() - began, first, labels, entered)
 
 
 @contextmanager
