@@ -105,7 +105,7 @@ class Bench:
         return found
 
     def rate(self, name: str, images: int, work: Callable[[], object], turns: int = 3) -> float:
-        """Images per second of some work, the median after one call that does not count; of one call if `turns` is 0."""
+        """Images per second of some work, the median after one call that does not count; one call if `turns` is 0."""
         times = []
         for _ in range(1 + turns):
             began = perf_counter()
