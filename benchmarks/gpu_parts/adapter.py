@@ -69,8 +69,8 @@ def agreement(bench: Bench) -> None:
             bench.report.least(f"% of labels equal: {name}", same, least, 2)
 
     batch, answers = bench.sizes.batches[0], {}
-    for decoder in bench.decoders():
-        answers[decoder] = classify(bench.classifier(decoder), "zero-shot", batch, bench.photos).labels
+    for decoder in bench.classifiers:
+        answers[decoder] = classify(bench.classifiers[decoder], "zero-shot", batch, bench.photos).labels
     if len(answers) == 2:
         add("nvJPEG against Pillow", answers[NVJPEG], answers[PILLOW], 0)
     if bench.on_gpu:
@@ -90,7 +90,7 @@ def agreement(bench: Bench) -> None:
     prepare = Preparer(bench.encoder, decoder=PILLOW)
     walk = encode_ahead(bench.photos, prepare, batch_size=batch)
     features = np.concatenate([to_host(found.features) for found in walk])
-    sets = [("drawn photos", bench.classifier(PILLOW).head, features)]
+    sets = [("drawn photos", bench.classifiers[PILLOW].head, features)]
     sets += [(path.stem, stream.head, stream.features) for path in bench.streams for stream in [read_stream(path)]]
     for name, head, rows_of in sets:
         for method in METHODS[1:]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
@@ -59,7 +60,6 @@ class Bench:
     def __post_init__(self) -> None:
         self.encoder = self.load()
         self.rates: dict[str, float] = {}  # images/s by the name of the stage, for ratios
-        self.classifiers: dict[str, Classifier | str] = {}
 
     @property
     def on_gpu(self) -> bool:
@@ -80,26 +80,13 @@ class Bench:
         if self.on_gpu:
             torch.cuda.synchronize()
 
-    def classifier(self, decoder: str) -> Classifier:
-        """A classifier that reads with a decoder; AcclimateError if it is not there."""
-        if decoder not in self.classifiers:
-            try:
-                made = Classifier(self.labels, self.encoder, method="zero-shot", decoder=decoder, cache=False)
-                self.classifiers[decoder] = made
-            except AcclimateError as error:
-                self.classifiers[decoder] = str(error)
-        found = self.classifiers[decoder]
-        if isinstance(found, str):
-            raise AcclimateError(found)
-        return found
-
-    def decoders(self) -> list[str]:
-        """The decoders that are there."""
-        found = []
+    @cached_property
+    def classifiers(self) -> dict[str, Classifier]:
+        """A classifier for each decoder that is there, the fastest first."""
+        found = {}
         for decoder in (NVJPEG, PILLOW):
             try:
-                self.classifier(decoder)
-                found.append(decoder)
+                found[decoder] = Classifier(self.labels, self.encoder, method="zero-shot", decoder=decoder, cache=False)
             except AcclimateError as error:
                 print(f"{decoder}: {error}\n", flush=True)
         return found

@@ -65,7 +65,7 @@ def stages(bench: Bench) -> None:
         contents = [torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8) for path in photos]
         add("read", "nvJPEG", many, lambda: _decode(contents, bench.device), memory=True)
         add("read", "resizing on the device", 256, _resizing(bench, contents[:256]), memory=True)
-    for decoder in bench.decoders():
+    for decoder in bench.classifiers:
         for name, paths in (("", photos), (", mixed sizes", bench.mixed)):
             walk = encode_ahead(
                 paths * bench.slow_rounds,
@@ -137,7 +137,7 @@ def resnets(bench: Bench) -> None:
     rows, size = [], encoder.preprocess.height
     classifiers = {
         decoder: Classifier(bench.labels, encoder, method="zero-shot", decoder=decoder, cache=False)
-        for decoder in bench.decoders()
+        for decoder in bench.classifiers
     }
     for batch in bench.sizes.batches:
         pixels = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=bench.device)

@@ -54,7 +54,7 @@ class Case:
 def whole(bench: Bench) -> None:
     """The whole by decoder, method and batch; TDA against zero-shot."""
     cases, note = [], ""
-    for decoder in bench.decoders():
+    for decoder in bench.classifiers:
         reset_peak_memory(bench.device)
         for batch in bench.sizes.batches:
             cases += in_turns(bench, decoder, batch)
@@ -85,7 +85,7 @@ def whole(bench: Bench) -> None:
 
 def in_turns(bench: Bench, decoder: str, batch: int) -> list[Case]:
     """Runs of every method, which take turns, after one that does not count."""
-    fast, classifier = decoder == NVJPEG, bench.classifier(decoder)
+    fast, classifier = decoder == NVJPEG, bench.classifiers[decoder]
     paths = bench.photos * (bench.sizes.rounds if fast else bench.slow_rounds)
     read = bench.rates.get("nvJPEG" if fast else f"Pillow in {bench.cores} processes", np.nan)
     runs: dict[str, list[Ran]] = {method: [] for method in METHODS}
@@ -106,8 +106,8 @@ def _tower_rate(bench: Bench) -> float:
 
 def by_batch(bench: Bench) -> None:
     """The whole, and the device's memory, by the batch size."""
-    decoder = bench.decoders()[0]
-    classifier, rows = bench.classifier(decoder), []
+    decoder = next(iter(bench.classifiers))
+    classifier, rows = bench.classifiers[decoder], []
     for batch in bench.sizes.all_batches:
         paths = (bench.photos * bench.sizes.rounds)[: max(64, min(128 * batch, 4 * max(batch, 1024)))]
         classify(classifier, "tda", batch, paths[: 2 * batch])
@@ -126,7 +126,7 @@ def views(bench: Bench) -> None:
 
     count, size = bench.sizes.views, bench.encoder.preprocess.height
     paths = bench.photos[: bench.sizes.with_views]
-    decoder, batch = bench.decoders()[0], 16 * count
+    decoder, batch = next(iter(bench.classifiers)), 16 * count
     classifier = Classifier(
         bench.labels, bench.encoder, method="tda", views=count, batch_size=batch, decoder=decoder, cache=False
     )
