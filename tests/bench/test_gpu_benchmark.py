@@ -66,6 +66,12 @@ def test_every_table_can_be_made_without_a_gpu(tmp_path):
     ran = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600)
     assert "failed:" not in ran.stdout, ran.stdout
     page = (tmp_path / "gpu.md").read_text()
-    titles = ("Each stage alone", "The whole", "The whole by batch size", "TDA's step", "Against the published way")
+    titles = (
+        "Each stage alone",
+        "The whole",
+        "The whole by batch size",
+        "A step of the adapter",
+        "Against the published way",
+    )
     for title in (*titles, "4 views", "Same answers", "ResNet-50", "Out of memory"):
         assert f"## {title}" in page
