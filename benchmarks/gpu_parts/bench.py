@@ -38,7 +38,17 @@ class Sizes:
     tiny: bool = False
 
 
-QUICK = Sizes(rounds=3, mixed=256, all_classes=(10, 1000, 20000), published=(1000,), turns=2, compiled=False)
+QUICK = Sizes(
+    images=1024,
+    rounds=4,
+    mixed=128,
+    all_batches=(1, 256, 1024, 4096),
+    all_classes=(10, 1000, 20000),
+    published=(1000,),
+    turns=2,
+    with_views=64,
+    compiled=False,
+)
 TINY = Sizes(24, 2, 8, 20, (4, 8), (1, 8), (10, 20), (10,), turns=1, views=4, with_views=4, compiled=False, tiny=True)
 
 
