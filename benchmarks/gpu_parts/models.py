@@ -17,7 +17,7 @@ from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
 from tiny_models import MEANS, STDS, save_model
 
-SCALE = 100.0  # of the logits
+SCALE = 140.0  # of the logits; about half of the photos are then uncertain enough for the negative cache
 DIRECTIONS = 64  # in which features may differ
 GROWTH = 2.0  # factor on the random weights, without which a tower sees little more than the mean colour
 
