@@ -55,14 +55,14 @@ def main() -> None:
 
     sizes = TINY if options.tiny else QUICK if options.quick else Sizes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parts = (stages, whole, by_batch, steps, views, agreement, resnets, out_of_memory)
+    parts = (stages, whole, steps, views, agreement, by_batch, out_of_memory, resnets)
     chosen = [part for part in parts if options.only is None or part.__name__ in options.only]
     report, began = Report(), perf_counter()
     with tempfile.TemporaryDirectory() as name:
         work, device, labels = Path(name), torch_device(options.device), label_names(sizes.classes)
         photos = draw_photos(work / "photos", sizes.images, cores)
         mixed = draw_photos(work / "mixed", sizes.mixed, cores, mixed=True)
-        model = save_vit(work / "vit", photos[:512], labels, device, sizes.tiny)
+        model = save_vit(work / "vit", photos[:256], labels, device, sizes.tiny)
         given = {"streams": options.streams, "evaluation": options.evaluation}
         bench = Bench(sizes, report, device, cores, labels, photos, mixed, f"local:{model}", **given)
         print(f"made photos and model in {perf_counter() - began:.0f} s\n", flush=True)

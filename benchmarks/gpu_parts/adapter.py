@@ -31,6 +31,7 @@ def steps(bench: Bench) -> None:
                 halves.step(fresh)
             sides = {"zero-shot": adapter.head.observe, "tda": adapter.step, "halves": halves.step}
         times = {name: step_times(bench, step, fresh, K) for name, step in sides.items()}
+        bench.progress(f"steps of {K:,} classes")
         for name, taken in times.items():
             rows.append([f"{name}, {K:,} classes", *(f"{1e6 * taken[batch] / batch:,.2f}" for batch in sizes)])
         if K in bench.sizes.published:

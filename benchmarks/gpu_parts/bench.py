@@ -1,5 +1,6 @@
 """What the measurements of `gpu.py` share: how much is measured, with what, and how runs are timed."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,13 +40,12 @@ class Sizes:
 
 
 QUICK = Sizes(
-    images=1024,
-    rounds=4,
+    images=512,
     mixed=128,
     all_batches=(1, 256, 1024, 4096),
     all_classes=(10, 1000, 20000),
     published=(1000,),
-    turns=2,
+    turns=1,
     with_views=64,
     compiled=False,
 )
@@ -68,6 +68,7 @@ class Bench:
     evaluation: list[Path]  # a pack of labelled images and a packed tower; or nothing
 
     def __post_init__(self) -> None:
+        self.began = perf_counter()
         self.encoder = self.load()
         self.rates: dict[str, float] = {}  # images/s by the name of the stage, for ratios
 
@@ -80,6 +81,10 @@ class Bench:
     def slow_rounds(self) -> int:
         """Times that all files are shown in a run of what is slower."""
         return -(-self.sizes.rounds // 3)
+
+    def progress(self, text: str) -> None:
+        """Say on stderr what has been measured."""
+        print(f"[{perf_counter() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def load(self, precision: str = "auto") -> Any:
         """The encoder."""
@@ -110,6 +115,7 @@ class Bench:
             self.finish()
             times.append(perf_counter() - began)
         self.rates[name] = images / float(np.median(times[1:] or times))
+        self.progress(f"{name}: {self.rates[name]:,.0f} images/s")
         return self.rates[name]
 
 

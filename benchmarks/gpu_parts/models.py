@@ -15,7 +15,7 @@ import transformers
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.images import open_image
-from tiny_models import MEANS, STDS, save_model
+from tiny_models import MEANS, STDS, save_model, save_tokenizer
 
 SCALE = 140.0  # of the logits; about half of the photos are then uncertain enough for the negative cache
 DIRECTIONS = 64  # in which features may differ
@@ -43,7 +43,7 @@ def save_vit(folder: Path, photos: Sequence[Path], labels: Sequence[str], device
     for parameter in model.vision_model.parameters():
         if parameter.ndim > 1:
             parameter.data.mul_(GROWTH)
-    save_model(model, folder, "clip", vision["image_size"], labels, text["vocab_size"])
+    save_tokenizer(folder, labels, text["vocab_size"])
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     model.to(device)
     pixels = _pixels(photos, vision["image_size"], device)
@@ -54,7 +54,7 @@ def save_vit(folder: Path, photos: Sequence[Path], labels: Sequence[str], device
         read = torch.cat([model.text_model(input_ids=part).pooler_output for part in ids.split(64)])
     _spread(model.vision_model.post_layernorm, model.visual_projection, seen)
     _spread(model.text_model.final_layer_norm, model.text_projection, read)
-    model.cpu().save_pretrained(folder)
+    save_model(model.cpu(), folder, "clip", vision["image_size"], labels, text["vocab_size"])
     return folder
 
 

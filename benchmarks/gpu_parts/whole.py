@@ -93,6 +93,7 @@ def in_turns(bench: Bench, decoder: str, batch: int) -> list[Case]:
     for turn in range(bench.sizes.turns if fast else min(3, bench.sizes.turns)):
         for method in METHODS if turn % 2 == 0 else METHODS[::-1]:
             runs[method].append(classify(classifier, method, batch, paths))
+            bench.progress(f"{decoder}, {method}, batch {batch:,}: {runs[method][-1].rate:,.0f} images/s")
     slower = min(read, _tower_rate(bench))
     return [Case(decoder, method, batch, made, runs["zero-shot"], slower) for method, made in runs.items()]
 
@@ -114,6 +115,7 @@ def by_batch(bench: Bench) -> None:
         reset_peak_memory(bench.device)
         rates = [classify(classifier, method, batch, paths).steady for method in METHODS]
         memory = peak_memory_mb(bench.device) or 0.0
+        bench.progress(f"batch {batch:,}: {rates[1]:,.0f} images/s")
         rows.append([f"{batch:,}", *(f"{rate:,.0f}" for rate in rates), f"{memory:,.0f}"])
     note = f"With {decoder}; runs of up to {len(paths):,} images, from the second batch on."
     heading = ("batch", *(f"{method}, images/s" for method in METHODS), "peak memory, MB")
