@@ -41,15 +41,20 @@ def main() -> None:
         metavar=("PACK", "TOWER"),
         help="labelled images and a packed tower, to compare half precision with float32 on; see training/README.md",
     )
-    parser.add_argument("--to", type=Path, help="write a page, and a picture with its name")
+    parser.add_argument("--to", type=Path, help="write a page, and a csv file and a picture with its name")
+    parser.add_argument("--draw", type=Path, metavar="CSV", help="measure nothing, draw the picture of this file")
     options = parser.parse_args()
 
+    from gpu_parts.report import Report
+
+    if options.draw:
+        Report.read(options.draw).draw(options.draw.with_suffix(".png"))
+        return
     from acclimate.encoders.base import torch_device
     from gpu_parts.adapter import agreement, steps
     from gpu_parts.bench import QUICK, TINY, Bench, Sizes
     from gpu_parts.models import save_vit
     from gpu_parts.photos import draw_photos, label_names
-    from gpu_parts.report import Report
     from gpu_parts.stages import resnets, stages
     from gpu_parts.whole import by_batch, out_of_memory, views, whole
 

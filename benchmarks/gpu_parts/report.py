@@ -1,5 +1,6 @@
 """The tables of `gpu.py`: printed as they are filled, and written as a page with a picture."""
 
+import csv
 import platform
 import sys
 from collections.abc import Sequence
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from acclimate.bench.plots import BLUE, GREEN, GREY, pyplot, shown
+from acclimate.bench.plots import BLUE, GREEN, GREY, pyplot
 from acclimate.bench.results import hardware
+from acclimate.errors import MissingExtraError
 
 PACKAGES = ("torch", "torchvision", "transformers", "numpy", "pillow")
 COLOURS = {"read": GREY, "encode": BLUE, "whole": GREEN}
@@ -66,15 +68,30 @@ class Report:
         self.parts.insert(0, self.parts.pop())
 
     def write(self, page: Path, command: str, device: str, about: str) -> None:
-        """Write the page and its picture."""
+        """Write the page, and the bars as csv and as a picture."""
         where = f"{hardware(device)}; Python {platform.python_version()}, {', '.join(_versions())}"
-        picture = shown("Images per second by stage", page.with_suffix(".png"), self.draw) if self.bars else []
+        picture = [f"![Images per second by stage]({page.stem}.png)"] if self.bars else []
         parts = ["# On a GPU", f"`{command}`: {where}.", about, self.parts[0], *picture, *self.parts[1:]]
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+        with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows([("kind", "name", "images/s"), *self.bars])
+        try:
+            self.draw(page.with_suffix(".png"))
+        except MissingExtraError as error:
+            print(f"{error} Draw it elsewhere: gpu.py --draw {page.with_suffix('.csv').name}", file=sys.stderr)
+
+    @classmethod
+    def read(cls, bars: Path) -> "Report":
+        """A report of bars that were written."""
+        with bars.open(newline="", encoding="utf-8") as file:
+            rows = list(csv.reader(file))[1:]
+        return cls(bars=[(kind, name, float(rate)) for kind, name, rate in rows])
 
     def draw(self, path: Path) -> None:
         """Bars: images per second of each stage and of the whole."""
         plt = pyplot()
+        if not self.bars:
+            return
         figure, axes = plt.subplots(figsize=(9.0, 0.6 + 0.34 * len(self.bars)), layout="constrained")
         kinds, names, rates = zip(*self.bars, strict=True)
         places = np.arange(len(rates))[::-1]
