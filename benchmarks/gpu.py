@@ -82,7 +82,7 @@ def main() -> None:
     report.summary()
     if options.to:
         about = ABOUT.strip().format(images=len(photos), kilobytes=kilobytes, mixed=sizes.mixed, classes=sizes.classes)
-        command = f"python benchmarks/gpu.py{' --quick' * options.quick} --to {options.to.as_posix()}"
+        command = f"python benchmarks/gpu.py{' --quick' * options.quick} --to {options.to.name}"
         report.write(options.to, command, device, about)
     print(f"all in {perf_counter() - began:.0f} s")
 

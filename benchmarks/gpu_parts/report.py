@@ -71,7 +71,7 @@ class Report:
         """Write the page, and the bars as csv and as a picture."""
         where = f"{hardware(device)}; Python {platform.python_version()}, {', '.join(_versions())}"
         picture = [f"![Images per second by stage]({page.stem}.png)"] if self.bars else []
-        parts = ["# On a GPU", f"`{command}`: {where}.", about, self.parts[0], *picture, *self.parts[1:]]
+        parts = ["# Speed on a GPU", f"`{command}`: {where}.", about, self.parts[0], *picture, *self.parts[1:]]
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([("kind", "name", "images/s"), *self.bars])

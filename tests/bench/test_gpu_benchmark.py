@@ -52,7 +52,7 @@ def test_a_report_says_what_was_held(tmp_path, capsys):
     report.summary()
     report.write(tmp_path / "gpu.md", "python benchmarks/gpu.py", "cpu", "About.")
     page = (tmp_path / "gpu.md").read_text()
-    assert page.startswith("# On a GPU\n\n`python benchmarks/gpu.py`: ")
+    assert page.startswith("# Speed on a GPU\n\n`python benchmarks/gpu.py`: ")
     assert page.index("## What was required") < page.index("![") < page.index("## Rates")
     assert "| images/s |      900 | at least 1,000 | **no** |" in page
     assert "| share    |     0.20 |   at most 0.25 |    yes |" in page
