@@ -61,7 +61,8 @@ def test_an_eight_bit_layer_is_computed_with_integers(eight_bit):
     row = np.abs(weight).max(axis=1, keepdims=True) / np.float32(63)
     codes = np.rint(weight / row).astype(np.int8)
     zero, scale = int(eight_bit["blocks.0.f2.xz"]), eight_bit["blocks.0.f2.xs"]
-    inputs = np.clip(np.rint(x.numpy() / scale) + np.float32(zero), 0, 255).astype(np.uint8)
+    factors = eight_bit["blocks.0.f2.m"].astype(np.float32)
+    inputs = np.clip(np.rint(x.numpy() / factors / scale) + np.float32(zero), 0, 255).astype(np.uint8)
     sums = (inputs.astype(np.int32) - zero) @ codes.T.astype(np.int32)
     expected = sums.astype(np.float32) * (scale * row[:, 0]) + eight_bit["blocks.0.f2.b"].astype(np.float32)
     assert np.array_equal(given, expected)
@@ -102,7 +103,7 @@ def test_a_student_begins_as_the_tower_it_is_made_from(eight_bit, images):
 
 
 def test_tuning_brings_a_student_closer_to_its_teacher(packed, eight_bit, images, keys):
-    coarse = {**eight_bit, "blocks.0.f2.xs": 8 * eight_bit["blocks.0.f2.xs"]}
+    coarse = {**eight_bit, "blocks.0.f2.xs": 16 * eight_bit["blocks.0.f2.xs"]}
     student, teacher = Student(coarse, "cpu"), Tower(packed)
     texts = torch.nn.functional.normalize(torch.randn(5, 16, generator=torch.Generator().manual_seed(0)), dim=1)
 
@@ -110,9 +111,9 @@ def test_tuning_brings_a_student_closer_to_its_teacher(packed, eight_bit, images
         with torch.no_grad():
             return float(sum(disagreement(teacher, Tower(arrays), normalise(images), keys, texts).values()))
 
-    tune(student, teacher, images, keys, texts, argparse.Namespace(seed=0, rate=1e-3, seconds=3.0, batch=32))
+    tune(student, teacher, images, keys, texts, argparse.Namespace(seed=0, rate=1e-3, steps=40, batch=16))
     tuned = student.packed()
-    assert loss(tuned) < 0.8 * loss(coarse)
+    assert loss(tuned) < 0.9 * loss(coarse)
     assert with_keys(*Tower(tuned)(normalise(images[:2])), keys).shape == (2, 24)
 
 
