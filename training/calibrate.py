@@ -4,8 +4,10 @@
 
 Each layer is calibrated on its own: it should give the outputs that it gives in float32 for a sample of its inputs, the
 class tokens and some patches of plain and changed images. A factor for each input moves the range of inputs that vary
-much into the weights ("SmoothQuant"); the layer before divides by it, at no cost. Scales are fixed, not computed from
-the images at hand, so that the feature of an image does not depend on its batch.
+much into the weights ("SmoothQuant"); the layer before divides by it, at no cost. Only the hidden neurons of an MLP
+have a nonlinearity in between: a few of them are ten times larger than the others in some blocks, which are divided by
+powers of two. Scales are fixed, not computed from the images at hand, so that the feature of an image does not depend
+on its batch.
 
 In the last block only the first layer sees all tokens; the other layers see one token per image and stay as they are.
 """
@@ -23,6 +25,8 @@ from tower_model import LEVELS, Arrays, Tower, linears, round_rows, unpack_weigh
 
 BATCH, PATCHES = 64, 3  # images per batch, and patches per image that are sampled besides the class token
 STRENGTHS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+LIMITS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # of hidden neurons
+WORTH = 0.6  # hidden neurons are divided where that leaves at most this share of the error, because it takes time
 SHRINKS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
 
 
@@ -73,26 +77,35 @@ def output_error(x: Tensor, codes: Tensor, expected: Tensor, scale: float, zero:
     return float((rounded @ codes.T - expected).square().sum() / (expected - expected.mean(0)).square().sum())
 
 
-def calibrate(x: Tensor, weight: Tensor, smooth: bool) -> tuple[Tensor, float, int, float]:
-    """Factors (inputs,), scale and zero of a layer's inputs x (n, inputs), and the relative error of its outputs."""
-    expected, best = x @ weight.T, None
-    for strength in STRENGTHS if smooth else (None,):
-        m = torch.ones_like(x[0]) if strength is None else smoothing(x, weight, strength)
-        smoothed = x / m
-        codes, row = round_rows(weight * m)
-        codes, low, high = codes * row, min(float(smoothed.min()), -1e-6), float(smoothed.max())
-        shrink = [1.0, 1.0]  # of the two ends, searched in turns
-        for _ in range(2):
-            for end in (0, 1):
-                trials = []
-                for each in SHRINKS:
-                    shrink[end] = each
-                    scale, zero = scale_and_zero(low * shrink[0], high * shrink[1])
-                    trials.append((output_error(smoothed, codes, expected, scale, zero), each, scale, zero))
-                error, shrink[end], scale, zero = min(trials)
-        if best is None or error < best[3]:
-            best = m, scale, zero, error
-    return best
+def limiting(x: Tensor, limit: float) -> Tensor:
+    """Factors (inputs,), powers of two, that bring the inputs x (n, inputs) near a limit where they exceed it."""
+    return 2 ** (x.abs().amax(0) / limit).log2().round().clamp(min=0)
+
+
+def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, float, int]:
+    """Relative error of the outputs, factors, scale and zero of a layer with inputs x (n, inputs) and given factors."""
+    expected, smoothed = x @ weight.T, x / m
+    codes, row = round_rows(weight * m)
+    codes, ends = codes * row, [min(float(smoothed.min()), -1e-6), float(smoothed.max())]
+    shrinks = [1.0, 1.0]
+    for end in (0, 1, 0, 1):
+        trials = []
+        for shrinks[end] in SHRINKS:
+            scale, zero = scale_and_zero(ends[0] * shrinks[0], ends[1] * shrinks[1])
+            trials.append((output_error(smoothed, codes, expected, scale, zero), shrinks[end], scale, zero))
+        error, shrinks[end], scale, zero = min(trials)
+    return error, m, scale, zero
+
+
+def calibrate(x: Tensor, weight: Tensor, hidden: bool) -> tuple[float, Tensor, float, int]:
+    """The best of `choose_range` for a layer with inputs x (n, inputs); `hidden` if they are the neurons of an MLP."""
+    if not hidden:
+        choices = [choose_range(x, weight, smoothing(x, weight, strength)) for strength in STRENGTHS]
+        return min(choices, key=lambda choice: choice[0])
+    plain = choose_range(x, weight, torch.ones_like(x[0]))
+    choices = [choose_range(x, weight, limiting(x, limit)) for limit in LIMITS]
+    best = min(choices, key=lambda choice: choice[0])
+    return best if best[0] < WORTH * plain[0] else plain
 
 
 def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
@@ -104,7 +117,7 @@ def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.
         if block == last and name != "qkv":
             continue
         x = inputs[key]
-        m, scale, zero, errors[key] = calibrate(x, unpack_weight(arrays, key).to(x.device), name != "f2")
+        errors[key], m, scale, zero = calibrate(x, unpack_weight(arrays, key).to(x.device), name == "f2")
         factors = m.cpu().numpy()
         made |= {f"{key}.m": factors.astype(np.float16), f"{key}.xs": np.float32(scale), f"{key}.xz": np.uint8(zero)}
         if name in ("qkv", "f1"):
@@ -138,6 +151,8 @@ def main() -> None:
     for name in ("qkv", "o", "f1", "f2"):
         listed = [f"{100 * error:.2f}" for key, error in errors.items() if key.endswith(f".{name}")]
         print(f"{name}: error of the outputs by block, % of their variance: {' '.join(listed)}")
+    divided = {key: int((made[f"{key}.m"] != 1).sum()) for key in errors if key.endswith(".f2")}
+    print("divided neurons:", ", ".join(f"{count} in {key}" for key, count in divided.items() if count))
     np.savez(options.to, **made)
 
 

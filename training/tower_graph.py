@@ -173,6 +173,9 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
             x = tokens(x, 0, 1)
         x = graph.op("Add", x, joined(mixed, f"{block}.o"))
         hidden = graph.op("com.microsoft:QuickGelu", linear(norm(x, f"{block}.n2"), f"{block}.f1"), alpha=1.0)
+        factors = tower.get(f"{block}.f2.m", np.ones(1)).astype(np.float32)
+        if (factors != 1).any():  # no layer before can divide by them
+            hidden = graph.op("Mul", hidden, graph.array(f"{block}.f2.d", 1 / factors))
         x = graph.op("Add", x, linear(hidden, f"{block}.f2"))
     token = graph.op("Reshape", norm(x, "post"), graph.array("row", np.array([-1, width])))
     summary = graph.op("Concat", token, patch_mean, axis=1, name="summary")

@@ -6,8 +6,9 @@ A linear layer `k` of a packed file has 4-bit weights. If the file has `k.xs` fo
     w_codes[i, j] = round(w[i, j] * k.m[j] / w_scale[i]),  w_scale[i] = max_j |w[i, j] * k.m[j]| / 63
     y[i] = sum_j (x_codes[j] - k.xz) * w_codes[i, j] * (k.xs * w_scale[i]) + k.b[i]
 
-where `k.m` is a factor for each input by which the file has divided the inputs already, in the layer before. Seven bits
-are as many as a sum of two products can have without overflow in the 16-bit registers of older CPUs.
+where `k.m` is a factor for each input, by which the inputs have been divided: in the file, in the layer before, or for
+the second layer of an MLP by the tower itself, where the factors are powers of two and most of them 1. Seven bits are
+as many as a sum of two products can have without overflow in the 16-bit registers of older CPUs.
 """
 
 from collections.abc import Mapping
@@ -79,8 +80,11 @@ class Tower:
         if f"{key}.xs" not in self.weights:
             return F.linear(x, weight, bias)
         scale, zero = self.weights[f"{key}.xs"], self.weights[f"{key}.xz"]
-        codes = ((x / scale).round() + zero).clamp(0, LEVELS) - zero
+        codes = ((self._divided(x, key) / scale).round() + zero).clamp(0, LEVELS) - zero
         return F.linear(codes, weight) * self.weights[f"{key}.ys"] + bias  # sums below 2**24 are exact
+
+    def _divided(self, x: Tensor, key: str) -> Tensor:
+        return x / self.weights[f"{key}.m"] if key.endswith(".f2") else x
 
     def _norm(self, x: Tensor, key: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weights[f"{key}.w"], self.weights[f"{key}.b"], EPSILON)

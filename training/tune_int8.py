@@ -1,7 +1,7 @@
 """Tune a calibrated tower, with all roundings in place, to give the features that the 4-bit tower gives in float32.
 
     python training/tune_int8.py tower-int8.npz --teacher ../shared/model/tower-int4.npz --keys keys.npz \
-        --pack ../shared/train --seconds 220 --to tower-tuned.npz
+        --pack ../shared/train --to tower-tuned.npz
 
 The weights stay 4-bit codes with a scale and a zero point for each group; gradients pass through the roundings as if
 they were not there. Scales of groups and of inputs, biases and norms are learned too. The student should agree with
@@ -27,7 +27,7 @@ from images import read_pack
 from tower_model import LEVELS, Arrays, Tower, linears, pack, round_rows, unpack, unpack_weight, with_keys
 
 HELD_OUT, NAMES, SCALE = 512, 2048, 75.0  # images, class names, and the logit scale of the text half of a feature
-RATES = {"w": 1.0, "s": 15.0, "xs": 50.0, "b": 2.0, "norm": 2.0}  # learning rates of parts, relative to the weights'
+RATES = {"w": 1.0, "s": 15.0, "xs": 15.0, "b": 2.0, "norm": 2.0}  # learning rates of parts, relative to the weights'
 
 
 class Rounded(torch.autograd.Function):
@@ -118,7 +118,7 @@ class Student(Tower):
 
     def _linear(self, x: Tensor, key: str) -> Tensor:
         if f"{key}.xs" in self.learned:
-            x = Rounded.apply(x, self.weights[f"{key}.xs"], self.weights[f"{key}.xz"])
+            x = Rounded.apply(self._divided(x, key), self.weights[f"{key}.xs"], self.weights[f"{key}.xz"])
         return F.linear(x, self.weights[f"{key}.w"], self.weights[f"{key}.b"])
 
 
@@ -146,27 +146,27 @@ def disagreement(teacher: Tower, student: Tower, pixels: Tensor, keys: Arrays, t
 def tune(
     student: Student, teacher: Tower, pixels: Tensor, keys: Arrays, texts: Tensor, options: argparse.Namespace
 ) -> None:
-    """Tune the student on images as bytes for a given time."""
+    """Tune the student on images as bytes."""
     generator = torch.Generator(pixels.device).manual_seed(options.seed)
     by_group: dict[str, list[Tensor]] = {group: [] for group in RATES}
     for name, value in student.learned.items():
         by_group[student.group(name)].append(value)
     groups = [{"params": by_group[group], "rate": options.rate * rate} for group, rate in RATES.items()]
     optimiser = torch.optim.AdamW(groups, lr=options.rate, betas=(0.9, 0.99), weight_decay=0.0)
-    began, step = time.monotonic(), 0
-    while (done := (time.monotonic() - began) / options.seconds) < 1:
+    began = time.monotonic()
+    for step in range(options.steps):
+        share = min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * step / options.steps))
         for each in optimiser.param_groups:
-            each["lr"] = each["rate"] * min(1.0, (step + 1) / 20) * 0.5 * (1 + math.cos(math.pi * done))
+            each["lr"] = share * each["rate"]
         chosen = torch.randint(len(pixels), (options.batch,), generator=generator, device=pixels.device)
         student.refresh()
         parts = disagreement(teacher, student, normalise(augment(pixels[chosen], generator)), keys, texts)
         optimiser.zero_grad(set_to_none=True)
         sum(parts.values()).backward()
         optimiser.step()
-        if step % 50 == 0:
+        if step % 100 == 0:
             print(f"{step:5}", *(f"{name} {part.detach():.4f}" for name, part in parts.items()), flush=True)
-        step += 1
-    print(f"{step} steps, {options.seconds:.0f} s")
+    print(f"{options.steps} steps in {time.monotonic() - began:.0f} s")
 
 
 @torch.no_grad()
@@ -188,9 +188,9 @@ def main() -> None:
     parser.add_argument("--keys", type=Path, required=True, help="file written by fit_keys.py")
     parser.add_argument("--pack", type=Path, required=True, help="folder of training images")
     parser.add_argument("--to", type=Path, required=True, help="packed tower to write")
-    parser.add_argument("--seconds", type=float, default=220.0, help="how long to tune")
-    parser.add_argument("--rate", type=float, default=2e-5, help="learning rate of the weights")
-    parser.add_argument("--batch", type=int, default=512, help="images per step")
+    parser.add_argument("--steps", type=int, default=1400, help="how long to tune")
+    parser.add_argument("--rate", type=float, default=3e-5, help="learning rate of the weights")
+    parser.add_argument("--batch", type=int, default=256, help="images per step")
     parser.add_argument("--seed", type=int, default=0, help="seed of the images and their changes")
     parser.add_argument("--device", default="cuda", help="device to compute on")
     options = parser.parse_args()

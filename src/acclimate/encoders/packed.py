@@ -4,7 +4,7 @@ A layer `k` of the file, with a weight (inputs, outputs) in groups of inputs, co
 
 - `k.q` (inputs, outputs / 2): codes, the first half of the outputs in the low bits, the second in the high bits;
 - `k.z` (groups, outputs) and `k.s` (groups, outputs): zero points and scales, so that weight = (q - z) * s;
-- `k.m` (inputs,): factors by which the graph has divided the inputs in the layer before, where that costs nothing;
+- `k.m` (inputs,): factors by which the graph has divided the inputs, where possible in the layer before;
 - `k.ws` (outputs,): the scales of the outputs.
 
 The weight times the factors over the scales is rounded to whole numbers from -63 to 63. These are 7 of the 8 bits: CPUs
