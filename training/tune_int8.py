@@ -138,7 +138,7 @@ def disagreement(teacher: Tower, student: Tower, pixels: Tensor, keys: Arrays, t
     return {
         "texts": 4 * (1 - cosines[:, :dim].sum(1).mean()),
         "keys": 2 * (1 - cosines[:, dim:].sum(1).mean()),
-        "names": 0.5 * F.kl_div(guess, likely, log_target=True, reduction="batchmean"),
+        "names": 1.5 * F.kl_div(guess, likely, log_target=True, reduction="batchmean"),
         "tokens": 0.5 * torch.stack(errors).mean(),
     }
 
