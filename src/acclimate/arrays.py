@@ -147,8 +147,9 @@ def directions(x: Array) -> tuple[Array, Array]:
 
 def refuse_directionless(peak: HostArray, what: str) -> None:
     """Refuse rows (...) whose largest number is zero or not finite."""
-    bad = np.argwhere(~(np.isfinite(peak) & (peak > 0)))
-    if len(bad):
+    good = np.isfinite(peak) & (peak > 0)
+    if not good.all():
+        bad = np.argwhere(~good)
         where = ", ".join(str(int(i)) for i in bad[0])
         kind = "is all zeros" if peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
         raise InputError(

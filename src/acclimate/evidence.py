@@ -106,6 +106,8 @@ class Evidence:
         return int(self.logits.shape[0])
 
     def __getitem__(self, part: slice) -> "Evidence":
+        if part.indices(len(self)) == (0, len(self), 1):
+            return self
         arrays = (self.features[part], self.logits[part], self.probs[part], self.entropy[part])
         views = None if self.views is None else self.views[part]
         return Evidence(*arrays, views, whole=(self, part))

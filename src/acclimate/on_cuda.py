@@ -8,6 +8,7 @@ imported where a tensor is met, never before.
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -65,16 +66,9 @@ class Transfer:
         return self
 
 
-@cache
-def _constant(value: float, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """A number (1,) on a device, made once: a kernel less per call."""
-    return torch.full((1,), value, dtype=dtype, device=device)
-
-
 def affinities(keys: Tensor, features: Tensor, beta: float) -> Tensor:
     """Weights (E, B), exp(-beta (1 - q.f)), of keys (E, d) for features (B, d)."""
-    offset = _constant(-beta, features.dtype, features.device)
-    return torch.addmm(offset, keys, features.T, alpha=beta).exp_()
+    return torch.mm(keys, (beta * features).T).sub_(beta).exp_()
 
 
 def add_rows(sums: Tensor, rows: Tensor, layout: Sequence[Tensor], factor: float) -> None:
@@ -125,7 +119,7 @@ _lock = threading.RLock()
 class _Graph:
     """Work captured for inputs of one shape; a replay overwrites the outputs of the one before."""
 
-    def __init__(self, work: Work, inputs: Sequence[Tensor]) -> None:
+    def __init__(self, work: Work, inputs: Sequence[Tensor], kept: Collection[str]) -> None:
         current, side = torch.cuda.current_stream(), _side_stream(inputs[0].device)
         self.inputs = [x.clone() for x in inputs]
         side.wait_stream(current)
@@ -135,16 +129,19 @@ class _Graph:
             # Other threads go on allocating while this one captures.
             self.graph.capture_begin(capture_error_mode="thread_local")
             try:
-                self.outputs = work(*self.inputs)
+                self.outputs = dict(work(*self.inputs))
+                self.kept = {name: x for name, x in self.outputs.items() if name in kept and x is not None}
+                self.together = torch.cat([x.reshape(-1) for x in self.kept.values()])  # to be copied at once
             finally:
                 self.graph.capture_end()
         current.wait_stream(side)
 
-    def __call__(self, inputs: Sequence[Tensor], kept: Collection[str]) -> Outputs:
+    def __call__(self, inputs: Sequence[Tensor]) -> Outputs:
         for mine, x in zip(self.inputs, inputs, strict=True):
             mine.copy_(x)
         self.graph.replay()
-        return {name: x.clone() if x is not None and name in kept else x for name, x in self.outputs.items()}
+        copies = self.together.clone().split([x.numel() for x in self.kept.values()])
+        return self.outputs | {name: x.view(self.kept[name].shape) for name, x in zip(self.kept, copies, strict=True)}
 
 
 @cache
@@ -163,18 +160,18 @@ def replayed(
         work: kernels only, whose outputs have names. What cannot be captured runs as it is.
         inputs: of the work.
         size: numbers in the largest array of the work.
-        kept: names of the outputs that are the caller's; the others are overwritten by the next call.
+        kept: names of the outputs, of one dtype, that are the caller's; the next call overwrites the others.
     """
     if not inputs[0].is_cuda or size > LARGEST or torch.cuda.is_current_stream_capturing():
         return work(*inputs)
     device = inputs[0].device
     full_key = (key, *((tuple(x.shape), x.dtype) for x in inputs), torch.cuda.current_stream(device).cuda_stream)
-    with _lock, torch.cuda.device(device):
+    with _lock, nullcontext() if device.index == torch.cuda.current_device() else torch.cuda.device(device):
         known = _graphs.setdefault(owner, OrderedDict())
         found = known.pop(full_key, 0)
         if found == AFTER:
             try:
-                found = _Graph(work, inputs)
+                found = _Graph(work, inputs, kept)
             except RuntimeError:
                 found = AFTER + 1  # never again
         elif isinstance(found, int) and found < AFTER:
@@ -182,4 +179,4 @@ def replayed(
         known[full_key] = found
         while len(known) > GRAPHS:
             known.popitem(last=False)
-        return work(*inputs) if isinstance(found, int) else found(inputs, kept)
+        return work(*inputs) if isinstance(found, int) else found(inputs)

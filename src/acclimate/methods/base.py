@@ -225,7 +225,7 @@ class Adapter(ABC):
     def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
         """`adapt` without corrections."""
         count, first = len(evidence), self.samples_seen
-        chosen = np.broadcast_to(learn, count) & self.counts_samples
+        chosen = np.full(count, learn) & self.counts_samples
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
         if not self.checks_evidence:
             (evidence.require_finite if chosen.any() and len(self.parts) > 1 else evidence.require_rows)()

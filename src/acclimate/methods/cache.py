@@ -100,6 +100,8 @@ class Cache(State):
         if self.gives_way is None:
             offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
         samples = np.flatnonzero(offered)
+        if not len(samples):
+            return Plan()
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
@@ -107,15 +109,10 @@ class Cache(State):
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 
-    def read(self, features: Array, beta: float) -> Array:
-        """Affinities (E, B), exp(-beta (1 - f.q)), of the entries q for features (B, d).
-
-        On a GPU this runs before the host knows what the batch does to the cache, and the host prepares the sums.
-        """
-        weights = affinities(self.keys, features, beta)
+    def prepare(self) -> None:
+        """Lay the votes out, unless that would wait for a device."""
         if self._arriving is None or self._arriving[0].done:
             _ = self.layout
-        return weights
 
     def vote(
         self,
@@ -126,7 +123,7 @@ class Cache(State):
         alpha: float,
         beta: float,
         self_match: bool = True,
-        read: Array | None = None,
+        weights: Array | None = None,
     ) -> None:
         """Add to votes (K, B) the sum of `alpha * exp(-beta (1 - f.q))` over the entries q that vote on each class.
 
@@ -140,13 +137,13 @@ class Cache(State):
             alpha: weight.
             beta: sharpness.
             self_match: read after the sample's own update; else before it.
-            read: what `read` gave, which is overwritten, if it was called.
+            weights: (E, B) `affinities` of the entries if they are known; they are overwritten.
         """
         batch = features.shape[0]
         if plan.samples:
             at, now = plan.on(features, batch), _now(features, self_match)
         if self.size:
-            weights = self.read(features, beta) if read is None else read
+            weights = affinities(self.keys, features, beta) if weights is None else weights
             if plan.evicted:
                 weights[at.evicted] *= now < at.evicted_by[:, None]
             add_by_class(votes, weights, self.layout, alpha)
@@ -168,6 +165,7 @@ class Cache(State):
         width = plan.targets.shape[1]
         self._grow(int(slots.max()) + 1, width)
         self._keys[at.slots] = features[at.staying]
+        before = self._targets[slots]
         self._targets[slots] = -1
         if plan.mask is None:
             self._targets[slots, :width] = plan.targets[stay]
@@ -175,7 +173,8 @@ class Cache(State):
             self._arriving = (begin_transfer(plan.mask), stay, slots)
         self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
-        self._layout = None
+        if plan.mask is not None or not np.array_equal(before, self._targets[slots]):
+            self._layout = None  # in a full positive cache, newcomers vote on the classes of those they replace
 
     def _arrive(self) -> None:
         """Wait for the targets of the last newcomers, if they are on their way from a device."""

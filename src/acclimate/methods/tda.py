@@ -6,11 +6,11 @@ from typing import Literal
 
 import numpy as np
 
-from acclimate.arrays import HostArray, device, is_tensor, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, is_tensor, namespace, repeat, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step
-from acclimate.methods.cache import Cache
+from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.jagged import compact
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
@@ -101,18 +101,24 @@ class TDA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
-        xp, features = namespace(evidence.logits), evidence.features
-        votes = xp.empty(evidence.logits.shape[::-1], dtype=evidence.logits.dtype, device=device(evidence.logits))
-        votes[...] = evidence.logits.T
-        caches, betas = (self.positive_cache, self.negative_cache), (self.positive_beta, self.negative_beta)
-        # A GPU reads the entries while the host waits for the evidence; a CPU reads and adds them one after the other.
-        ahead = is_tensor(features)
-        reads = [each.read(features, beta) if ahead else None for each, beta in zip(caches, betas, strict=True)]
-        plans = positive, negative = self._plan(evidence, ids, learn)
+        caches, features = {"positive": self.positive_cache, "negative": self.negative_cache}, evidence.features
+        betas = (self.positive_beta, self.negative_beta)
+        weights: dict[str, Array] = {}
+        if is_tensor(features):  # a GPU reads the entries while the host waits for the evidence
+            held = [(each.size, each.keys.data_ptr()) for each in caches.values()]
+            size = len(evidence) * max(len(self.head), *(each.size for each in caches.values()))
+            weights |= repeat(self, (*held, betas), self._ahead, [features, evidence.logits], size, ("votes",))
+            for cache in caches.values():
+                cache.prepare()
+        else:
+            weights["votes"] = _transposed(evidence.logits)
+        votes = weights.pop("votes")
+        positive, negative = plans = self._plan(evidence, ids, learn)
 
         alphas = (self.positive_alpha, -self.negative_alpha)  # negative votes are against
-        for cache, plan, alpha, beta, read in zip(caches, plans, alphas, betas, reads, strict=True):
-            cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, read=read)
+        for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
+            known = weights.get(name)
+            cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
         if bypassing := self._bypassing(len(ids), learn):
             votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
@@ -122,6 +128,14 @@ class TDA(Adapter):
             "negative": Change(negative.samples, negative.dropped),
         }
         return Step(votes.T, changes)
+
+    def _ahead(self, features: Array, logits: Array) -> dict[str, Array]:
+        """What does not depend on the samples that enter: the first votes (K, B), and the affinities of both caches."""
+        return {
+            "votes": _transposed(logits),
+            "positive": affinities(self.positive_cache.keys, features, self.positive_beta),
+            "negative": affinities(self.negative_cache.keys, features, self.negative_beta),
+        }
 
     def _plan(self, evidence: Evidence, ids: HostArray, learn: bool) -> tuple[Plan, Plan]:
         """What a batch does to the positive and to the negative cache."""
@@ -152,3 +166,11 @@ class TDA(Adapter):
         """Which samples (B,) are uncertain enough for the negative cache, and not too uncertain."""
         unit = log2(len(self.head))
         return (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
+
+
+def _transposed(logits: Array) -> Array:
+    """A copy (K, B) of logits (B, K), class by class."""
+    xp = namespace(logits)
+    votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
+    votes[...] = logits.T
+    return votes
