@@ -8,6 +8,7 @@ what counts; milliseconds depend on the machine.
 """
 
 import argparse
+import warnings
 from collections.abc import Callable
 from math import log2
 from time import perf_counter
@@ -159,6 +160,26 @@ def time_in_turn(sides: dict[str, Callable[[], object]], repeats: int, finish: C
     return {name: float(np.median(values)) for name, values in times.items()}
 
 
+def count_waits(side: Callable[[], object], device: str) -> str:
+    """How often the host waits for a GPU in one call; "" where there is none."""
+    if not device.startswith("cuda"):
+        return ""
+    import torch
+
+    waits, synchronize = [], torch.cuda.Event.synchronize
+    torch.cuda.synchronize()
+    torch.cuda.Event.synchronize = lambda event: (waits.append(event), synchronize(event))
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as others:
+            warnings.simplefilter("always")
+            side()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+        torch.cuda.Event.synchronize = synchronize
+    return str(len(waits) + len(others))
+
+
 def batches(features, size: int):
     """An endless walk over the features in batches."""
     start = 0
@@ -197,27 +218,35 @@ def main() -> None:
 
     published = PublishedWay(W)
     fill_published(published, adapter)
-    walk, single = batches(fresh, B), batches(fresh, 1)
-    at_once = {
-        "zero-shot product": lambda: SCALE * (next(walk) @ W.T),
-        "zero-shot evidence": lambda: adapter.head.observe(next(walk)),
-        "TDA": lambda: adapter.step(next(walk)),
-        "halves": lambda: halves.step(next(walk)),
+    walk, single, long_walk = (batches(fresh, size) for size in (B, 1, 1024))
+    sides = {
+        B: {
+            "zero-shot product": lambda: SCALE * (next(walk) @ W.T),
+            "zero-shot evidence": lambda: adapter.head.observe(next(walk)),
+            "TDA": lambda: adapter.step(next(walk)),
+            "halves": lambda: halves.step(next(walk)),
+        },
+        1024: {"TDA": lambda: adapter.step(next(long_walk)), "halves": lambda: halves.step(next(long_walk))},
+        1: {
+            "TDA": lambda: adapter.step(next(single)),
+            "halves": lambda: halves.step(next(single)),
+            "published way": lambda: published.step(next(single)),
+        },
     }
-    long_walk = batches(fresh, 1024)
-    one_by_one = {
-        "TDA": lambda: adapter.step(next(single)),
-        "published way": lambda: published.step(next(single)),
-    }
-    times = {(name, B): seconds for name, seconds in time_in_turn(at_once, 30, finish).items()}
-    times |= {("TDA", 1024): time_in_turn({"TDA": lambda: adapter.step(next(long_walk))}, 8, finish)["TDA"]}
-    times |= {(name, 1): seconds for name, seconds in time_in_turn(one_by_one, 15, finish).items()}
+    times, waits = {}, {}
+    for batch, repeats in ((B, 30), (1024, 8), (1, 15)):
+        found = time_in_turn(sides[batch], repeats, finish)
+        times |= {(name, batch): seconds for name, seconds in found.items()}
+        waits |= {(name, batch): count_waits(side, options.device) for name, side in sides[batch].items()}
     floor, reference = times["zero-shot product", B], times["published way", 1]
-    print(f"\n{'':20}{'batch':>6}{'ms':>9}{'us/sample':>11}{'x zero-shot':>13}{'x faster than published':>25}")
+    print(
+        f"\n{'':20}{'batch':>6}{'ms':>9}{'us/sample':>11}{'waits':>7}{'x zero-shot':>13}{'x faster than published':>25}"
+    )
     for (name, batch), seconds in times.items():
         against = f"{seconds / floor:.2f}" if batch == B else ""
         each = seconds / batch
-        print(f"{name:20}{batch:6}{1e3 * seconds:9.3f}{1e6 * each:11.1f}{against:>13}{reference / each:25.1f}")
+        row = f"{name:20}{batch:6}{1e3 * seconds:9.3f}{1e6 * each:11.2f}{waits[name, batch]:>7}"
+        print(f"{row}{against:>13}{reference / each:25.1f}")
     print("arithmetic floor of a TDA step: 6 zero-shot products (1, and 3 positive and 2 negative entries per class)")
     ratio = times["halves", B] / times["TDA", B]
     print(f"halves: {ratio:.2f} x TDA per step, {whole['halves'] / whole['TDA']:.2f} x over {stream.shape[0]} samples")

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -15,12 +17,17 @@ from acclimate.arrays import (
     Array,
     HostArray,
     as_floats,
+    begin_transfer,
     device,
+    directions,
     entropy_of,
     first_equal_rows,
     index,
+    is_tensor,
     move,
     namespace,
+    refuse_directionless,
+    repeat,
     softmax_and_entropy,
     to_host,
     unit_rows,
@@ -28,8 +35,39 @@ from acclimate.arrays import (
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.text import LONGEST_TEXT, is_text
 
+if TYPE_CHECKING:
+    from acclimate.on_cuda import Transfer
+
 LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
+
+OBSERVED = ("features", "logits", "probs", "entropy", "views")  # the arrays of evidence
+
+
+class Summary(NamedTuple):
+    """What the host needs of evidence for B samples."""
+
+    entropy: HostArray  # (B,)
+    predicted: HostArray  # (B,) the classes of the highest logits
+
+
+class Arriving:
+    """The summary of evidence that a device computes, on its way to the host; asking for it waits.
+
+    Args:
+        transfer: of entropies and predicted classes (B,), and of what `arrays.directions` says of the rows.
+        shape: of the rows, (B,) or (B, V).
+    """
+
+    def __init__(self, transfer: "Transfer", shape: tuple[int, ...]) -> None:
+        self.transfer, self.shape = transfer, shape
+
+    @cached_property
+    def summary(self) -> Summary:
+        """The summary, unless a row has no direction."""
+        values, samples = self.transfer.wait(), self.shape[0]
+        refuse_directionless(values[2 * samples :].reshape(self.shape), "features")
+        return Summary(values[:samples], values[samples : 2 * samples].astype(np.int64))
 
 
 @dataclass(frozen=True)
@@ -42,6 +80,9 @@ class Evidence:
         probs: (B, K) softmax of the logits; for many views the mean of the softmaxes of the views that were kept.
         entropy: (B,) entropy of `probs` in nats.
         views: (B, V, d) unit features of all V views; None for one view per sample.
+        arriving: where a GPU computes the evidence, what the host needs of all of it; then rows without a direction are
+            refused when this is there, at the latest when an adapter has answered.
+        whole: the evidence that this is a part of, and which part; None if it is not.
 
     Examples:
         >>> import numpy as np
@@ -58,13 +99,18 @@ class Evidence:
     probs: Array
     entropy: Array
     views: Array | None = None
+    arriving: Arriving | None = field(default=None, repr=False, compare=False)
+    whole: "tuple[Evidence, slice] | None" = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.logits.shape[0])
 
     def __getitem__(self, part: slice) -> "Evidence":
+        if part.indices(len(self)) == (0, len(self), 1):
+            return self
+        arrays = (self.features[part], self.logits[part], self.probs[part], self.entropy[part])
         views = None if self.views is None else self.views[part]
-        return Evidence(self.features[part], self.logits[part], self.probs[part], self.entropy[part], views)
+        return Evidence(*arrays, views, whole=(self, part))
 
     @property
     def plain(self) -> Array:
@@ -74,11 +120,29 @@ class Evidence:
     @cached_property
     def host_entropy(self) -> HostArray:
         """The entropies as a NumPy array, brought there once."""
-        return to_host(self.entropy)
+        if self.whole is not None:
+            return self.whole[0].host_entropy[self.whole[1]]
+        return to_host(self.entropy) if self.arriving is None else self.arriving.summary.entropy
+
+    @cached_property
+    def predicted(self) -> HostArray:
+        """The classes (B,) of the highest logits as a NumPy array, brought there once."""
+        if self.whole is not None:
+            return self.whole[0].predicted[self.whole[1]]
+        if self.arriving is not None:
+            return self.arriving.summary.predicted
+        return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
+
+    def require_rows(self) -> None:
+        """Refuse evidence of rows without a direction; only evidence that arrives can be of such rows."""
+        if self.arriving is not None:
+            _ = self.arriving.summary
 
     def require_finite(self) -> None:
-        """Refuse evidence that holds NaN or infinity."""
-        if not np.isfinite(self.host_entropy).all():
+        """Refuse evidence that holds NaN or infinity, or is a part of such evidence."""
+        if self.whole is not None:
+            self.whole[0].require_finite()
+        elif not np.isfinite(self.host_entropy).all():
             raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
 
 
@@ -181,11 +245,18 @@ class Head:
         Note:
             Views, and the tenth of them that is kept, are in the code of TDA's authors only, not in their paper. As in
             that code, the mean feature of many views is not scaled to unit length again.
+
+            A GPU is not waited for, so there features that have no direction are refused later; see `Evidence`.
         """
-        return self.observe_unit(self.unit_features(features))
+        rows = self.as_rows(features)
+        return self.observe_unit(rows if is_tensor(rows) else unit_rows(rows, "features"))
 
     def unit_features(self, features: Array) -> Array:
         """Features (B, d) or (B, V, d) as unit rows where the head lives; those that cannot be used are refused."""
+        return unit_rows(self.as_rows(features), "features")
+
+    def as_rows(self, features: Array) -> Array:
+        """Features (B, d) or (B, V, d) where the head lives, of any length; other shapes are refused."""
         floats = as_floats(features, "features")
         shape = tuple(floats.shape)
         if len(shape) not in (2, 3):
@@ -196,10 +267,29 @@ class Head:
             raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
         if 0 in shape:
             raise InputError(f"no samples: features have shape {shape}.")
-        return unit_rows(move(floats, self.class_vectors), "features")
+        return move(floats, self.class_vectors)
 
     def observe_unit(self, unit: Array) -> Evidence:
-        """`observe` for what `unit_features` gave."""
+        """`observe` for what `unit_features` gave; of tensors also for what `as_rows` gave."""
+        if not is_tensor(unit):
+            return self._observe_unit(unit)
+        shape = tuple(unit.shape[:-1])
+        found = repeat(self, "observe", self._observe_rows, [unit], len(self) * prod(shape), OBSERVED)
+        arriving = Arriving(begin_transfer(found["summary"]), shape)
+        evidence = Evidence(**{name: found[name] for name in OBSERVED}, arriving=arriving)
+        if not unit.is_cuda:  # nothing to wait for
+            evidence.require_rows()
+        return evidence
+
+    def _observe_rows(self, rows: Array) -> dict[str, Array]:
+        """The arrays of the evidence for rows of any length, and what `Arriving` takes; nothing goes to the host."""
+        unit, peaks = directions(rows)
+        evidence, xp = self._observe_unit(unit), namespace(unit)
+        predicted = xp.astype(xp.argmax(evidence.logits, axis=-1), unit.dtype)  # exact below 2**24 classes
+        summary = xp.concat([evidence.entropy, predicted, xp.reshape(peaks, (-1,))])
+        return {name: getattr(evidence, name) for name in OBSERVED} | {"summary": summary}
+
+    def _observe_unit(self, unit: Array) -> Evidence:
         if unit.ndim == 3:
             return self._observe_views(unit)
         logits = (self.logit_scale * unit) @ self.class_vectors.T
@@ -211,7 +301,7 @@ class Head:
     def _observe_views(self, unit: Array) -> Evidence:
         xp = namespace(unit)
         samples, views, dim = unit.shape
-        each = self.observe_unit(xp.reshape(unit, (samples * views, dim)))
+        each = self._observe_unit(xp.reshape(unit, (samples * views, dim)))
         kept = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
         kept = kept[:, : max(1, int(KEPT_VIEWS * views))]
         flat = xp.reshape(kept + views * xp.arange(samples, device=device(unit))[:, None], (-1,))

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, softmax_and_entropy, to_host
+from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and_entropy, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.gates import Gate
@@ -105,7 +106,8 @@ class Adapted(NamedTuple):
     def half(self) -> HostArray:
         """Unit features (B, d) or (B, V, d) in half precision, to answer the samples again."""
         unit = self.evidence.features if self.evidence.views is None else self.evidence.views
-        return to_host(unit).astype(np.float16)
+        xp = namespace(unit)
+        return to_host(xp.astype(unit, xp.float16))
 
 
 def adapt_batch(
@@ -166,25 +168,29 @@ def predictions(
 
     Answers with a score below `unsure` are marked.
     """
-    evidence, step = adapted.evidence, adapted.step
-    ids = np.full(len(evidence), -1) if adapted.ids is None else adapted.ids
-    probs, entropy = to_host(evidence.probs), evidence.host_entropy
-    answers, labels = top_answers(head, step.logits, top_k), head.class_names
+    evidence, step, labels = adapted.evidence, adapted.step, head.class_names
+    ids = [-1] * len(evidence) if adapted.ids is None else adapted.ids.tolist()
+    best, scores, *own = best_of(step.logits, top_k, evidence.probs)
+    answers, entropy = _answers(head, best, scores), evidence.host_entropy.tolist()
+    zero_shot = [Answer(labels[c], score) for c, score in zip(*(each[:, 0].tolist() for each in own), strict=True)]
     none = [None] * len(evidence) if adapted.none is None else adapted.none.tolist()
-    entered = {name: set(change.admitted) for name, change in step.changes.items()}
+    entered: dict[int, list[str]] = {}
+    for name, change in step.changes.items():
+        for row in dict.fromkeys(change.admitted):
+            entered.setdefault(row, []).append(name)
     found = []
-    for row, (index, own) in enumerate(zip(indices, probs.argmax(axis=1).tolist(), strict=True)):
+    for row, index in enumerate(indices):
         top = with_none(answers[row], none[row])[:top_k]
         found.append(
             Prediction(
                 index=index,
                 top=top,
                 online=top[0],
-                zero_shot=with_none((Answer(labels[own], float(probs[row, own])),), none[row])[0],
-                entropy=float(entropy[row]),
+                zero_shot=with_none((zero_shot[row],), none[row])[0],
+                entropy=entropy[row],
                 name=names[row] if names else "",
-                id=None if ids[row] < 0 else int(ids[row]),
-                admitted=tuple(name for name, places in entered.items() if row in places),
+                id=None if ids[row] < 0 else ids[row],
+                admitted=tuple(entered.get(row, ())),
                 refused=adapted.refused[row] if adapted.refused else None,
                 truth=truths[row] if truths else None,
                 none=none[row],
@@ -196,8 +202,14 @@ def predictions(
 
 def true_labels(head: Head, names: Iterable[str | None]) -> list[str | None]:
     """The labels that a source means by names, such as those of folders; None where a name is not that of a label."""
-    by_words = {same_words(label): label for label in (*head.class_names, NONE)}
+    by_words = _by_words(head.class_names)
     return [by_words.get(same_words(name or "")) for name in names]
+
+
+@lru_cache(maxsize=8)
+def _by_words(labels: tuple[str, ...]) -> dict[str, str]:
+    """Labels by their words; made once, as it takes longer for a thousand labels than a batch of answers."""
+    return {same_words(label): label for label in (*labels, NONE)}
 
 
 def batch_predictions(
@@ -237,10 +249,30 @@ def answer_again(
 
 def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...]]:
     """The `count` best labels for each row of logits (B, K), with their probabilities."""
+    return _answers(head, *best_of(logits, count))
+
+
+def _answers(head: Head, best: HostArray, scores: HostArray) -> list[tuple[Answer, ...]]:
+    rows = zip(best.tolist(), scores.tolist(), strict=True)
+    return [tuple(Answer(head.class_names[c], score) for c, score in zip(*row, strict=True)) for row in rows]
+
+
+def best_of(logits: Array, count: int, probs: Array | None = None) -> list[HostArray]:
+    """The `count` best classes of logits (B, K), of equal ones the first, and their probabilities.
+
+    With probabilities (B, K) also the best class of these and its probability, (B, 1). A GPU chooses them itself.
+    """
+    if is_tensor(logits):
+        from acclimate.on_cuda import best_of as on_tensors
+
+        return on_tensors(logits, count, probs)
     scores = softmax_and_entropy(to_host(logits))[0]
     best = top_classes(scores, count)
-    rows = zip(best.tolist(), np.take_along_axis(scores, best, axis=1).tolist(), strict=True)
-    return [tuple(Answer(head.class_names[c], score) for c, score in zip(*row, strict=True)) for row in rows]
+    found = [best, np.take_along_axis(scores, best, axis=1)]
+    if probs is not None:
+        own = to_host(probs).argmax(axis=1)[:, None]
+        found += [own, np.take_along_axis(to_host(probs), own, axis=1)]
+    return found
 
 
 def with_none(answers: tuple[Answer, ...], none: float | None) -> tuple[Answer, ...]:
@@ -266,6 +298,9 @@ def top_classes(scores: HostArray, count: int) -> HostArray:
     """The classes (n, up to count) of the highest scores (n, K), the highest first and of equal ones the first."""
     if scores.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
         best = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
+        last = np.take_along_axis(scores, best, axis=1).min(axis=1, keepdims=True)
+        tied = (scores >= last).sum(axis=1) > count  # a partition takes any of those that are equal to the last
+        best[tied] = np.sort(np.argsort(-scores[tied], axis=1, kind="stable")[:, :count], axis=1)
     else:
         best = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     by_score = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")

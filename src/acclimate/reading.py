@@ -133,12 +133,15 @@ class Preparer:
             raise InputError(f"{kind} views have no generated images; choose diffusion views to use some.")
         self.encoder, self.views, self.seed, self.kind, self.upright = encoder, views, seed, kind, upright
         self.device, self.generator, self._asked = device or gpu_of(encoder), generator, decoder
-        # Views are normalised where they are made, and so is the plain image beside them.
-        own: Any = encoder.prepare
-        self._prepare: Any = own.preprocess if views > 1 and isinstance(own, Bytes) else own
         self.target = ModelInput.of(self._prepare) if views > 1 else None
         if decoder != "auto":
             _ = self.decoder  # refused now, if at all
+
+    @property
+    def _prepare(self) -> Any:
+        """How an image is prepared. Views are normalised where they are made, and so is the image beside them."""
+        own = self.encoder.prepare
+        return own.preprocess if self.views > 1 and isinstance(own, Bytes) else own
 
     @property
     def gpu(self) -> str | None:

@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 
-from acclimate.arrays import HostArray, to_host
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, index, to_host
 from acclimate.errors import InputError
 from acclimate.predict import Adapted
 
@@ -16,17 +18,20 @@ class Recent:
 
     def __init__(self, most: int = 1000) -> None:
         self.most = most
-        self._images: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,), the latest last
+        # id -> name, features of a batch (n, d) where they live, and row; the latest last
+        self._images: dict[int, tuple[str, Array, int]] = {}
 
     def add(self, adapted: Adapted, names: Sequence[str]) -> None:
         """Remember the images of a batch of B that were learnt from; `names` are those of all."""
         if adapted.ids is None:
             return
-        features = to_host(adapted.evidence.plain)
-        for id, name, feature in zip(adapted.ids.tolist(), names, features, strict=True):
-            if id >= 0:
-                self._images.pop(id, None)
-                self._images[id] = name, feature.copy()
+        learnt = np.flatnonzero(adapted.ids >= 0)[-self.most :]
+        features = adapted.evidence.plain
+        features = features[index(learnt, features)]
+        for row, place in enumerate(learnt.tolist()):
+            id = int(adapted.ids[place])
+            self._images.pop(id, None)
+            self._images[id] = names[place], features, row
         for id in list(self._images)[: -self.most]:
             del self._images[id]
 
@@ -34,4 +39,5 @@ class Recent:
         """The name and the feature (d,) of an image; InputError if it is not among the last."""
         if id not in self._images:
             raise InputError(f"no image with the id {id} was learnt from recently; pass the image instead.")
-        return self._images[id]
+        name, features, row = self._images[id]
+        return name, to_host(features[row])

@@ -16,6 +16,8 @@ from acclimate.halving import Halving
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
+from acclimate.encoders.image_tower import fold_quick_gelu  # noqa: E402
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 PREPROCESS = Preprocess(32, 24, 28, "bicubic", (0.48, 0.46, 0.41), (0.27, 0.26, 0.28), "round")
 
@@ -103,12 +105,38 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
         return as_encoder((Overflowing(largest), PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "", precision)
 
     assert encoder(1.0, "float16").precision == "float16"
+    given = Overflowing(1.0)
+    given.visual.bfloat16()
+    assert as_encoder((given, PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "").precision == "bfloat16"
     found, exact = encoder(1e4, "float16"), encoder(1e4, "auto")
     assert (found.precision, exact.precision) == ("bfloat16", "float32")
     weights = [each.model.visual[1].weight for each in (found, exact)]
     torch.testing.assert_close(weights[0], weights[1].bfloat16(), rtol=0, atol=0)
     prepared = [PREPROCESS(image) for image in pictures()]
     assert cosines(found.encode_images(prepared), exact.encode_images(prepared)).min() > 0.999
+
+
+def test_quick_gelu_is_folded_into_the_layers_around_it(tiny_clip):
+    encoder = load_encoder(f"local:{tiny_clip}", "cpu")
+    prepared = [encoder.prepare(image) for image in pictures()]
+    expected = encoder.encode_images(prepared)
+    fold_quick_gelu(encoder.model.vision_model)
+    kinds = [type(module).__name__ for module in encoder.model.vision_model.modules()]
+    assert kinds.count("SiLU") == 2
+    assert "QuickGELUActivation" not in kinds
+    np.testing.assert_allclose(encoder.encode_images(prepared), expected, rtol=1e-3, atol=1e-4)
+
+    class QuickGELU(torch.nn.Module):
+        def forward(self, values):
+            return values * torch.sigmoid(1.702 * values)
+
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(8, 16), QuickGELU(), torch.nn.Linear(16, 8, bias=False))
+    values = torch.randn(5, 8)
+    before = block(values)
+    fold_quick_gelu(block)
+    assert isinstance(block[1], torch.nn.SiLU)
+    torch.testing.assert_close(block(values), before)
 
 
 def test_batch_normalisation_stays_in_single_precision():
@@ -138,6 +166,8 @@ def test_a_model_whose_image_tower_is_not_known_is_converted_as_a_whole():
 def test_what_cannot_be_run_or_compiled_says_why(tiny_clip, tiny_onnx, monkeypatch):
     with pytest.raises(InputError, match="unknown precision 'float8'; choose from auto, float32, float16, bfloat16"):
         load_encoder(f"local:{tiny_clip}", "cpu", precision="float8")
+    with pytest.raises(InputError, match="unknown precision 'half'"):
+        as_encoder((Overflowing(1.0), PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "cpu", "half")
     for choice in ({"precision": "float16"}, {"compile": True}):
         with pytest.raises(ModelError, match="ONNX models run as they are"):
             load_encoder(f"onnx:{tiny_onnx}", "cpu", **choice)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acclimate import Halves, Head, merge_states, refine
-from acclimate.arrays import log_softmax
+from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -230,3 +230,13 @@ def test_the_state_is_bounded_at_many_classes():
 def test_rounds_cannot_be_negative(plain):
     with pytest.raises(InputError, match="rounds must be at least 0, got -1"):
         Halves(plain[0], rounds=-1)
+
+
+def test_batches_in_which_no_sample_is_measured(to_backend):
+    stream = shifted_stream(samples=300, classes=260, dim=16)
+    features = to_backend(stream.features)
+    single, whole = (Halves(stream.head.to(features)) for _ in range(2))
+    expected = to_host(whole.step(features))
+    logits = np.concatenate([to_host(single.step(features[i : i + 1])) for i in range(300)])
+    np.testing.assert_allclose(logits, expected, atol=1e-3)
+    assert single.dump().keys() == whole.dump().keys()

@@ -10,7 +10,7 @@ from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
-from acclimate.methods.jagged import jagged_diagonals
+from acclimate.methods.jagged import lay_out
 from rivals_reference import NaiveTip, unit
 
 NAMES = ["tip-adapter", "tip-adapter-f"]
@@ -115,7 +115,7 @@ def test_the_gradient_is_that_of_autograd(alpha, beta, classes, seed):
     adapter = create("tip-adapter-f", head, alpha=alpha, beta=beta)
     keys = unit(features) * np.linspace(0.5, 1.5, len(features))[:, None]  # trained keys have any length
     test = unit(test)
-    slope = adapter.gradient(keys, classes_of, jagged_diagonals(classes_of[:, None], keys), test, truth)
+    slope = adapter.gradient(keys, classes_of, lay_out(classes_of[:, None], keys), test, truth)
     weights = torch.tensor(keys, requires_grad=True)
     affinity = torch.tensor(test) @ weights.T
     values = torch.nn.functional.one_hot(torch.tensor(classes_of), classes).double()

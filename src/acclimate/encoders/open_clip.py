@@ -5,7 +5,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
-from acclimate.encoders.base import Precision, torch_device, torch_precision
+from acclimate.encoders.base import Precision, check_precision, torch_device, torch_precision
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import ModelError, missing
 from acclimate.halving import Halving
@@ -68,6 +68,7 @@ class OpenClipEncoder:
     ) -> None:
         from acclimate.encoders.image_tower import ImageTower
 
+        check_precision(precision)
         self.model, self.tokenizer = model.eval(), tokenizer
         self.preprocess = Preprocess.from_torchvision(preprocess) or preprocess
         self.device = next(model.parameters()).device

@@ -6,14 +6,18 @@ read-out is a sum over targets; no one-hot or mask matrix is ever built.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, begin_transfer, device, is_tensor, move, namespace, to_host
 from acclimate.evidence import Head
-from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
+from acclimate.methods.jagged import Layout, add_by_class, compact, lay_out
 from acclimate.methods.schedule import GivesWay, Plan, Queued, Queues, last_if_worse, schedule
 from acclimate.methods.state import LARGEST_ID, Dump, Entry, State
+
+if TYPE_CHECKING:
+    from acclimate.on_cuda import Transfer
 
 HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
 # name -> kind of number and number of axes
@@ -56,7 +60,8 @@ class Cache(State):
         self.size = 0
         self._keys = self.head.class_vectors[:0]  # (room, d), rows beyond `size` unused
         self._targets = np.empty((0, 1), np.int32)  # (room, width), padded with -1
-        self._diagonals: Diagonals | None = None
+        self._layout: Layout | None = None
+        self._arriving: tuple[Transfer, HostArray, HostArray] | None = None  # targets: a mask, its rows, their slots
         # The rank a sample must not exceed to enter its class: that of the last entry of a full queue.
         self._threshold = np.full(len(self.head), np.inf)
 
@@ -66,11 +71,17 @@ class Cache(State):
         return self._keys[: self.size]
 
     @property
-    def diagonals(self) -> Diagonals:
+    def targets(self) -> HostArray:
+        """The classes (E, width) that the entries vote on, by slot, padded with -1."""
+        self._arrive()
+        return self._targets[: self.size]
+
+    @property
+    def layout(self) -> Layout:
         """Which entries vote on which classes."""
-        if self._diagonals is None:
-            self._diagonals = jagged_diagonals(self._targets[: self.size], self._keys)
-        return self._diagonals
+        if self._layout is None:
+            self._layout = lay_out(self.targets, self._keys)
+        return self._layout
 
     @property
     def classes(self) -> HostArray:
@@ -89,6 +100,8 @@ class Cache(State):
         if self.gives_way is None:
             offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
         samples = np.flatnonzero(offered)
+        if not len(samples):
+            return Plan()
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
@@ -96,8 +109,21 @@ class Cache(State):
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
 
+    def prepare(self) -> None:
+        """Lay the votes out, unless that would wait for a device."""
+        if self._arriving is None or self._arriving[0].done:
+            _ = self.layout
+
     def vote(
-        self, votes: Array, features: Array, plan: Plan, *, alpha: float, beta: float, self_match: bool = True
+        self,
+        votes: Array,
+        features: Array,
+        plan: Plan,
+        *,
+        alpha: float,
+        beta: float,
+        self_match: bool = True,
+        weights: Array | None = None,
     ) -> None:
         """Add to votes (K, B) the sum of `alpha * exp(-beta (1 - f.q))` over the entries q that vote on each class.
 
@@ -111,35 +137,52 @@ class Cache(State):
             alpha: weight.
             beta: sharpness.
             self_match: read after the sample's own update; else before it.
+            weights: (E, B) `affinities` of the entries if they are known; they are overwritten.
         """
-        queries = (beta * features).T
-        now = np.arange(features.shape[0]) - (0 if self_match else 1)
-        if self.size:
-            weights = affinities(self.keys @ queries, alpha, beta)
-            if plan.evicted:
-                evicted = index(np.fromiter(plan.evicted, np.int64), features)
-                weights[evicted] *= move(now < np.array(list(plan.evicted.values()))[:, None], weights)
-            add_by_class(votes, weights, self.diagonals)
+        batch = features.shape[0]
         if plan.samples:
-            births, deaths = np.array(plan.samples)[:, None], np.array(plan.deaths)[:, None]
-            weights = affinities(features[index(births[:, 0], features)] @ queries, alpha, beta)
-            weights *= move((births <= now) & (now < deaths), weights)
-            add_by_class(votes, weights, jagged_diagonals(plan.targets, features))
+            at, now = plan.on(features, batch), _now(features, self_match)
+        if self.size:
+            weights = affinities(self.keys, features, beta) if weights is None else weights
+            if plan.evicted:
+                weights[at.evicted] *= now < at.evicted_by[:, None]
+            add_by_class(votes, weights, self.layout, alpha)
+        if plan.samples:
+            weights = affinities(features[at.samples], features, beta)
+            weights *= (at.samples[:, None] <= now) & (now < at.deaths[:, None])
+            if plan.mask is None:
+                add_by_class(votes, weights, lay_out(plan.targets, features), alpha)
+            else:
+                votes += alpha * (namespace(votes).astype(plan.mask, votes.dtype).T @ weights)
 
     def commit(self, plan: Plan, features: Array) -> None:
         """Carry out a plan for a batch with features (B, d): write the newcomers that outlive it."""
         if not plan.samples:
             return
+        self._arrive()
         stay = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
-        slots = np.array(plan.slots)[stay]
+        slots, at = np.array(plan.slots)[stay], plan.on(features, features.shape[0])
         width = plan.targets.shape[1]
         self._grow(int(slots.max()) + 1, width)
-        self._keys[index(slots, features)] = features[index(np.array(plan.samples)[stay], features)]
+        self._keys[at.slots] = features[at.staying]
+        before = self._targets[slots]
         self._targets[slots] = -1
-        self._targets[slots, :width] = plan.targets[stay]
+        if plan.mask is None:
+            self._targets[slots, :width] = plan.targets[stay]
+        else:
+            self._arriving = (begin_transfer(plan.mask), stay, slots)
         self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
-        self._diagonals = None
+        if plan.mask is not None or not np.array_equal(before, self._targets[slots]):
+            self._layout = None  # in a full positive cache, newcomers vote on the classes of those they replace
+
+    def _arrive(self) -> None:
+        """Wait for the targets of the last newcomers, if they are on their way from a device."""
+        if self._arriving is not None:
+            (mask, stay, slots), self._arriving = self._arriving, None
+            targets = compact(mask.wait()[stay])
+            self._grow(0, targets.shape[1])
+            self._targets[slots, : targets.shape[1]] = targets
 
     @property
     def next_id(self) -> int:
@@ -165,7 +208,7 @@ class Cache(State):
             for rank, entry_id, slot in queue:
                 entropies[slot], ids[slot] = sign * rank, entry_id
         arrays = {"keys": to_host(self.keys).copy(), "classes": self.classes, "entropies": entropies, "ids": ids}
-        arrays["targets"] = targets = self._targets[: self.size]
+        arrays["targets"] = targets = self.targets
         if self._aside:
             aside = self._aside | {"targets": _widened(self._aside["targets"], targets.shape[1])}
             arrays = {name: np.insert(values, self._places, aside[name], axis=0) for name, values in arrays.items()}
@@ -302,14 +345,25 @@ def _widened(targets: HostArray, width: int) -> HostArray:
     return np.pad(targets, ((0, 0), (0, width - targets.shape[1])), constant_values=-1)
 
 
-def affinities(products: Array, alpha: float, beta: float) -> Array:
-    """Weights (E, B), alpha * exp(-beta (1 - q.f)), from the products beta * q.f (E, B), which are overwritten.
+def affinities(keys: Array, features: Array, beta: float) -> Array:
+    """Weights (E, B), exp(-beta (1 - q.f)), of keys (E, d) for features (B, d).
 
     Examples:
-        >>> affinities(np.array([[5.0, 0.0]]), alpha=2.0, beta=5.0).round(3)
-        array([[2.   , 0.013]])
+        >>> affinities(np.eye(2), np.eye(2)[:1], beta=5.0).round(4)
+        array([[1.    ],
+               [0.0067]])
     """
+    if is_tensor(features):
+        from acclimate.on_cuda import affinities as on_tensors
+
+        return on_tensors(keys, features, beta)
+    products = keys @ (beta * features).T
     products -= beta
     namespace(products).exp(products, out=products)  # in place: this is the largest array of a step
-    products *= alpha
     return products
+
+
+def _now(features: Array, self_match: bool) -> Array:
+    """The position (B,) of the last sample that each sample of a batch (B, d) sees."""
+    first = 0 if self_match else -1
+    return namespace(features).arange(first, first + features.shape[0], device=device(features))

@@ -6,7 +6,7 @@ from math import log
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step
@@ -62,8 +62,7 @@ class DMN(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logarithm of the sum of both answers, (B, K)."""
         xp, logits = namespace(evidence.logits), evidence.logits
-        predicted = to_host(xp.argmax(logits, axis=-1))
-        plan = self.memory.plan(np.full(len(ids), learn), predicted, evidence.host_entropy, ids)
+        plan = self.memory.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         cosines = self._cosines(evidence.features, plan)
         answer = xp.logaddexp(log_softmax(logits), log(self.fusion) + log_softmax(self.head.logit_scale * cosines))
         self.memory.commit(plan, evidence.features)

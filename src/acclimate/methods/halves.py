@@ -3,59 +3,29 @@
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, exp, log
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, covariance_inverse, device, log_softmax, move, namespace, repeat, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.cache import HIGHEST
+from acclimate.methods.experts import TAUS, Answers, Pace, Scorer, Settled, effective, lowest_loss, ramp
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Sums
 from acclimate.methods.tda import TDA
 
-RATIO = 1.8  # from one temperature of the head to the next
-TAUS = 0.002 * RATIO ** np.arange(13)
 BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
 HALVES = ("even", "odd")
 CHECKED = 4096  # samples of a finished stream on which agreement and confidence are measured
 SHORTEST = 16  # samples from which a stream is learnt anew in the second pass: halves of fewer say nothing
 
 Range = tuple[float, float]
-
-
-class Pace(NamedTuple):
-    """When parameters change."""
-
-    block: int  # positions of changes are multiples of it
-    every: int  # one sample in so many is measured
-    growth: float  # from one change to the next
-
-
-class Scorer(NamedTuple):
-    """The Gaussian classifier of the whole stream, or of one half of it."""
-
-    weights: Array  # (K, d)
-    offsets: Array  # (K,)
-    scale: Array  # (K,), below 1 for means of few samples
-    known: Array  # (K,), from 0 for classes without samples to 1
-    complete: bool  # every class is known
-
-    def __call__(self, centred: Array, norms: Array, probs: Array) -> Array:
-        """Log-densities (B, K), at most 0, of features less their mean (B, d) with norms (B, 1)."""
-        xp = namespace(centred)
-        scores = centred @ self.weights.T
-        scores -= norms + self.offsets
-        scores *= self.scale
-        if not self.complete:  # a class that is not known gets what the others get on average
-            share = (probs + 1e-6) * self.known
-            scores -= (xp.vecdot(share, scores) / xp.sum(share, axis=-1))[:, None]
-            scores *= self.known
-        scores -= xp.max(scores, axis=-1, keepdims=True)
-        return scores
+Terms = dict[str, Array]
 
 
 @register
@@ -91,6 +61,7 @@ class Halves(Adapter):
     summary = "zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree"
     merges = "sum"
     self_taught = True
+    checks_evidence = True
 
     few_classes: bool = False
     rounds: int = 2
@@ -150,22 +121,44 @@ class Halves(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Calibrated log-probabilities of the experts, up to a constant per sample."""
         voted = self.tda.respond(evidence, ids, learn)
-        base = self._base(evidence, voted.logits)
+        if not learn:
+            return Step(self._answers(evidence, voted.logits).logits, voted.changes)
+        first, last = self.samples_seen, self.shown.latest("last")
+        arrays = [evidence.features, evidence.logits, evidence.probs, evidence.entropy, voted.logits, last]
+        key = (first % 2, first % self.pace.every)
+        found = repeat(
+            self.settled, key, partial(self._lesson, first), arrays, len(evidence) * len(self.head), ("logits",)
+        )
+        self._add({name: term for name, term in found.items() if name != "logits"})
+        return Step(found["logits"], voted.changes)
+
+    def _answers(self, evidence: Evidence, voted: Array) -> "Answers":
+        """What all experts say of samples on which TDA says `voted` (B, K)."""
+        base = self._base(evidence, voted)
         seen = self._center(evidence) if self.scorers else None
         scores = self.scorers[0](*seen) if seen else None
         answer = self._answer(base, scores)
         # Until the halves were compared, zero-shot answers alone.
-        logits = self.beta * answer if self.started else evidence.logits
-        if learn:
-            first, every = self.samples_seen, self.pace.every
-            self._collect(evidence, logits, first)
-            self._observe(evidence)
-            rows = slice(-first % every, None, every)
-            if seen and scores is not None:
-                even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
-                self._measure_agreement(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
-            self._measure_confidence(answer[rows], evidence.probs[rows])
-        return Step(logits, voted.changes)
+        return Answers(self.beta * answer if self.started else evidence.logits, answer, base, seen, scores)
+
+    def _lesson(self, first: int, *arrays: Array) -> Terms:
+        """The answers, and what the samples from position `first` on add to the sums."""
+        evidence, voted, last = Evidence(*arrays[:4]), *arrays[4:]
+        logits, answer, base, seen, scores = self._answers(evidence, voted)
+        terms = {"logits": logits} | self._collect(evidence, logits, first) | self._observe(evidence, last)
+        rows = slice(-first % self.pace.every, None, self.pace.every)
+        if rows.start >= len(evidence):
+            return terms
+        if seen and scores is not None:
+            even, odd = (scorer(*(part[rows] for part in seen)) for scorer in self.scorers[1:])
+            terms |= self._measure_agreement(even, odd, [even, odd], scores[rows], evidence.probs[rows], base[rows])
+        return terms | self._measure_confidence(answer[rows], evidence.probs[rows])
+
+    def _add(self, terms: Terms) -> None:
+        """Add terms to the sums of their names, "PART.SUM"."""
+        for name, term in terms.items():
+            part, _, key = name.partition(".")
+            cast(Sums, self.parts[part]).add(**{key: term})
 
     # The answer
 
@@ -192,60 +185,70 @@ class Halves(Adapter):
 
     # Learning
 
-    def _collect(self, evidence: Evidence, answer: Array, first: int) -> None:
-        """Add samples with soft labels to the sums of their halves; `first` is the position of the first of them."""
+    def _collect(self, evidence: Evidence, answer: Array, first: int) -> Terms:
+        """What samples with soft labels add to the sums of their halves; `first` is the position of the first."""
         xp, x = namespace(answer), evidence.features
         labels = self.LABELS * xp.exp(log_softmax(answer)) + (1.0 - self.LABELS) * evidence.probs
+        terms: Terms = {}
         for parity, half in enumerate(HALVES):
             rows = slice((first + parity) % 2, None, 2)
-            counts, features = xp.sum(labels[rows], axis=0), labels[rows].T @ x[rows]
-            self.sums.add(**{f"{half}_counts": counts, f"{half}_features": features})
-        self.sums.add(features=xp.sum(x, axis=0), outer=x.T @ x)
+            terms[f"sums.{half}_counts"] = xp.sum(labels[rows], axis=0)
+            terms[f"sums.{half}_features"] = labels[rows].T @ x[rows]
+        return terms | {"sums.features": xp.sum(x, axis=0), "sums.outer": x.T @ x}
 
-    def _observe(self, evidence: Evidence, neighbours: bool = True) -> None:
-        """Add what zero-shot says of samples: which classes are shown, how surely, and whether neighbours are alike."""
+    def _observe(self, evidence: Evidence, last: Array | None) -> Terms:
+        """What zero-shot says of samples: which classes are shown, how surely, and whether neighbours are alike.
+
+        `last` (K,) is 1 for the class of the sample before them; None where neighbours mean nothing.
+        """
         xp, p = namespace(evidence.probs), evidence.probs
         sharp = p * p
         sharp /= xp.sum(sharp, axis=-1, keepdims=True)
-        shown = {"shares": xp.sum(p, axis=0), "sharp": xp.sum(sharp, axis=0), "entropy": xp.sum(evidence.entropy)[None]}
-        self.shown.add(samples=xp.ones_like(p[:1, 0]) * len(evidence), **shown)
-        if neighbours:
+        terms: Terms = {
+            "shown.shares": xp.sum(p, axis=0),
+            "shown.sharp": xp.sum(sharp, axis=0),
+            "shown.entropy": xp.sum(evidence.entropy)[None],
+            "shown.samples": xp.ones_like(p[:1, 0]) * len(evidence),
+        }
+        if last is not None:
             top = xp.argmax(p, axis=-1)
-            last = self.shown.latest("last")
             now = xp.astype(xp.arange(p.shape[1], device=device(p)) == top[-1], last.dtype)
-            equal = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[0]]
-            self.shown.add(equal=equal[None], last=now - last)
+            terms["shown.equal"] = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[:1]]
+            terms["shown.last"] = now - last
+        return terms
 
     def _measure_agreement(
         self, even: Array, odd: Array, blind: list[Array], scores: Array, probs: Array, base: Array
-    ) -> None:
-        """Add how often the halves agree, how often those that are `blind` agree with zero-shot, and losses by tau."""
+    ) -> Terms:
+        """How often the halves agree, how often those that are `blind` agree with zero-shot, and losses by tau."""
         xp, top = namespace(scores), namespace(scores).argmax
         own = top(probs, axis=-1)
         halves = xp.astype(top(even, axis=-1) == top(odd, axis=-1), probs.dtype)
         zero_shot = sum(xp.astype(top(each, axis=-1) == own, probs.dtype) for each in blind) / len(blind)
         expected = xp.sum(xp.exp(base) * scores)
         losses = [xp.sum(xp.log(xp.sum(xp.exp(tau * scores), axis=-1))) - tau * expected for tau in TAUS.tolist()]
-        self.agreement.add(
-            samples=xp.ones_like(probs[:1, 0]) * scores.shape[0],
-            halves=xp.sum(halves)[None],
-            zero_shot=xp.sum(zero_shot)[None],
-            squares=xp.sum((halves - zero_shot) ** 2)[None],
-            losses=xp.stack(losses),
-        )
+        return {
+            "agreement.samples": xp.ones_like(probs[:1, 0]) * scores.shape[0],
+            "agreement.halves": xp.sum(halves)[None],
+            "agreement.zero_shot": xp.sum(zero_shot)[None],
+            "agreement.squares": xp.sum((halves - zero_shot) ** 2)[None],
+            "agreement.losses": xp.stack(losses),
+        }
 
-    def _measure_confidence(self, answer: Array, probs: Array) -> None:
-        """Add the confidence of zero-shot, and that of the answer at each temperature."""
+    def _measure_confidence(self, answer: Array, probs: Array) -> Terms:
+        """The confidence of zero-shot, and that of the answer at each temperature."""
         xp = namespace(answer)
         answer = answer - xp.max(answer, axis=-1, keepdims=True)
         sums = [xp.sum(1.0 / xp.sum(xp.exp(beta * answer), axis=-1)) for beta in BETAS.tolist()]
         own = xp.sum(xp.max(probs, axis=-1))[None]
-        self.confidence.add(samples=xp.ones_like(own) * answer.shape[0], zero_shot=own, answer=xp.stack(sums))
+        samples = xp.ones_like(own) * answer.shape[0]
+        return {"confidence.samples": samples, "confidence.zero_shot": own, "confidence.answer": xp.stack(sums)}
 
     # What follows from what was learnt
 
     def derive(self) -> None:
         """Compute the head, the weights of the experts and the temperatures."""
+        self.settled = Settled()
         self.tda.head = self.head
         self.pace = self.PACES[len(self.head) > 256]
         self.scorers: list[Scorer] = []
@@ -278,7 +281,7 @@ class Halves(Adapter):
         shrink = self._shrinkage(samples)
         variance = xp.clip(xp.linalg.trace(within) / dim, min=1e-6)
         identity = xp.eye(dim, dtype=within.dtype, device=device(within))
-        self.precision = xp.linalg.inv((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
+        self.precision = covariance_inverse((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
         for count, sum_around in zip(counts, around, strict=True):
             means = (sum_around + self.ANCHOR * follow * text) / (count + self.ANCHOR)[:, None]
             weights = means @ self.precision
@@ -313,7 +316,7 @@ class Halves(Adapter):
         chance = float(((sharp / samples) ** 2).sum())
         self.runs = ramp((float(self.shown["equal"][0]) / samples - chance) / (1.0 - chance + 1e-9), *self.RUNS)
         self.weight = self.WEIGHT * exp(self.RATE * min(0.0, spared)) * (1.0 - self.runs) * present
-        self.tau = _lowest(to_host(self.agreement["losses"]))
+        self.tau = lowest_loss(to_host(self.agreement["losses"]))
         shares = to_host(self.shown["shares"])
         uneven = 1.0 - ramp(effective(shares) / classes, *self.EVEN)
         steady = max(0.0, 1.0 - 3.0 * self.runs)  # where classes come in runs, their shares are about to change
@@ -377,8 +380,7 @@ class Halves(Adapter):
             part.clear()
         for start, evidence in self.observed(features):
             answer = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
-            self._collect(evidence, answer, start)
-            self._observe(evidence, neighbours=False)
+            self._add(self._collect(evidence, answer, start) | self._observe(evidence, None))
         self.settle()
         samples = features.shape[0]
         step = -(-samples // max(256, min(CHECKED, 2**22 // len(self.head)))) | 1  # odd, to meet both halves
@@ -389,30 +391,9 @@ class Halves(Adapter):
         scores, even, odd = (scorer(*seen) for scorer in self.scorers)
         is_even = xp.asarray(positions % 2 == 0, device=device(base))
         blind = xp.where(is_even[:, None], odd, even)
-        self._measure_agreement(even, odd, [blind], blind, evidence.probs, base)
+        self._add(self._measure_agreement(even, odd, [blind], blind, evidence.probs, base))
         self.agreement.settle()
         self._weigh(samples)
-        self._measure_confidence(self._answer(base, scores), evidence.probs)
+        self._add(self._measure_confidence(self._answer(base, scores), evidence.probs))
         self.confidence.settle()
         self._calibrate()
-
-
-def ramp(value: float, low: float, high: float) -> float:
-    """0 up to `low`, 1 from `high`, and straight in between."""
-    return min(1.0, max(0.0, (value - low) / (high - low)))
-
-
-def effective(shares: HostArray) -> float:
-    """How many classes these shares (K,) amount to: exp of their entropy."""
-    shares = shares / shares.sum()
-    return float(np.exp(-(shares * np.log(shares + 1e-12)).sum()))
-
-
-def _lowest(losses: HostArray) -> float:
-    """The temperature of least loss: of a parabola through the three lowest, in the logarithm."""
-    i = int(losses.argmin())
-    if not 0 < i < len(TAUS) - 1:
-        return float(TAUS[i])
-    left, middle, right = losses[i - 1 : i + 2]
-    shift = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)
-    return float(TAUS[i] * RATIO ** max(-0.5, min(0.5, shift)))

@@ -4,14 +4,23 @@ Every entry of a cache votes on one class or several. Summing the votes by class
 Scatter-add has no place in the array API and is not deterministic on GPUs, and a dense matrix is mostly zeros. So the
 matrix is cut into its jagged diagonals: classes are sorted by falling number of entries, and diagonal t holds the t-th
 entry of every class that has so many. Each diagonal is one gather and one addition to the first rows of the sum, in the
-same order on every machine.
+same order on every machine. PyTorch has one kernel for the whole sum, `embedding_bag`, which takes the entries class by
+class and adds them in that order, too.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, index
+from acclimate.arrays import Array, HostArray, index, indices, is_tensor
+
+
+class Rows(NamedTuple):
+    """Which entries vote on which classes, class by class."""
+
+    classes: Array  # (C,) the classes with entries, in order
+    entries: Array  # (n,) the entries of the first class, then those of the second, ...
+    starts: Array  # (C,) where the entries of each class start
 
 
 class Diagonals(NamedTuple):
@@ -21,8 +30,11 @@ class Diagonals(NamedTuple):
     entries: list[Array]  # for each diagonal t the t-th entry of the first classes
 
 
-def jagged_diagonals(targets: HostArray, like: Array) -> Diagonals:
-    """Lay targets out by diagonals.
+Layout = Rows | Diagonals
+
+
+def lay_out(targets: HostArray, like: Array) -> Layout:
+    """Lay targets out for `add_by_class`: by rows on PyTorch, by diagonals on other array libraries.
 
     Args:
         targets: (E, width) the classes each entry votes on, padded with -1.
@@ -31,15 +43,19 @@ def jagged_diagonals(targets: HostArray, like: Array) -> Diagonals:
     Examples:
         Entries 0 and 2 vote on class 7, entry 1 on class 4:
 
-        >>> classes, entries = jagged_diagonals(np.array([[7], [4], [7]]), np.empty(0))
+        >>> classes, entries = lay_out(np.array([[7], [4], [7]]), np.empty(0))
         >>> classes.tolist(), [each.tolist() for each in entries]
         ([7, 4], [[0, 1], [2]])
     """
-    entries, columns = np.nonzero(targets >= 0)
-    classes = targets[entries, columns]
+    flat = np.ravel(targets)
+    places = np.flatnonzero(flat >= 0)
+    entries, classes = places // targets.shape[1], flat[places]
     by_class = _stable_order(classes)
     classes, entries = classes[by_class], entries[by_class]
     counts = np.bincount(classes)
+    if is_tensor(like):
+        held = np.flatnonzero(counts)
+        return Rows(*indices([held, entries, (np.cumsum(counts) - counts)[held]], like))
     most_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     diagonal = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
     row = np.empty(len(counts), np.int64)
@@ -52,13 +68,22 @@ def jagged_diagonals(targets: HostArray, like: Array) -> Diagonals:
     return Diagonals(index(most_first, like), pieces)
 
 
-def add_by_class(sums: Array, weights: Array, diagonals: Diagonals) -> None:
-    """Add weights (E, B) of entries to the sums (K, B) of the classes they vote on, in place."""
-    if diagonals.entries:
-        total = weights[diagonals.entries[0]]
-        for entries in diagonals.entries[1:]:
+def add_by_class(sums: Array, weights: Array, layout: Layout, factor: float = 1.0) -> None:
+    """Add weights (E, B) of entries, times a factor, to the sums (K, B) of the classes they vote on, in place.
+
+    The weights may be overwritten.
+    """
+    if isinstance(layout, Rows):
+        from acclimate.on_cuda import add_rows
+
+        add_rows(sums, weights, layout, factor)
+    elif layout.entries:
+        if factor != 1.0:
+            weights *= factor
+        total = weights[layout.entries[0]]
+        for entries in layout.entries[1:]:
             total[: entries.shape[0]] += weights[entries]
-        sums[diagonals.classes] += total
+        sums[layout.classes] += total
 
 
 def compact(mask: HostArray) -> HostArray:

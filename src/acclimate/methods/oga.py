@@ -5,12 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.arrays import HostArray, device, index, move, namespace, to_host
+from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
-from acclimate.methods.jagged import add_by_class, jagged_diagonals
+from acclimate.methods.jagged import add_by_class, lay_out
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Tensors
 
@@ -75,7 +75,7 @@ class OGA(Adapter):
         vectors, keys, classes = self.head.class_vectors, self.cache.keys, self.cache.classes
         xp, entries = namespace(vectors), len(classes)
         sums = xp.zeros_like(vectors)
-        add_by_class(sums, keys, jagged_diagonals(classes[:, None], keys))
+        add_by_class(sums, keys, lay_out(classes[:, None], keys))
         counts = move(np.bincount(classes, minlength=len(self.head)), vectors)[:, None]
         means = xp.where(counts >= 2, sums / xp.clip(counts, min=1.0), vectors)
         centred = keys - means[index(classes, keys)]
@@ -100,8 +100,7 @@ class OGA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the logarithms of the Gaussians, (B, K)."""
-        predicted = to_host(namespace(evidence.logits).argmax(evidence.logits, axis=-1))
-        plan = self.cache.plan(np.full(len(ids), learn), predicted, evidence.host_entropy, ids)
+        plan = self.cache.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         logits = evidence.logits + evidence.features @ self.weights.T + self.offsets
         self.cache.commit(plan, evidence.features)
         return Step(logits, {"cache": Change(plan.samples, plan.dropped)})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import Array, HostArray, indices
 
 
 class Queued(NamedTuple):
@@ -41,6 +41,28 @@ class Plan:
     dropped: list[int] = field(default_factory=list)  # ids of all entries that are pushed out, including newcomers
     # (admitted, width) the classes each newcomer votes on, padded with -1; see `cache.Cache`
     targets: HostArray = field(default_factory=lambda: np.empty((0, 1), np.int32))
+    mask: Array | None = None  # (admitted, K) instead of targets: the same on a device, not known to the host yet
+    _positions: "Positions | None" = None
+
+    def on(self, like: Array, batch: int) -> "Positions":
+        """The positions that reading and writing take, where `like` lives; brought there once."""
+        if self._positions is None:
+            samples, slots, deaths = (np.array(each, np.int64) for each in (self.samples, self.slots, self.deaths))
+            evicted = [np.fromiter(each, np.int64, len(self.evicted)) for each in (self.evicted, self.evicted.values())]
+            stay = deaths == batch
+            self._positions = Positions(*indices([samples, deaths, *evicted, samples[stay], slots[stay]], like))
+        return self._positions
+
+
+class Positions(NamedTuple):
+    """A plan where the features live."""
+
+    samples: Array  # (admitted,)
+    deaths: Array  # (admitted,)
+    evicted: Array  # (evicted,) slots of old entries
+    evicted_by: Array  # (evicted,) the samples that push them out
+    staying: Array  # (staying,) the admitted samples that outlive the batch
+    slots: Array  # (staying,) their slots
 
 
 def last_if_worse(queue: list[Queued], rank: float, entry_id: int) -> int | None:

@@ -6,13 +6,14 @@ from typing import Literal
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, index, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, is_tensor, namespace, repeat, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step
-from acclimate.methods.cache import Cache
+from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.jagged import compact
 from acclimate.methods.registry import register
+from acclimate.methods.schedule import Plan
 
 
 @register
@@ -69,6 +70,7 @@ class TDA(Adapter):
     name = "tda"
     summary = "positive and negative caches of the most useful samples of the stream"
     merges = "union"
+    checks_evidence = True
 
     positive: bool = True
     positive_capacity: int = 3
@@ -99,24 +101,26 @@ class TDA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
-        xp, features = namespace(evidence.logits), evidence.features
-        predicted = to_host(xp.argmax(evidence.logits, axis=-1))
-        entropy = evidence.host_entropy
+        caches, features = {"positive": self.positive_cache, "negative": self.negative_cache}, evidence.features
+        betas = (self.positive_beta, self.negative_beta)
+        weights: dict[str, Array] = {}
+        if is_tensor(features):  # a GPU reads the entries while the host waits for the evidence
+            held = [(each.size, each.keys.data_ptr()) for each in caches.values()]
+            size = len(evidence) * max(len(self.head), *(each.size for each in caches.values()))
+            weights |= repeat(self, (*held, betas), self._ahead, [features, evidence.logits], size, ("votes",))
+            for cache in caches.values():
+                cache.prepare()
+        else:
+            weights["votes"] = _transposed(evidence.logits)
+        votes = weights.pop("votes")
+        positive, negative = plans = self._plan(evidence, ids, learn)
 
-        everyone = np.full(len(ids), learn and self.positive)
-        positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
-        uncertain = self._in_range(entropy) & (learn and self.negative)
-        negative = self.negative_cache.plan(uncertain, predicted, entropy, ids)
-        negative.targets = self._masks(evidence.probs, negative.samples)
-
-        votes = xp.empty(evidence.logits.shape[::-1], dtype=evidence.logits.dtype, device=device(evidence.logits))
-        votes[...] = evidence.logits.T
-        alpha, beta = self.positive_alpha, self.positive_beta
-        self.positive_cache.vote(votes, features, positive, alpha=alpha, beta=beta, self_match=self.self_match)
-        alpha, beta = -self.negative_alpha, self.negative_beta  # these votes are against
-        self.negative_cache.vote(votes, features, negative, alpha=alpha, beta=beta, self_match=self.self_match)
-        bypassing = self._bypassing(len(ids), learn)
-        votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
+        alphas = (self.positive_alpha, -self.negative_alpha)  # negative votes are against
+        for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
+            known = weights.get(name)
+            cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
+        if bypassing := self._bypassing(len(ids), learn):
+            votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
         changes = {
@@ -124,6 +128,34 @@ class TDA(Adapter):
             "negative": Change(negative.samples, negative.dropped),
         }
         return Step(votes.T, changes)
+
+    def _ahead(self, features: Array, logits: Array) -> dict[str, Array]:
+        """What does not depend on the samples that enter: the first votes (K, B), and the affinities of both caches."""
+        return {
+            "votes": _transposed(logits),
+            "positive": affinities(self.positive_cache.keys, features, self.positive_beta),
+            "negative": affinities(self.negative_cache.keys, features, self.negative_beta),
+        }
+
+    def _plan(self, evidence: Evidence, ids: HostArray, learn: bool) -> tuple[Plan, Plan]:
+        """What a batch does to the positive and to the negative cache."""
+        if not learn:
+            evidence.require_rows()
+            return Plan(), Plan()
+        evidence.require_finite()
+        predicted, entropy = evidence.predicted, evidence.host_entropy
+        everyone = np.full(len(ids), self.positive)
+        positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
+        negative = self.negative_cache.plan(self._in_range(entropy) & self.negative, predicted, entropy, ids)
+        if negative.samples:
+            # The classes that each newcomer votes against
+            probs = evidence.probs[negative.on(evidence.probs, len(ids)).samples]
+            mask = (self.mask_low < probs) & (probs < self.mask_high)
+            if is_tensor(mask):
+                negative.mask = mask  # on a GPU, to look at it would be to wait once more
+            else:
+                negative.targets = compact(to_host(mask))
+        return positive, negative
 
     def _bypassing(self, samples: int, learn: bool) -> int:
         """How many of the next samples, from the first, are answered zero-shot; all or none when nothing is learnt."""
@@ -135,7 +167,10 @@ class TDA(Adapter):
         unit = log2(len(self.head))
         return (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
 
-    def _masks(self, probs: Array, samples: list[int]) -> HostArray:
-        """The classes that each newcomer of the negative cache votes against, as targets."""
-        chosen = to_host(probs[index(np.array(samples, dtype=np.int64), probs)])
-        return compact((self.mask_low < chosen) & (chosen < self.mask_high))
+
+def _transposed(logits: Array) -> Array:
+    """A copy (K, B) of logits (B, K), class by class."""
+    xp = namespace(logits)
+    votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
+    votes[...] = logits.T
+    return votes

@@ -9,7 +9,7 @@ from acclimate.arrays import Array, HostArray, device, index, move, namespace, t
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Change, Step
-from acclimate.methods.cache import Cache, affinities
+from acclimate.methods.cache import Cache
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class
 from acclimate.methods.registry import register
@@ -126,11 +126,12 @@ class TipAdapter(FewShot):
             block = slice(start, start + len(evidence))
             truth, share = index(labels[block], logits), move(shares[block], logits)
             cosines = self.shots.keys @ evidence.features.T
-            weights = affinities(betas[0] * cosines, 1.0, betas[0])
-            step = affinities((betas[1] - betas[0]) * cosines, 1.0, betas[1] - betas[0])  # from one beta to the next
+            weights = xp.exp(betas[0] * cosines - betas[0])
+            more = betas[1] - betas[0]
+            step = xp.exp(more * cosines - more)  # from one beta to the next
             for row in range(BETAS):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
-                add_by_class(votes, weights, self.shots.diagonals)
+                add_by_class(votes, weights, self.shots.layout)
                 answers = (xp.argmax(logits + alpha * votes.T, axis=-1) for alpha in alphas)
                 right[row] += to_host(xp.stack([xp.sum(share * (answer == truth)) for answer in answers]))
                 weights *= step

@@ -9,7 +9,7 @@ from acclimate.arrays import Array, HostArray, device, index, namespace, softmax
 from acclimate.errors import InputError
 from acclimate.methods.cache import affinities
 from acclimate.methods.few_shot import Labelled, Progress
-from acclimate.methods.jagged import Diagonals, add_by_class, jagged_diagonals
+from acclimate.methods.jagged import Layout, add_by_class, lay_out
 from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
 
@@ -76,7 +76,7 @@ class TipAdapterF(TipAdapter):
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
         """The keys after all epochs of AdamW."""
         features, labels = shots
-        xp, diagonals = namespace(keys), jagged_diagonals(labels[:, None], keys)
+        xp, layout = namespace(keys), lay_out(labels[:, None], keys)
         versions = features[:, None] if features.ndim == 2 else features
         first, second = xp.zeros_like(keys), xp.zeros_like(keys)  # running means of the gradient and of its square
         step, steps = 0, self.fit_steps(len(labels)) - 1
@@ -85,7 +85,7 @@ class TipAdapterF(TipAdapter):
             version = versions[:, epoch % versions.shape[1]]
             for start in range(0, len(labels), self.batch):
                 batch = order[start : start + self.batch]
-                slope = self.gradient(keys, labels, diagonals, version[index(batch, keys)], labels[batch])
+                slope = self.gradient(keys, labels, layout, version[index(batch, keys)], labels[batch])
                 rate = self.learning_rate * (1.0 + cos(pi * step / steps)) / 2.0
                 step += 1
                 first = MOMENTUM * first + (1.0 - MOMENTUM) * slope
@@ -97,9 +97,7 @@ class TipAdapterF(TipAdapter):
                 progress(1)
         return keys
 
-    def gradient(
-        self, keys: Array, classes: HostArray, diagonals: Diagonals, features: Array, labels: HostArray
-    ) -> Array:
+    def gradient(self, keys: Array, classes: HostArray, layout: Layout, features: Array, labels: HostArray) -> Array:
         """Gradient (E, d) of the mean cross-entropy of answers to features (B, d) with labels (B,).
 
         The answers are `z + A^T L` with `A = alpha exp(-beta (1 - Q F^T))` (E, B). The gradient of the cross-entropy
@@ -109,14 +107,14 @@ class TipAdapterF(TipAdapter):
         Args:
             keys: (E, d).
             classes: (E,) of the keys.
-            diagonals: which keys vote on which classes.
+            layout: which keys vote on which classes.
             features: (B, d) unit.
             labels: (B,).
         """
         logits, xp = self.head.observe_unit(features).logits, namespace(keys)
         votes = xp.asarray(logits.T, copy=True)
-        weights = affinities(keys @ (self.beta * features).T, self.alpha, self.beta)
-        add_by_class(votes, weights, diagonals)
+        weights = self.alpha * affinities(keys, features, self.beta)
+        add_by_class(votes, weights, layout)
         errors = softmax_and_entropy(votes.T)[0]
         errors[xp.arange(len(labels), device=device(keys)), index(labels, keys)] -= 1.0
         weights *= errors.T[index(classes, keys)]
