@@ -120,9 +120,9 @@ def encode_on_gpu(
 class _Walk:
     def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
         self.prepare, self.inputs, self.workers, self.device = prepare, inputs, workers, torch.device(device)
-        how = prepare.encoder.prepare
-        self.preprocess = how.preprocess  # type: ignore[attr-defined]
-        self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)  # type: ignore[arg-type]
+        how: Any = prepare.encoder.prepare  # Bytes
+        self.preprocess = how.preprocess
+        self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)
         self.halving = Halving()
         self.shape = (3, self.preprocess.height, self.preprocess.width)
         self.pieces = split(size, PIECE)
@@ -212,9 +212,12 @@ class _Walk:
             for places in self._groups([place for place, each in enumerate(found) if each.jpeg], found):
                 images = self._decode([self._bytes(*piece[place]) for place in places])
                 refused += [place for place, image in zip(places, images, strict=True) if image is None]
-                good = [place for place, image in zip(places, images, strict=True) if image is not None]
+                turned, good = [], []
+                for place, image in zip(places, images, strict=True):
+                    if image is not None and (jpeg := found[place].jpeg) is not None:
+                        turned.append(turn(image, jpeg.turning))
+                        good.append(place)
                 if good:
-                    turned = [turn(images[places.index(p)], found[p].jpeg.turning) for p in good]  # type: ignore
                     made.append((good, self._inputs([items[place] for place in good], turned)))
                     self.kept.images = Pending.of(made[-1][1]).event, images
             for place, each in zip(refused, self._by_pillow([piece[place] for place in refused]), strict=True):
