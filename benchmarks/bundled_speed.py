@@ -1,59 +1,161 @@
-"""How fast is the bundled model? Images per second, and the ratio to its bare matrix products in float32.
+"""How fast is the bundled model on a CPU, how fast was it, and what does the whole job cost beyond it?
 
-    python benchmarks/bundled_speed.py
+    python benchmarks/bundled_speed.py [--old FOLDER] [--new FOLDER]
 
-The floor is the tower's linear layers as NumPy products on weights of 32 bits: no attention, no norms, no unpacking of
-4-bit weights. Preparing an image (decode, resize) and encoding it are timed apart; `classify` does them side by side.
+New: the bundled model, whose layers multiply 8-bit integers. Old: the same 4-bit weights, unpacked as they are used,
+and float32 products. Either can be another model's folder. They take turns, and the fastest turn counts.
+
+The whole job is `acclimate classify`: it reads JPEG files of 500 x 375, prepares, encodes and adapts, in two passes,
+and writes csv. Encoder only: the same images, prepared, in memory, through the image tower and nothing else.
 """
 
-from importlib.resources import files
-from io import BytesIO
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
 from time import perf_counter
-from zipfile import ZipFile
 
 import numpy as np
 
-from acclimate.encoders import load_encoder
-from acclimate.images import open_image
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
-BATCH, ROUNDS = 32, 5
-LAYERS, TOKENS = 12, 65
-SHAPES = ((768, 2304), (768, 768), (768, 1536), (1536, 768))
+import acclimate
+from acclimate.classifier import Classifier
+from acclimate.classify.outputs import ResultFile
+from acclimate.classify.run import Classification
+from acclimate.encoders.onnx import OnnxEncoder
+from acclimate.images import open_image
+from acclimate.sources.base import open_source
+from classify_overhead import draw_photos
+
+BUNDLED = Path(acclimate.__file__).parent / "encoders" / "bundled"
+BATCHES, THREADS = (1, 8, 32), (1, 2)
+METHODS = ("zero-shot", "tda", "halves")
+TARGETS = 2.2, 0.85  # new over old on two threads; the whole job over the encoder alone
+# Loads a model, encodes a batch of 32, and prints by how many MB the peak of the process's memory has risen.
+MEMORY = """
+import re, sys, numpy, onnxruntime
+from pathlib import Path
+from acclimate.encoders.onnx import OnnxEncoder
+peak = lambda: int(re.search(r"VmHWM:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+before = peak()
+encoder = OnnxEncoder(sys.argv[1], "cpu")
+encoder.encode_images([numpy.zeros((3, 128, 128), numpy.float32)] * 32)
+print(peak() - before)
+"""
+
+
+def write_old_model(folder: Path, new: Path) -> None:
+    """An ONNX folder with a tower as it was: the same 4-bit weights, and float32 products."""
+    try:
+        from tower_graph import float_tower, read_graph, write_graph
+    except ImportError as error:
+        raise SystemExit(f"the old graph is built with onnx ({error}); pip install onnx, or pass --old.") from error
+    tower, keys = read_graph(new / "image.onnx")
+    write_graph(folder / "image.onnx", float_tower(tower), keys)
+    for name in ("text.onnx", "tokenizer.json", "acclimate.json"):
+        shutil.copy(new / name, folder / name)
+
+
+def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
+    """The seconds of the fastest turn of each side; one more turn comes first, which does not count."""
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
+    for _ in range(turns + 1):
+        for side, run in sides.items():
+            began = perf_counter()
+            run()
+            seconds[side].append(perf_counter() - began)
+    return {side: min(values[1:]) for side, values in seconds.items()}
+
+
+def compare(models: dict[str, Path], pixels: list[np.ndarray], turns: int) -> None:
+    """Print the speed, the time to load and the memory of both models."""
+    print(f"images/s, fastest of {turns} turns")
+    print(f"{'':24}{'old':>9}{'new':>9}{'ratio':>9}")
+    for threads in THREADS:
+        encoders = {side: OnnxEncoder(folder, "cpu", threads=threads) for side, folder in models.items()}
+        for batch in BATCHES:
+            repeats = max(1, 8 // batch)  # single images are fast: a turn has eight
+
+            def encode(encoder: OnnxEncoder, batch: int = batch, repeats: int = repeats) -> None:
+                for _ in range(repeats):
+                    encoder.encode_images(pixels[:batch])
+
+            sides = {side: (lambda encoder=each: encode(encoder)) for side, each in encoders.items()}
+            rates = {side: batch * repeats / value for side, value in fastest(sides, turns).items()}
+            row(f"batch {batch}, {threads} thread{'s' * (threads > 1)}", rates["old"], rates["new"])
+    loads = {side: (lambda folder=folder: OnnxEncoder(folder, "cpu")) for side, folder in models.items()}
+    seconds = fastest(loads, turns)
+    row("load, seconds", seconds["old"], seconds["new"], digits=2)
+    memory = {}
+    for side, folder in models.items():
+        ended = subprocess.run([sys.executable, "-c", MEMORY, str(folder)], check=True, capture_output=True, text=True)
+        memory[side] = float(ended.stdout)
+    row("memory, MB", memory["old"], memory["new"], digits=0)
+    print(f"target: at least {TARGETS[0]} times the old images/s with batches of 32 on two threads\n")
+
+
+def row(name: str, old: float, new: float, digits: int = 1) -> None:
+    """Print a row."""
+    print(f"{name:24}{old:9.{digits}f}{new:9.{digits}f}{new / old:9.2f}")
+
+
+def whole_job(work: Path, encoder: OnnxEncoder, labels: int, turns: int) -> None:
+    """Print what the whole job costs beyond the encoder."""
+    samples = open_source(str(work / "photos"))
+    pixels = [encoder.prepare(open_image(sample.read())) for sample in samples]
+    names = [f"thing {i}" for i in range(labels)]
+
+    def encode_only() -> None:
+        for start in range(0, len(pixels), 32):
+            encoder.encode_images(pixels[start : start + 32])
+
+    def classify(method: str) -> Callable[[], object]:
+        def run() -> None:
+            classifier = Classifier(names, encoder, method=method, cache=work / "cache")
+            output = ResultFile(work / f"{method}.csv", top_k=3)
+            Classification(classifier=classifier, samples=samples, output=output).run()
+
+        return run
+
+    sides: dict[str, Callable[[], object]] = {
+        "preparing, one thread": lambda: [encoder.prepare(open_image(sample.read())) for sample in samples],
+        "encoder only": encode_only,
+        **{method: classify(method) for method in METHODS},
+    }
+    seconds = fastest(sides, turns)
+    print(f"the whole job: {len(samples)} images, {labels} labels, fastest of {turns} turns")
+    print(f"{'':24}{'images/s':>9}{'x encoder only':>16}")
+    for side, value in seconds.items():
+        share = "" if side.startswith("preparing") else f"{seconds['encoder only'] / value:16.3f}"
+        print(f"{side:24}{len(samples) / value:9.1f}{share}")
+    print(f"target: every method at least {TARGETS[1]} of the encoder's rate")
 
 
 def main() -> None:
-    """Print a table."""
-    encoder = load_encoder(device="cpu")
-    photos = []
-    with ZipFile(BytesIO((files("acclimate.cli") / "pictures.zip").read_bytes())) as archive:
-        for name in archive.namelist()[:BATCH]:
-            buffer = BytesIO()
-            open_image(archive.read(name)).resize((640, 480)).save(buffer, "JPEG")
-            photos.append(buffer.getvalue())
-    prepared = [encoder.prepare(open_image(each)) for each in photos]
-    rng = np.random.default_rng(0)
-    weights = [rng.standard_normal(shape, np.float32) for shape in SHAPES]
-    inputs = {width: rng.standard_normal((BATCH * TOKENS, width), np.float32) for width in (768, 1536)}
-
-    def products() -> None:
-        for _ in range(LAYERS):
-            for weight in weights:
-                inputs[len(weight)] @ weight
-
-    work = {
-        "preparing (one thread)": lambda: [encoder.prepare(open_image(each)) for each in photos],
-        "encoding": lambda: encoder.encode_images(prepared),
-        "floor: matrix products": products,
-    }
-    seconds = {name: float("inf") for name in work}
-    for _ in range(ROUNDS):  # in turns, so that a busy moment of the machine hits all of them
-        for name, do in work.items():
-            began = perf_counter()
-            do()
-            seconds[name] = min(seconds[name], perf_counter() - began)
-    for name, best in seconds.items():
-        print(f"{name:24} {BATCH / best:7.1f} images/s")
-    print(f"encoding takes {seconds['encoding'] / seconds['floor: matrix products']:.2f} times its floor")
+    """Print both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--old", type=Path, help="a folder with the model to compare with")
+    parser.add_argument("--new", type=Path, default=BUNDLED, help="a folder with the model that is measured")
+    parser.add_argument("--images", type=int, default=320, help="of the whole job")
+    parser.add_argument("--labels", type=int, default=100)
+    parser.add_argument("--turns", type=int, default=5)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        work = Path(name)
+        (work / "photos").mkdir()
+        draw_photos(work / "photos", options.images)
+        old = options.old or work / "old"
+        if options.old is None:
+            write_old_model(old, options.new)
+        encoder = OnnxEncoder(options.new, "cpu")
+        pixels = [encoder.prepare(open_image(path)) for path in sorted((work / "photos").iterdir())[: max(BATCHES)]]
+        compare({"old": old, "new": options.new}, pixels, options.turns)
+        whole_job(work, encoder, options.labels, options.turns)
 
 
 if __name__ == "__main__":

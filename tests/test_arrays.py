@@ -5,7 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.arrays import as_floats, entropy_of, index, move, softmax_and_entropy, to_host, unit_rows
+from acclimate.arrays import (
+    STANDARD,
+    as_floats,
+    covariance_inverse,
+    entropy_of,
+    index,
+    move,
+    namespace,
+    softmax_and_entropy,
+    to_host,
+    unit_rows,
+)
 from acclimate.errors import InputError
 
 
@@ -100,3 +111,22 @@ def test_move_brings_arrays_across_libraries():
     assert index(np.array([1, 0]), tensor).dtype == torch.int64
     meta = torch.empty(2, device="meta")
     assert move(tensor, meta).device.type == "meta"
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32))
+def test_covariances_are_inverted_by_halves(dim, seed):
+    samples = np.random.default_rng(seed).standard_normal((dim + 5, dim))
+    covariance = samples.T @ samples / len(samples) + 0.05 * np.eye(dim)
+    inverse = covariance_inverse(covariance)
+    assert np.allclose(inverse, np.linalg.inv(covariance), rtol=1e-9, atol=1e-11)
+    assert np.allclose(inverse, inverse.T, rtol=1e-9, atol=1e-11)
+
+
+def test_numpy_needs_no_wrapper_and_other_arrays_have_theirs():
+    torch = pytest.importorskip("torch")
+    assert namespace(np.ones(2), np.float32(1)).isdtype(np.ones(2).dtype, "real floating")
+    if STANDARD:
+        assert namespace(np.ones(2)) is np
+    assert hasattr(namespace(torch.ones(2)), "isdtype")
+    with pytest.raises(TypeError):
+        namespace(np.ones(2), torch.ones(2))

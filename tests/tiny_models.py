@@ -53,7 +53,7 @@ def save_tiny_model(
     for parameter in model.parameters():  # apart from each other, so that answers differ
         if parameter.ndim > 1:
             parameter.data.mul_(6.0)
-    _save(model, folder, kind, size)
+    save_model(model, folder, kind, size)
     return folder
 
 
@@ -66,11 +66,11 @@ def save_random_clip(folder: Path, names: Sequence[str]) -> Path:
     text = {"bos_token_id": 0, "eos_token_id": 1, "pad_token_id": 1}
     config = transformers.CLIPConfig(text_config=text, vision_config={"patch_size": 16}, projection_dim=512)
     corpus = [f"a photo of a {name}." for name in names]
-    _save(transformers.CLIPModel(config), folder, "clip", 224, corpus, config.text_config.vocab_size)
+    save_model(transformers.CLIPModel(config), folder, "clip", 224, corpus, config.text_config.vocab_size)
     return folder
 
 
-def _save(model, folder, kind, size, corpus=CORPUS, vocabulary=300):
+def save_model(model, folder, kind, size, corpus=CORPUS, vocabulary=300):
     import transformers
 
     transformers.utils.logging.disable_progress_bar()

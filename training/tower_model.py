@@ -1,4 +1,15 @@
-"""The image tower of the bundled model in PyTorch: CLIP's ViT-B/16 with narrow MLPs and unpacked weights."""
+"""The image tower of the bundled model in PyTorch: CLIP's ViT-B/16 with narrow MLPs and unpacked weights.
+
+A linear layer `k` of a packed file has 4-bit weights. If the file has `k.xs` for it, its products are made of integers:
+
+    x_codes = clip(round(x / k.xs) + k.xz, 0, 255)
+    w_codes[i, j] = round(w[i, j] * k.m[j] / w_scale[i]),  w_scale[i] = max_j |w[i, j] * k.m[j]| / 63
+    y[i] = sum_j (x_codes[j] - k.xz) * w_codes[i, j] * (k.xs * w_scale[i]) + k.b[i]
+
+where `k.m` is a factor for each input, by which the inputs have been divided: in the file, in the layer before, or for
+the second layer of an MLP by the tower itself, where the factors are powers of two and most of them 1. Seven bits are
+as many as a sum of two products can have without overflow in the 16-bit registers of older CPUs.
+"""
 
 from collections.abc import Mapping
 
@@ -8,26 +19,27 @@ from torch import Tensor
 from torch.nn import functional as F
 
 HEADS, PATCH, EPSILON = 12, 16, 1e-5
+LEVELS, CODES = 255, 63  # largest code of an input and of a weight
 Arrays = Mapping[str, np.ndarray]
 
 
 class Tower:
-    """The tower of a packed file; the README of that file describes the layout.
+    """The tower of a packed file; the README of that file describes the layout, and the text above its 8-bit layers.
 
     Args:
         arrays: arrays of the packed file.
         device: device to compute on.
     """
 
-    def __init__(self, arrays: Arrays, device: str = "cpu") -> None:
-        self.size, self.layers, _, group = map(int, arrays["meta"])
-        self.weights = {name: _floats(values).to(device) for name, values in arrays.items()}
-        for key in [name.removesuffix(".z") for name in arrays if name.endswith(".z")]:
-            rows, inputs = map(int, arrays[f"{key}.shape"])
-            codes, zeros = (_unpack(arrays[f"{key}.{name}"]).reshape(rows, -1) for name in "qz")
-            codes = _floats(codes).view(rows, -1, group) - _floats(zeros)[:, :, None]
-            weight = codes * _floats(arrays[f"{key}.s"]).view(rows, -1, 1)
-            self.weights[f"{key}.w"] = weight.view(rows, inputs).to(device)
+    def __init__(self, arrays: Arrays, device: str | torch.device = "cpu") -> None:
+        self.size, self.layers, _, _ = map(int, arrays["meta"])
+        self.weights = {name: floats(values).to(device) for name, values in arrays.items()}
+        for key in linears(arrays):
+            weight = unpack_weight(arrays, key).to(device)
+            if f"{key}.xs" in arrays:
+                weight, scale = round_rows(weight * self.weights[f"{key}.m"])
+                self.weights[f"{key}.ys"] = self.weights[f"{key}.xs"] * scale[:, 0]
+            self.weights[f"{key}.w"] = weight
         for key in ("patch", "proj"):
             self.weights[f"{key}.w"] = self.weights[f"{key}.q"] * self.weights[f"{key}.s"]
 
@@ -36,25 +48,43 @@ class Tower:
 
         The summary is the class token after the last block, concatenated with the mean of the patches before it.
         """
+        return self.head(self.states(pixels))
+
+    def states(self, pixels: Tensor) -> list[Tensor]:
+        """The tokens (n, 1 + patches, width) before each block, and the class token (n, 1, width) after the last."""
         side = self.size // PATCH
         patches = pixels.unflatten(2, (side, PATCH)).unflatten(4, (side, PATCH)).permute(0, 2, 4, 1, 3, 5)
         x = patches.flatten(3).flatten(1, 2) @ self.weights["patch.w"].T
         x = self._norm(torch.cat([self.weights["cls"].expand(len(x), -1, -1), x], 1) + self.weights["pos"], "pre")
+        states = [x]
         for i in range(self.layers):
-            patch_mean = x[:, 1:].mean(1)
             heads = self._linear(self._norm(x, f"blocks.{i}.n1"), f"blocks.{i}.qkv").unflatten(-1, (3, HEADS, -1))
-            mixed = F.scaled_dot_product_attention(*heads.permute(2, 0, 3, 1, 4)).transpose(1, 2).flatten(2)
+            query, key, value = heads.permute(2, 0, 3, 1, 4)
+            if i == self.layers - 1:  # the other tokens are not used after this
+                x, query = x[:, :1], query[:, :, :1]
+            mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
             x = x + self._linear(mixed, f"blocks.{i}.o")
             hidden = F.silu(self._linear(self._norm(x, f"blocks.{i}.n2"), f"blocks.{i}.f1"))
             x = x + self._linear(hidden, f"blocks.{i}.f2")
-        token = self._norm(x[:, 0], "post")
-        features = F.normalize(
-            F.normalize((token @ self.weights["proj.w"].T).float(), dim=-1) - self.weights["mu"], dim=-1
-        )
-        return features, torch.cat([token, patch_mean], 1).float()
+            states.append(x)
+        return states
+
+    def head(self, states: list[Tensor]) -> tuple[Tensor, Tensor]:
+        """The states -> features (n, 512) and summary (n, 1536)."""
+        token = self._norm(states[-1][:, 0], "post")
+        features = F.normalize(F.normalize(token @ self.weights["proj.w"].T, dim=-1) - self.weights["mu"], dim=-1)
+        return features, torch.cat([token, states[-2][:, 1:].mean(1)], 1)
 
     def _linear(self, x: Tensor, key: str) -> Tensor:
-        return F.linear(x, self.weights[f"{key}.w"], self.weights[f"{key}.b"])
+        weight, bias = self.weights[f"{key}.w"], self.weights[f"{key}.b"]
+        if f"{key}.xs" not in self.weights:
+            return F.linear(x, weight, bias)
+        scale, zero = self.weights[f"{key}.xs"], self.weights[f"{key}.xz"]
+        codes = ((self._divided(x, key) / scale).round() + zero).clamp(0, LEVELS) - zero
+        return F.linear(codes, weight) * self.weights[f"{key}.ys"] + bias  # sums below 2**24 are exact
+
+    def _divided(self, x: Tensor, key: str) -> Tensor:
+        return x / self.weights[f"{key}.m"] if key.endswith(".f2") else x
 
     def _norm(self, x: Tensor, key: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weights[f"{key}.w"], self.weights[f"{key}.b"], EPSILON)
@@ -62,17 +92,43 @@ class Tower:
 
 def with_keys(features: Tensor, summary: Tensor, keys: Arrays) -> Tensor:
     """The features (n, 768) of the bundled model: for texts, and image keys, weighted by the share in `keys`."""
-    weight, bias = (_floats(keys[name]).to(summary.device) for name in ("w", "b"))
+    weight, bias = (floats(keys[name]).to(summary.device) for name in ("w", "b"))
     share = float(keys["share"])
     return torch.cat(
         [(1 - share) ** 0.5 * features, share**0.5 * F.normalize(F.linear(summary, weight, bias), dim=-1)], 1
     )
 
 
-def _floats(values: np.ndarray) -> Tensor:
+def linears(arrays: Arrays) -> list[str]:
+    """The names of the layers with 4-bit weights."""
+    return [name.removesuffix(".z") for name in arrays if name.endswith(".z")]
+
+
+def unpack_weight(arrays: Arrays, key: str) -> Tensor:
+    """The weight (outputs, inputs) of a 4-bit layer."""
+    rows, inputs = map(int, arrays[f"{key}.shape"])
+    codes, zeros = (floats(unpack(arrays[f"{key}.{name}"])).view(rows, -1) for name in "qz")
+    scales = floats(arrays[f"{key}.s"]).view(rows, -1, 1)
+    return ((codes.view(*scales.shape[:2], -1) - zeros[:, :, None]) * scales).view(rows, inputs)
+
+
+def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Round a weight (outputs, inputs) to 7 bits: whole numbers from -63 to 63, and the scale (outputs, 1) of a row."""
+    scale = weight.abs().amax(1, keepdim=True) / CODES
+    return (weight / scale).round(), scale
+
+
+def floats(values: np.ndarray) -> Tensor:
+    """An array as a float32 tensor."""
     return torch.from_numpy(np.asarray(values, np.float32))
 
 
-def _unpack(packed: np.ndarray) -> np.ndarray:
+def unpack(packed: np.ndarray) -> np.ndarray:
     """Unpack two 4-bit values per byte, low half first."""
     return np.stack([packed & 15, packed >> 4], -1)
+
+
+def pack(codes: np.ndarray) -> np.ndarray:
+    """Pack 4-bit values (an even number of them) into bytes, low half first."""
+    low, high = codes.astype(np.uint8).reshape(-1, 2).T
+    return low | high << 4

@@ -119,7 +119,9 @@ class Examined:
             if image.width * image.height > self.pixels:
                 raise ImageError("damaged: it says different things of its size")
             image.load()
-            return _rgb(_centre(image)), _turning(image) if upright else None
+            centre = _centre(image)
+            rgb = centre if centre.mode == "RGB" else _rgb(centre)  # nobody else has it, so it needs no copy
+            return rgb, _turning(image) if upright else None
 
 
 def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequence[str] | None = None) -> Examined:

@@ -82,6 +82,19 @@ def upload(values: HostArray, device: Any) -> Tensor:
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
+def upload_all(arrays: Sequence[HostArray], device: Any) -> list[Tensor]:
+    """Host arrays on a device, in one copy that nothing waits for."""
+    begins = np.cumsum([0, *(16 * (each.nbytes // 16 + 1) for each in arrays)]).tolist()  # aligned, and not empty
+    packed = np.zeros(begins[-1], np.uint8)
+    for each, begin in zip(arrays, begins, strict=False):
+        packed[begin : begin + each.nbytes] = np.frombuffer(each.tobytes(), np.uint8)
+    there = upload(packed, device)
+    return [
+        there[begin : begin + each.nbytes].view(torch.from_numpy(each[:0].copy()).dtype).view(each.shape)
+        for each, begin in zip(arrays, begins, strict=False)
+    ]
+
+
 def resize_weights(
     lengths: Tensor, sizes: Tensor, positions: Tensor, taps: int, resample: str
 ) -> tuple[Tensor, Tensor]:
@@ -163,13 +176,13 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
     length, size, corner, begin, flip, last = upload(numbers.transpose(0, 2, 1)[..., None], device)  # (2, n, 1) each
     positions = torch.arange(max(width, height), dtype=length.dtype, device=device)
     positions = torch.where(flip > 0, last - 1 - positions, positions) + corner
-    taps = _taps(lengths, parts.sizes, resample)
-    indices, weights = resize_weights(length, size, positions, taps, resample)
+    taps = [_taps(lengths[:, axis], parts.sizes[:, axis], resample) for axis in (0, 1)]
+    indices, weights = resize_weights(length, size, positions, max(taps), resample)
     indices += begin[..., None].long()
 
     def add_up(pixels: Tensor, axis: int, out: int) -> Tensor:
         """The weighted sums (n * out, k) of rows of pixels (m, k), rounded."""
-        chosen, factors = (each[axis, :, :out].reshape(-1, taps) for each in (indices, weights))
+        chosen, factors = (each[axis, :, :out, : taps[axis]].flatten(0, 1) for each in (indices, weights))
         sums = embedding_bag(chosen, pixels, per_sample_weights=factors, mode="sum").add_(0.5)
         return (sums if resample in POSITIVE else sums.clamp_(0, 255)).to(torch.uint8)
 
@@ -183,18 +196,20 @@ def _resize(images: Sequence[Tensor], parts: Parts, used: HostArray, width: int,
 
 def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: int) -> tuple[Tensor, HostArray]:
     """The used columns of the chosen images as rows (m, 3 * tall), and the first row of each image."""
-    wide = used[:, 2] - used[:, 0]
+    widths = used[chosen, 2] - used[chosen, 0]
     begins = np.zeros(len(images), np.int64)
-    begins[chosen] = np.cumsum(wide[chosen]) - wide[chosen]
-    table = torch.empty((int(wide[chosen].sum()), 3, tall), dtype=torch.float64, device=images[0].device)
+    begins[chosen] = np.cumsum(widths) - widths
+    table = torch.empty((int(widths.sum()), 3, tall), dtype=torch.float64, device=images[0].device)
     for (_, window), same in groupby(chosen, lambda i: (images[i].shape, tuple(used[i].tolist()))):
         members = list(same)
         left, top, right, bottom = window
-        pixels = torch.stack([images[i] for i in members]) if len(members) > 1 else images[members[0]][None]
-        pixels = pixels[:, :, top:bottom, left:right].permute(0, 3, 1, 2)
-        begin = int(begins[members[0]])
-        rows = table[begin : begin + len(members) * (right - left)].view(len(members), right - left, 3, tall)
-        rows[..., : bottom - top] = pixels
+        begin, wide, high = int(begins[members[0]]), right - left, bottom - top
+        if len(members) == 1:
+            pixels = images[members[0]][:, top:bottom, left:right].permute(2, 0, 1)
+            table[begin : begin + wide, :, :high].copy_(pixels)
+        else:
+            pixels = torch.stack([images[i] for i in members])[:, :, top:bottom, left:right].permute(0, 3, 1, 2)
+            table[begin : begin + len(members) * wide].view(-1, wide, 3, tall)[..., :high].copy_(pixels)
     return table.view(-1, 3 * tall), begins
 
 

@@ -10,7 +10,7 @@ import pytest
 import acclimate
 from acclimate.cli.options import DEFAULT_METHOD, DEFAULT_MODEL
 from acclimate.encoders import BUNDLED, load_encoder
-from acclimate.encoders.onnx import FILES
+from acclimate.encoders.onnx import FILES, PACKED
 from pictures import SCENES, STYLES, draw, draw_all
 
 FOLDER = Path(acclimate.__file__).parent / "encoders" / "bundled"
@@ -33,7 +33,7 @@ def classify(encoder, tmp_path_factory):
 
 
 def test_it_is_small_and_says_where_it_comes_from():
-    assert sum((FOLDER / name).stat().st_size for name in FILES) < 45e6
+    assert sum((FOLDER / name).stat().st_size for name in (*FILES, PACKED)) < 45e6
     card = (FOLDER / "README.md").read_text(encoding="utf-8")
     for word in ("MIT", "Apache-2.0", "WordNet", "not for", "zero-shot", "kitten"):
         assert word in card
@@ -56,8 +56,11 @@ def test_features_have_unit_length_and_texts_say_nothing_about_keys(encoder):
 
 def test_a_batch_says_what_single_images_say(encoder):
     prepared = [encoder.prepare(draw(scene, seed=1)) for scene in SCENES]
+    whole = encoder.encode_images(prepared)
+    pairs = [encoder.encode_images(prepared[i : i + 2]) for i in range(0, len(prepared) - 1, 2)]
+    assert np.array_equal(np.concatenate(pairs), whole[: 2 * len(pairs)])
     alone = np.concatenate([encoder.encode_images([each]) for each in prepared])
-    assert np.allclose(encoder.encode_images(prepared), alone, atol=1e-3)
+    assert np.allclose(whole, alone, atol=1e-6)
 
 
 @pytest.mark.parametrize("scene", SCENES)

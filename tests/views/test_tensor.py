@@ -13,7 +13,8 @@ from acclimate.views.plan import OPERATIONS, draw_plan
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
-from acclimate.views import tensor  # noqa: E402 (it needs torch)
+from acclimate.resize import upload_all  # noqa: E402 (it needs torch)
+from acclimate.views import tensor  # noqa: E402
 
 PLAIN = ModelInput(48, 32, np.ones(3, np.float32), np.zeros(3, np.float32))
 
@@ -62,11 +63,10 @@ class InOrder:
 def run(names, images, amounts, device):
     """What operations make of images of one size, each of its own: (n, h, w, 3)."""
     operations = np.array([OPERATIONS.index(name) for name in names])
-    amounts = np.asarray(amounts)
     batch = torch.stack([pixels(image, device) for image in images])
     made = np.zeros((len(images), *batch.shape[1:]), np.uint8)
-    for operate, chosen in tensor.kinds(operations, amounts):
-        done = operate(batch[torch.as_tensor(chosen, device=device)], operations[chosen], amounts[chosen])
+    for operate, chosen, needs in tensor.kinds(operations, np.asarray(amounts), *images[0].size):
+        done = operate(batch[torch.as_tensor(chosen, device=device)], *upload_all(needs, torch.device(device)))
         assert done.dtype == torch.uint8
         made[chosen] = done.cpu().numpy()
     return made.transpose(0, 2, 3, 1)

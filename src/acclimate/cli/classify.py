@@ -91,6 +91,9 @@ def classify(
     Every image is answered as it comes, and once more at the end from everything seen. Prints a table on a terminal and
     csv in a pipe, where rows follow when their answers are final.
     """
+    from acclimate.encoders import load_ahead
+
+    load_ahead(model, device, precision, compile)  # while the rest is imported
     import platform
     import shlex
     from datetime import datetime
@@ -98,7 +101,6 @@ def classify(
     from acclimate import __version__
     from acclimate.classifier import Classifier
     from acclimate.classify.outputs import ResultFile, csv_columns
-    from acclimate.classify.report import write_report
     from acclimate.classify.run import Classification
     from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
@@ -214,6 +216,8 @@ def classify(
         if not follow or not summary.images:
             raise typer.Exit(130)
     if report is not None:
+        from acclimate.classify.report import write_report
+
         chosen_order = choose_order(samples, names) if order == "auto" else order
         shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
         shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}

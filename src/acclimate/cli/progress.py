@@ -1,5 +1,7 @@
 """Progress bars on stderr."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
@@ -17,17 +19,16 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
     Yields a function to call with the number of things done since its last call, and optionally a note to show and how
     many more an earlier run had done. From its first call on, it shows how many are done per second.
     """
+    if not shown or not (sys.stderr.isatty() or os.environ.get("FORCE_COLOR")):
+        yield lambda done, note="", earlier=0: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
-    if not (shown and console.is_terminal):
-        yield lambda done, note="", earlier=0: None
-        return
     words = TextColumn(things), TextColumn("{task.fields[note]}", markup=False)
     columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeElapsedColumn())
     pace = TextColumn("{task.fields[pace]}")
-    with Progress(*columns, pace, console=console, transient=True) as progress:
+    with Progress(*columns, pace, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(verb, total=total, note="", pace="")
 
         worked = 0

@@ -4,30 +4,39 @@ import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.base import cannot_use, fingerprint_files
+from acclimate.encoders.packed import unpack_weights
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
+PACKED = "image.safetensors"  # weights of image.onnx in 4 bits, where the graph does not have them
 FORMAT, VERSION = "acclimate-onnx", 1
 
 
 class OnnxEncoder:
     """A converted CLIP or SigLIP model, run with onnxruntime.
 
+    What texts need is loaded when the first text is encoded: the vectors of a run's classes are usually cached.
+
     Args:
         folder: contains the files in `FILES`.
         device: "auto", "cpu", "cuda" or "cuda:N".
+        threads: that compute on a CPU; 0 for one per core.
     """
 
-    def __init__(self, folder: str | Path, device: str = "auto") -> None:
-        folder, providers = Path(folder), _providers(device)
+    def __init__(self, folder: str | Path, device: str = "auto", *, threads: int = 0) -> None:
+        folder = Path(folder)
+        packed = (folder / PACKED).is_file()
+        # onnxruntime multiplies 8-bit integers on a CPU only, and would copy what it multiplies to and from a GPU.
+        providers = _providers("cpu" if packed and device == "auto" else device)
         missing = [name for name in FILES if not (folder / name).is_file()]
         if missing:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
@@ -39,12 +48,15 @@ class OnnxEncoder:
             self.dim, self.context = int(config["dim"]), int(config["context"])
             self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
             self.preprocess = Preprocess.from_json(config["preprocess"])
+            self._pad_id = int(config["pad_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
-        self._image = _session(folder / "image.onnx", providers)
-        self._text = _session(folder / "text.onnx", providers)
-        self._tokenizer = _tokenizer(folder / "tokenizer.json", self.context, int(config["pad_id"]))
-        self.fingerprint = fingerprint_files([folder / name for name in FILES])
+        self._folder, self._providers, self._threads = folder, providers, threads
+        self._image = _session(folder / "image.onnx", providers, threads, folder / PACKED if packed else None)
+        self._text: Any = None
+        self._tokenizer: Any = None
+        self._loading_text = Lock()
+        self.fingerprint = fingerprint_files([folder / name for name in (*FILES, *[PACKED] * packed)])
 
     @property
     def prepare(self) -> Preprocess:
@@ -57,6 +69,10 @@ class OnnxEncoder:
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
         """Return the features (n, dim) of n texts, truncated to the context length of the model."""
+        with self._loading_text:
+            if self._text is None:
+                self._tokenizer = _tokenizer(self._folder / "tokenizer.json", self.context, self._pad_id)
+                self._text = _session(self._folder / "text.onnx", self._providers, self._threads)
         ids = np.array([encoding.ids for encoding in self._tokenizer.encode_batch(list(texts))], np.int64)
         return np.asarray(self._text.run(None, {"ids": ids})[0])
 
@@ -75,15 +91,23 @@ def _providers(device: str) -> list[Any]:
     return [cuda, "CPUExecutionProvider"] if has_cuda and device != "cpu" else ["CPUExecutionProvider"]
 
 
-def _session(path: Path, providers: list[Any]) -> Any:
+def _session(path: Path, providers: list[Any], threads: int, packed: Path | None = None) -> Any:
+    """Load a graph; weights that it does not have come from the file of packed ones."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
+    options.intra_op_num_threads = threads
     # Threads that spin while they wait would occupy the cores that read and prepare the next images.
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        return onnxruntime.InferenceSession(path, options, providers=providers)
+        weights = {} if packed is None else unpack_weights(packed)
+        values = [onnxruntime.OrtValue.ortvalue_from_numpy(weight) for weight in weights.values()]
+        if weights:
+            options.add_external_initializers(list(weights), values)
+        session = onnxruntime.InferenceSession(path, options, providers=providers)
+        session.weights = values  # the session points to their memory
+        return session
     except Exception as error:  # onnxruntime's exceptions have no common base class
         raise ModelError(f"{path} cannot be loaded: {str(error).splitlines()[0]} Convert the model again.") from error
 

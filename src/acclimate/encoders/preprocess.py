@@ -38,9 +38,11 @@ class Preprocess:
 
     def __call__(self, image: Image.Image) -> HostArray:
         """Return the float32 pixels (3, height, width) of an RGB image."""
-        pixels: HostArray = self.pixels(image).astype(np.float32) / np.float32(255.0)
-        pixels = (pixels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
-        return np.ascontiguousarray(pixels.transpose(2, 0, 1))
+        pixels = self.pixels(image)
+        prepared = np.empty((3, self.height, self.width), np.float32)
+        for channel, levels in enumerate(self._levels):  # faster than arithmetic, and the same numbers
+            np.take(levels, pixels[:, :, channel], out=prepared[channel], mode="clip")
+        return prepared
 
     def pixels(self, image: Image.Image) -> HostArray:
         """Return the uint8 pixels (height, width, 3) of an RGB image, resized and cropped."""
@@ -66,6 +68,13 @@ class Preprocess:
     def offset(self) -> HostArray:
         """(3,) float32: see `gain`."""
         return (-np.asarray(self.mean, np.float64) / np.asarray(self.std, np.float64)).astype(np.float32)
+
+    @cached_property
+    def _levels(self) -> HostArray:
+        """(3, 256) float32: what the values 0..255 of each channel become."""
+        levels = np.arange(256, dtype=np.float32)[:, None] / np.float32(255.0)
+        levels = (levels - np.asarray(self.mean, np.float32)) / np.asarray(self.std, np.float32)
+        return np.ascontiguousarray(levels.T)
 
     def _margin(self, excess: int) -> int:
         """Pixels to cut off before the centre; negative where the image is padded because it is too small."""

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, repeat, to_host
+from acclimate.arrays import Array, HostArray, covariance_inverse, device, log_softmax, move, namespace, repeat, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
@@ -281,7 +281,7 @@ class Halves(Adapter):
         shrink = self._shrinkage(samples)
         variance = xp.clip(xp.linalg.trace(within) / dim, min=1e-6)
         identity = xp.eye(dim, dtype=within.dtype, device=device(within))
-        self.precision = xp.linalg.inv((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
+        self.precision = covariance_inverse((1.0 - shrink) * within + (shrink * variance + 1e-6) * identity)
         for count, sum_around in zip(counts, around, strict=True):
             means = (sum_around + self.ANCHOR * follow * text) / (count + self.ANCHOR)[:, None]
             weights = means @ self.precision

@@ -7,6 +7,8 @@ What a plan chooses is looked up on the host and uploaded, so nothing waits for 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -14,12 +16,11 @@ import torch
 from torch.nn.functional import grid_sample
 
 from acclimate.arrays import HostArray
-from acclimate.resize import Parts, resize_parts, upload
+from acclimate.resize import Parts, resize_parts, upload_all
 from acclimate.views.augment import ModelInput
 from acclimate.views.plan import GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
 
 Tensor = Any  # torch.Tensor
-Operate = Callable[[Tensor, HostArray, HostArray], Tensor]
 BUDGET = 2**31  # bytes that views which are made at once may take
 PIXEL = 10  # bytes for each pixel of a chain while it is processed
 COLOURS = len(OPERATIONS) - len(GEOMETRIC)  # the first operations change colours, the others move pixels
@@ -58,98 +59,108 @@ def resized_crops(images: Sequence[Tensor], owners: HostArray, plan: ViewPlan, t
     return resize_parts(images, parts, target.width, target.height, "bilinear")
 
 
-def recolour(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
+def recolour(images: Tensor, threshold: Tensor, *, stretched: int, equalized: int, posterized: int) -> Tensor:
     """Change the colours of images, uint8 (n, 3, h, w), each by a table of its channels' values.
 
     Args:
-        images: one per operation.
-        operations: (n,) indices into `OPERATIONS`, in ascending order.
-        amounts: (n,) strength of each.
+        images: those to stretch to 0..255 first, then those to equalise, to posterise and to solarise.
+        threshold: (m,) from which values on the last m images are inverted.
+        stretched: number of images to stretch.
+        equalized: to equalise.
+        posterized: to posterise.
     """
-    stretched, equalized, posterized, _ = np.bincount(operations, minlength=COLOURS).tolist()
     pixels = images.flatten(2)
     indices = pixels.long()
     shades = torch.arange(256, dtype=torch.uint8, device=images.device)
-    threshold = upload(amounts[stretched + equalized + posterized :], images.device)[:, None, None]
     tables = [
         _autocontrast(pixels[:stretched]),
         _equalize(indices[stretched : stretched + equalized]),
         (shades & (256 - 2 ** (8 - POSTERIZE_BITS))).expand(posterized, 3, 256),
-        torch.where(shades < threshold, shades, 255 - shades).expand(-1, 3, 256),
+        torch.where(shades < threshold[:, None, None], shades, 255 - shades).expand(-1, 3, 256),
     ]
     return torch.cat(tables).gather(2, indices).view(images.shape)
 
 
-def interpolate(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
-    """Rotate or shear images, uint8 (n, 3, h, w); pixels from outside are black. As `recolour`."""
-    height, width = images.shape[2:]
-    a, b, c, d, e, f = affine(operations, amounts, width, height)[..., None]
-    # The coordinates of grid_sample go from -1 to 1. Those of the centre of each row, and their slopes:
-    y = np.arange(height) + 0.5
-    x_row, y_row = 2 / width * (a * width / 2 + b * y + c) - 1, 2 / height * (d * width / 2 + e * y + f) - 1
-    rows, slopes = np.stack([x_row, y_row]), np.stack([2 / width * a, 2 / height * d])
-    lines = upload(np.concatenate([rows, slopes], axis=2).astype(np.float32), images.device)[..., None]
+def interpolate(images: Tensor, lines: Tensor) -> Tensor:
+    """Rotate or shear images, uint8 (n, 3, h, w), along `lines`; pixels from outside are black."""
+    width = images.shape[3]
     x = torch.arange(width, device=images.device) + (0.5 - width / 2)
-    grid = torch.addcmul(lines[:, :, :-1], lines[:, :, -1:], x)  # (2, n, h, w)
+    grid = torch.addcmul(lines[:, :, :-1, None], lines[:, :, -1:, None], x)  # (2, n, h, w)
     moved = grid_sample(images + JUST, grid.permute(1, 2, 3, 0), padding_mode="border", align_corners=False)
     inside = torch.maximum(*grid.abs_()) < 1
-    return moved.to(torch.uint8).mul_(inside[:, None])
+    return moved.to(torch.uint8).mul_(inside[:, None].view(torch.uint8))
 
 
-def translate(images: Tensor, operations: HostArray, amounts: HostArray) -> Tensor:
-    """Translate images, uint8 (n, 3, h, w), by whole pixels; pixels from outside are black. As `recolour`."""
+def translate(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
+    """The pixels of images, uint8 (n, 3, h, w), at rows (n, h) and columns (n, w); black if one of them is outside."""
     height, width = images.shape[2:]
-    pixels = amounts.astype(np.int64)
-    x, y = (np.where(operations == OPERATIONS.index(name), pixels, 0) for name in ("translate_x", "translate_y"))
-    columns, rows = x[:, None] + np.arange(width), y[:, None] + np.arange(height)
-    places = np.concatenate([columns.clip(0, width - 1), rows.clip(0, height - 1) * width], axis=1)
-    inside = np.concatenate([(columns >= 0) & (columns < width), (rows >= 0) & (rows < height)], axis=1)
-    places, inside = (upload(each, images.device)[:, None, None] for each in (places, inside))
-    places = places[..., width:].mT + places[..., :width]  # (n, 1, h, w)
-    inside = inside[..., width:].mT & inside[..., :width]
-    return images.flatten(2).gather(2, places.flatten(2).expand(-1, 3, -1)).view(images.shape).mul_(inside)
+    places = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None]
+    inside = ((rows >= 0) & (rows < height))[:, :, None] & ((columns >= 0) & (columns < width))[:, None]
+    moved = images.flatten(2).gather(2, places.flatten(1)[:, None].expand(-1, 3, -1)).view(images.shape)
+    return moved.mul_(inside[:, None].view(torch.uint8))
 
 
-def affine(operations: HostArray, amounts: HostArray, width: int, height: int) -> HostArray:
-    """Coefficients (6, n) of the maps from output to input pixels: x' = a x + b y + c, y' = d x + e y + f."""
+def lines(operations: HostArray, amounts: HostArray, width: int, height: int) -> HostArray:
+    """Where rotated and sheared images (n,) have their pixels from: float32 (2, n, height + 1).
 
-    def only(name: str) -> HostArray:
-        return np.where(operations == OPERATIONS.index(name), amounts, 0.0)
+    First x, then y, in the coordinates of grid_sample, which go from -1 to 1: those of the centre of each row, and at
+    last by how much they increase from one pixel of a row to the next.
+    """
+    angle, x_shear, y_shear = (
+        np.where(operations == OPERATIONS.index(name), amounts, 0.0)[:, None]
+        for name in ("rotate", "shear_x", "shear_y")
+    )
+    cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    y = np.arange(height) + 0.5
+    from_centre = y - height / 2
+    x_line = np.concatenate([x_shear * y - sin * from_centre, cos], axis=1) * (2 / width)
+    y_line = np.concatenate([y_shear * (width / 2) + cos * from_centre, y_shear + sin], axis=1) * (2 / height)
+    return np.stack([x_line, y_line]).astype(np.float32)
 
-    angle = np.radians(only("rotate"))
-    cos, sin = np.cos(angle), np.sin(angle)
-    x, y = width / 2, height / 2
-    x_row = (cos, only("shear_x") - sin, x - cos * x + sin * y)
-    y_row = (only("shear_y") + sin, cos, y - sin * x - cos * y)
-    return np.stack(x_row + y_row)
 
+def kinds(
+    operations: HostArray, amounts: HostArray, width: int, height: int
+) -> Iterator[tuple[Callable[..., Tensor], HostArray, list[HostArray]]]:
+    """How to do operations (n,) of these amounts on images (3, height, width).
 
-def kinds(operations: HostArray, amounts: HostArray) -> Iterator[tuple[Operate, HostArray]]:
-    """Functions that do operations (n,) of these amounts, and the indices of those that each of them does."""
-    moves = operations >= OPERATIONS.index("translate_x")
+    Yields:
+        A function, the indices of the operations that it does, and what it takes besides their images.
+    """
+    colours, moves = operations < COLOURS, operations >= OPERATIONS.index("translate_x")
     moves |= (operations == OPERATIONS.index("rotate")) & (amounts == 0)  # a quarter of the rotations
-    colours = operations < COLOURS
-    for operate, does in ((recolour, colours), (translate, moves), (interpolate, ~(colours | moves))):
-        chosen = np.flatnonzero(does)
-        if len(chosen):
-            yield operate, chosen[np.argsort(operations[chosen], kind="stable")]
+    chosen = np.flatnonzero(colours)
+    if len(chosen):
+        chosen = chosen[np.argsort(operations[chosen], kind="stable")]
+        stretched, equalized, posterized, solarized = np.bincount(operations[chosen], minlength=COLOURS).tolist()
+        counts = {"stretched": stretched, "equalized": equalized, "posterized": posterized}
+        yield partial(recolour, **counts), chosen, [amounts[chosen[len(chosen) - solarized :]]]
+    chosen = np.flatnonzero(moves)
+    if len(chosen):
+        by = amounts[chosen, None].astype(np.int64)
+        vertical = operations[chosen, None] == OPERATIONS.index("translate_y")
+        yield translate, chosen, [np.arange(height) + by * vertical, np.arange(width) + by * ~vertical]
+    chosen = np.flatnonzero(~(colours | moves))
+    if len(chosen):
+        yield interpolate, chosen, [lines(operations[chosen], amounts[chosen], width, height)]
 
 
 def _chains(crops: Tensor, plan: ViewPlan) -> Tensor:
     """What the chains make of crops, uint8 (n, 3, h, w): uint8 (n, C, 3, h, w)."""
     count, per_view = plan.depths.shape
-    chains = torch.empty((count * per_view, *crops.shape[1:]), dtype=torch.uint8, device=crops.device)
+    height, width = crops.shape[2:]
     operations, amounts = plan.operations.reshape(-1, MAX_DEPTH), plan.amounts.reshape(-1, MAX_DEPTH)
+    work: list[tuple[int, Callable[..., Tensor], list[HostArray]]] = []
     for step in range(MAX_DEPTH):
-        unfinished = np.flatnonzero(plan.depths.reshape(-1) > step)
-        for operate, chosen in kinds(operations[unfinished, step], amounts[unfinished, step]):
-            rows = unfinished[chosen]
-            places = upload(rows, crops.device)
-            # Every chain has a first step.
-            pixels = _words(chains)[places] if step else _words(crops)[places // per_view]
-            pixels = pixels.view(torch.uint8).view(-1, *crops.shape[1:])
-            done = operate(pixels, operations[rows, step], amounts[rows, step])
-            _words(chains).index_copy_(0, places, _words(done))
+        rows = np.flatnonzero(plan.depths.reshape(-1) > step)
+        for operate, chosen, needs in kinds(operations[rows, step], amounts[rows, step], width, height):
+            # Every chain has a first step, which begins with the crop.
+            work.append((step, operate, [rows[chosen] // (1 if step else per_view), rows[chosen], *needs]))
+    numbers = iter(upload_all([each for _, _, arrays in work for each in arrays], crops.device))
+    chains = torch.empty((count * per_view, *crops.shape[1:]), dtype=torch.uint8, device=crops.device)
+    for step, operate, arrays in work:
+        places, rows, *needs = islice(numbers, len(arrays))
+        pixels = _words(chains if step else crops)[places].view(torch.uint8).view(-1, *crops.shape[1:])
+        _words(chains).index_copy_(0, rows, _words(operate(pixels, *needs)))
     return chains.view(count, per_view, *crops.shape[1:])
 
 
@@ -161,9 +172,8 @@ def _words(pixels: Tensor) -> Tensor:
 
 def _mix(crops: Tensor, chains: Tensor, weights: HostArray, target: ModelInput, views: Tensor) -> None:
     """Write the weighted sums of crops (n, 3, h, w) and chains (n, C, 3, h, w), normalised, to `views`."""
-    device = crops.device
-    factors = upload(weights[:, :, None] * target.gain, device)[..., None, None]  # (n, 1 + C, 3, 1, 1)
-    mixed = upload(target.offset, device)[:, None, None]
+    factors, mixed = upload_all([weights[:, :, None] * target.gain, target.offset], crops.device)
+    factors, mixed = factors[..., None, None], mixed[:, None, None]  # (n, 1 + C, 3, 1, 1) and (3, 1, 1)
     layers = [crops, *chains.unbind(1)]
     for number, layer in enumerate(layers):
         out = views if number == len(layers) - 1 else None

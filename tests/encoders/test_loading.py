@@ -1,0 +1,122 @@
+"""What is loaded when: the image side beside other work, the text side when a text is encoded."""
+
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from acclimate import build_head
+from acclimate.encoders import BUNDLED, base, load_ahead, load_encoder, onnx
+from acclimate.encoders.preprocess import Preprocess
+from acclimate.errors import ModelError
+from drawn_images import draw
+from tiny_models import MEANS, STDS
+
+WORDS = ["a photo of a cat.", "dog"]
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The names of the graphs that are loaded."""
+    names, real = [], onnx._session
+
+    def session(path, *arguments):
+        names.append(path.name)
+        return real(path, *arguments)
+
+    monkeypatch.setattr(onnx, "_session", session)
+    return names
+
+
+def test_the_text_side_is_loaded_for_the_first_text(tiny_onnx, loaded, tmp_path):
+    encoder = load_encoder(f"onnx:{tiny_onnx}")
+    encoder.encode_images([encoder.prepare(draw("red", 0))])
+    assert loaded == ["image.onnx"]
+    head = build_head(encoder, ["cat", "dog"], cache=tmp_path)
+    encoder.encode_text(WORDS)
+    assert loaded == ["image.onnx", "text.onnx"]
+    again = load_encoder(f"onnx:{tiny_onnx}")
+    assert np.array_equal(build_head(again, ["cat", "dog"], cache=tmp_path).class_vectors, head.class_vectors)
+    assert loaded == ["image.onnx", "text.onnx", "image.onnx"]
+
+
+def test_threads_that_encode_their_first_texts_load_the_text_side_once(tiny_onnx, loaded):
+    encoder = load_encoder(f"onnx:{tiny_onnx}")
+    with ThreadPoolExecutor(8) as pool:
+        vectors = list(pool.map(encoder.encode_text, [WORDS] * 16))
+    assert loaded == ["image.onnx", "text.onnx"]
+    assert all(np.array_equal(each, vectors[0]) for each in vectors)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"), [("text.onnx", "text.onnx cannot be loaded"), ("tokenizer.json", "cannot be read")]
+)
+def test_a_damaged_text_side_is_refused_whenever_a_text_is_encoded(tiny_onnx, tmp_path, name, message):
+    shutil.copytree(tiny_onnx, tmp_path / "model")
+    (tmp_path / "model" / name).write_bytes(b"{")
+    encoder = load_encoder(f"onnx:{tmp_path / 'model'}")
+    for _ in range(2):
+        with pytest.raises(ModelError, match=message):
+            encoder.encode_text(WORDS)
+
+
+def test_a_model_that_is_loaded_ahead_is_loaded_once(tiny_onnx, loaded):
+    name = f"onnx:{tiny_onnx}"
+    load_ahead(name, "cpu")
+    encoder, other = load_encoder(name, "cpu"), load_encoder(name, "cpu")
+    assert loaded == ["image.onnx", "image.onnx"]
+    assert encoder is not other
+    assert encoder.fingerprint == other.fingerprint
+
+
+def test_errors_of_a_model_that_is_loaded_ahead_come_when_it_is_asked_for(tiny_onnx, tmp_path):
+    shutil.copytree(tiny_onnx, tmp_path / "model")
+    (tmp_path / "model" / "image.onnx").write_bytes(b"junk")
+    name = f"onnx:{tmp_path / 'model'}"
+    load_ahead(name)
+    assert load_encoder(f"onnx:{tiny_onnx}").dim > 0
+    with pytest.raises(ModelError, match=r"image\.onnx cannot be loaded"):
+        load_encoder(name)
+    shutil.copy(tiny_onnx / "image.onnx", tmp_path / "model")
+    assert load_encoder(name).dim > 0
+
+
+def test_one_model_at_a_time_is_loaded_ahead(tiny_onnx, monkeypatch):
+    monkeypatch.setattr(base, "_ahead", {})
+    for name in (BUNDLED, f"onnx:{tiny_onnx}"):
+        load_ahead(name)
+        assert list(base._ahead) == [(name, "auto", "auto", False)]
+    for name in ("hf:openai/clip-vit-base-patch16", "local:here", "nonsense"):
+        load_ahead(name)
+        assert not base._ahead
+
+
+def test_a_short_run_loads_only_what_it_needs(tiny_onnx, photos, tmp_path):
+    command = ["acclimate", "classify", str(photos), "--labels", "red, green", "--model", f"onnx:{tiny_onnx}"]
+    code = f"""
+import os, sys
+os.environ["ACCLIMATE_CACHE"] = {str(tmp_path)!r}
+sys.argv = {command}
+from acclimate.cli import app
+app(standalone_mode=False)
+heavy = ("array_api_compat.numpy", "matplotlib", "pyarrow", "rich", "tokenizers", "torch", "transformers")
+print([name for name in heavy if name in sys.modules], file=sys.stderr)
+"""
+    for seen in ("['tokenizers']", "[]"):  # the texts are cached then
+        ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert ended.stderr.splitlines()[-1] == seen
+
+
+def test_prepared_pixels_are_normalised_as_by_arithmetic():
+    size, mean, std = 64, np.float32(MEANS["clip"]), np.float32(STDS["clip"])
+    prepare = Preprocess(size, size, size, "bicubic", tuple(MEANS["clip"]), tuple(STDS["clip"]))
+    values = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    values[:16, :16] = np.arange(256).reshape(16, 16, 1)  # every value in every channel
+    expected = ((values.astype(np.float32) / np.float32(255.0) - mean) / std).transpose(2, 0, 1)
+    prepared = prepare(Image.fromarray(values))
+    assert np.array_equal(prepared, expected)
+    assert prepared.flags.c_contiguous
