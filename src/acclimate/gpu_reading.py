@@ -4,8 +4,9 @@
 2. JPEGs are decoded and resized on the GPU, prepared pixels are brought there, and views are made.
 3. Batches are encoded.
 
-The last two have a thread and a CUDA stream each. Streams wait for each other by events, and threads do not wait for
-streams, except that nvJPEG does. The images are taken from their iterator in the thread of the caller.
+The last two have CUDA streams and threads of their own: the second has two, one of which prepares the images that it
+has decoded while the other decodes. Streams wait for each other by events, and threads do not wait for streams, except
+that nvJPEG does. The images are taken from their iterator in the thread of the caller.
 """
 
 import os
@@ -17,6 +18,7 @@ from dataclasses import replace
 from functools import cache, partial
 from itertools import chain, cycle, islice
 from multiprocessing import current_process
+from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,7 +38,8 @@ from acclimate.sources.base import read_file
 PIECE = 256  # images that are decoded at once, at most
 CHUNK = 16  # images that a process is given at once, at most
 FEW = 32  # images for which no process is started
-WAITING = 2  # pieces that wait for the GPU or are decoded there; batches that wait or are encoded
+DECODERS = 2  # threads that have pieces decoded and prepared
+PIECES, BATCHES = 3, 2  # that wait for such a thread or are in it; and that wait to be encoded or are
 ROOM = 2**29  # bytes of decoded images that are on the GPU at once
 ENDED = "its reader ended unexpectedly: it ran out of memory, or crashed"
 Tensor = Any  # torch.Tensor
@@ -117,31 +120,31 @@ def encode_on_gpu(
 class _Walk:
     def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
         self.prepare, self.inputs, self.workers, self.device = prepare, inputs, workers, torch.device(device)
-        how = prepare.encoder.prepare
-        self.preprocess = how.preprocess  # type: ignore[attr-defined]
-        self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)  # type: ignore[arg-type]
+        how: Any = prepare.encoder.prepare  # Bytes
+        self.preprocess = how.preprocess
+        self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)
         self.halving = Halving()
         self.shape = (3, self.preprocess.height, self.preprocess.width)
         self.pieces = split(size, PIECE)
         self.chunks = [split(piece, 1 if in_threads else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
         self.ahead = 2 * workers  # chunks
-        slots = 0 if in_threads else self.ahead * max(map(max, self.chunks)) + (1 + WAITING) * max(self.pieces)
+        slots = 0 if in_threads else self.ahead * max(map(max, self.chunks)) + (1 + PIECES) * max(self.pieces)
         self.slots, slot = deque(range(slots)), int(np.prod(self.shape))
         begin = partial(limit_pixels, pixel_limit())
         self.processes = None if in_threads else Processes(self.reader, begin, slots, slot)
         memory = self.processes.memory if self.processes else bytearray(1)
         self.memory = torch.frombuffer(memory, dtype=torch.uint8)[: slots * slot].view(slots, slot)
-        # nvJPEG has a stream of its own and does not wait for what uses memory that it is given again, so its images
-        # are all that is allocated in one stream, and they are kept until the next ones are there.
+        # nvJPEG has a stream of its own and does not wait for what uses memory that it is given again. So its images
+        # are all that is allocated in the first stream, and each thread keeps them until they are prepared.
         self.decoding, self.preparing, self.encoding = streams(self.device)
-        self.kept: deque[tuple[Pending, list[Tensor | None]]] = deque()
+        self.kept = local()
 
     def run(self, images: Iterator[tuple[int, Any]]) -> Generator[Part, None, None]:
         """The batches with their features."""
         with (
             closing(read_ahead(self.read, self._chunks(images), self.workers, self.ahead)) as chunks,
-            closing(read_ahead(self.make_inputs, self._pieces(chunks), 1, WAITING)) as pieces,
-            closing(read_ahead(self.encode, self._batches(pieces), 1, WAITING)) as batches,
+            closing(read_ahead(self.make_inputs, self._pieces(chunks), DECODERS, PIECES)) as pieces,
+            closing(read_ahead(self.encode, self._batches(pieces), 1, BATCHES)) as batches,
         ):
             try:
                 yield from batches
@@ -209,11 +212,14 @@ class _Walk:
             for places in self._groups([place for place, each in enumerate(found) if each.jpeg], found):
                 images = self._decode([self._bytes(*piece[place]) for place in places])
                 refused += [place for place, image in zip(places, images, strict=True) if image is None]
-                good = [place for place, image in zip(places, images, strict=True) if image is not None]
+                turned, good = [], []
+                for place, image in zip(places, images, strict=True):
+                    if image is not None and (jpeg := found[place].jpeg) is not None:
+                        turned.append(turn(image, jpeg.turning))
+                        good.append(place)
                 if good:
-                    turned = [turn(images[places.index(p)], found[p].jpeg.turning) for p in good]  # type: ignore
                     made.append((good, self._inputs([items[place] for place in good], turned)))
-                    self.kept.append((Pending.of(made[-1][1]), images))
+                    self.kept.images = Pending.of(made[-1][1]).event, images
             for place, each in zip(refused, self._by_pillow([piece[place] for place in refused]), strict=True):
                 found[place] = each
             prepared = [place for place, each in enumerate(found) if not each.error and not each.jpeg]
@@ -259,10 +265,10 @@ class _Walk:
             yield group
 
     def _decode(self, contents: list[Tensor]) -> list[Tensor | None]:
-        while len(self.kept) > 1:
-            done, _ = self.kept.popleft()
-            if done.event is not None:
-                done.event.synchronize()
+        prepared, _ = getattr(self.kept, "images", (None, None))
+        if prepared is not None:
+            prepared.synchronize()
+        self.kept.images = None, None
         with self._in(self.decoding):
             images = decode_each(contents, str(self.device))
         if self.preparing is not None:

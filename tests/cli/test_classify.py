@@ -265,7 +265,8 @@ def test_views(invoke, model, photos, tmp_path):
     many = rows_of(invoke("classify", few, *model, "--views", 8, "--report", "report.html").stdout)
     assert [row["file"] for row in many] == [row["file"] for row in one]
     assert [row["zero_shot_score"] for row in many] != [row["zero_shot_score"] for row in one]
-    assert "views per image" in (tmp_path / "report.html").read_text()
+    report = (tmp_path / "report.html").read_text()
+    assert all(f">{row}<" in report for row in ("views per image", "decoder", "pillow", "precision", "float32"))
     refused = invoke("classify", few, *model, "--method", "zero", exit_code=2)
     assert refused.stderr.startswith("error: the method 'zero' needs several views per image")
     voted = rows_of(invoke("classify", few, *model, "--method", "zero", "--views", 8).stdout)
