@@ -52,13 +52,8 @@ class Case:
         """The line of the table."""
         low, middle, high = self.over
         cost = f"{middle:+.1f} ({low:+.1f} to {high:+.1f})" if self.method != "zero-shot" else ""
-        return [
-            self.name,
-            f"{self.rate:,.0f}",
-            f"{self.rate / self.slower:.2f}",
-            cost,
-            shares(self.entered, self.images),
-        ]
+        kept = shares(self.entered, len(self.seconds) * self.images)
+        return [self.name, f"{self.rate:,.0f}", f"{self.rate / self.slower:.2f}", cost, kept]
 
 
 def whole(bench: Bench) -> None:
