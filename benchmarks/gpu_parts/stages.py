@@ -80,8 +80,9 @@ def stages(bench: Bench) -> None:
             add("encode", f"encode_images, bytes on the device, batch {batch:,}", batch, partial(encode, here), True)
     if bench.on_gpu:
         encoding = f"encode_images, bytes on the device, batch {bench.sizes.batches[0]:,}"
-        parts = [bench.rates.get(part, np.nan) for part in ("nvJPEG", "resizing on the device", encoding)]
-        rows.append(["nvJPEG, resizing and encoding, one after another", f"{1 / sum(1 / np.array(parts)):,.0f}", ""])
+        parts = [bench.rates[part] for part in ("nvJPEG", "resizing on the device", encoding) if part in bench.rates]
+        together = 1 / sum(1 / rate for rate in parts)
+        rows.append(["nvJPEG, resizing and encoding, one after another", f"{together:,.0f}", ""])
     memory = "peak GPU memory, MB" if bench.on_gpu else "peak memory, MB"
     bench.report.table("Each stage alone", ("", "images/s", memory), rows)
 
