@@ -3,6 +3,7 @@
 import warnings
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -13,8 +14,9 @@ from acclimate import TDA, Halves, ZeroShot
 from acclimate.arrays import directions, to_host, unit_rows
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
+from acclimate.methods import tda
 from acclimate.methods.jagged import Diagonals, Rows, add_by_class, compact, lay_out
-from acclimate.predict import Adapted, best_of, predictions, top_classes
+from acclimate.predict import Adapted, Prediction, best_of, predictions, top_classes
 
 torch = pytest.importorskip("torch")
 from acclimate import on_cuda  # noqa: E402 (it imports torch)
@@ -158,6 +160,27 @@ def test_the_state_is_that_of_the_host_also_while_masks_arrive(device, slow, siz
 
 
 @on_any_device
+@pytest.mark.parametrize("frozen", [False, True])
+def test_caches_that_have_long_been_steady_are_read_in_one_go(device, frozen, monkeypatch):
+    monkeypatch.setattr(tda, "STEADY", 3)
+    stream = shifted_stream(samples=300, classes=12, dim=32, seed=5)
+    there = torch.asarray(stream.features, device=device)
+    ours, expected = TDA(stream.head.to(there)), TDA(stream.head)
+    for adapter, features in ((ours, there), (expected, stream.features)):
+        adapter.step(features[:200])
+        if frozen:
+            adapter.freeze()
+    for _ in range(4):  # the second half changes the caches once, and then they are steady again
+        for rows in [slice(0, 5)] * 10 + [slice(200, 205), slice(205, 300)]:
+            logits = ours.step(there[rows])
+            kept = logits.clone()
+            np.testing.assert_allclose(to_host(logits), expected.step(stream.features[rows]), atol=1e-3)
+            ours.step(there[rows], learn=False)
+            assert torch.equal(logits, kept)  # answers are never overwritten
+    assert min(ours.negative_cache.steady, ours.positive_cache.steady) > 3
+
+
+@on_any_device
 @pytest.mark.parametrize("method", [TDA, Halves, ZeroShot])
 def test_predictions_are_those_of_the_host(device, method):
     stream = shifted_stream(samples=400, classes=12, dim=32, seed=5)
@@ -171,6 +194,8 @@ def test_predictions_are_those_of_the_host(device, method):
             answers += predictions(head, adapted, 3, range(start, start + 50))
         found.append(answers)
     for one, other in zip(*found, strict=True):
+        assert vars(one).keys() == {field.name for field in fields(Prediction)}
+        assert replace(one) == one
         assert [each.label for each in one.top] == [each.label for each in other.top]
         assert one.zero_shot.label == other.zero_shot.label
         assert one.admitted == other.admitted

@@ -137,8 +137,7 @@ class _Graph:
         current.wait_stream(side)
 
     def __call__(self, inputs: Sequence[Tensor]) -> Outputs:
-        for mine, x in zip(self.inputs, inputs, strict=True):
-            mine.copy_(x)
+        torch._foreach_copy_(self.inputs, list(inputs))
         self.graph.replay()
         copies = self.together.clone().split([x.numel() for x in self.kept.values()])
         return self.outputs | {name: x.view(self.kept[name].shape) for name, x in zip(self.kept, copies, strict=True)}

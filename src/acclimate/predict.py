@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from acclimate.prompts.templates import same_words
 from acclimate.reading import Batch
 from acclimate.reject import THRESHOLD, Rejector
 
+Made = TypeVar("Made", "Answer", "Prediction")
 NONE = "none of these"  # the answer for an image that belongs to no label
 
 
@@ -168,11 +169,11 @@ def predictions(
 
     Answers with a score below `unsure` are marked.
     """
-    evidence, step, labels = adapted.evidence, adapted.step, head.class_names
+    evidence, step = adapted.evidence, adapted.step
     ids = [-1] * len(evidence) if adapted.ids is None else adapted.ids.tolist()
     best, scores, *own = best_of(step.logits, top_k, evidence.probs)
     answers, entropy = _answers(head, best, scores), evidence.host_entropy.tolist()
-    zero_shot = [Answer(labels[c], score) for c, score in zip(*(each[:, 0].tolist() for each in own), strict=True)]
+    zero_shot = [each[0] for each in _answers(head, *own)]
     none = [None] * len(evidence) if adapted.none is None else adapted.none.tolist()
     entered: dict[int, list[str]] = {}
     for name, change in step.changes.items():
@@ -182,13 +183,15 @@ def predictions(
     for row, index in enumerate(indices):
         top = with_none(answers[row], none[row])[:top_k]
         found.append(
-            Prediction(
+            _made(
+                Prediction,
                 index=index,
                 top=top,
                 online=top[0],
                 zero_shot=with_none((zero_shot[row],), none[row])[0],
                 entropy=entropy[row],
                 name=names[row] if names else "",
+                error=None,
                 id=None if ids[row] < 0 else ids[row],
                 admitted=tuple(entered.get(row, ())),
                 refused=adapted.refused[row] if adapted.refused else None,
@@ -253,8 +256,19 @@ def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...
 
 
 def _answers(head: Head, best: HostArray, scores: HostArray) -> list[tuple[Answer, ...]]:
+    names = head.class_names
     rows = zip(best.tolist(), scores.tolist(), strict=True)
-    return [tuple(Answer(head.class_names[c], score) for c, score in zip(*row, strict=True)) for row in rows]
+    return [tuple(_made(Answer, label=names[c], score=score) for c, score in zip(*row, strict=True)) for row in rows]
+
+
+def _made(kind: type[Made], **fields: object) -> Made:
+    """A frozen dataclass of all its fields; its own constructor sets them one by one, which takes three times as long.
+
+    There are six answers per image, and a GPU classifies thousands of images in a second.
+    """
+    made = object.__new__(kind)
+    object.__setattr__(made, "__dict__", fields)
+    return made
 
 
 def best_of(logits: Array, count: int, probs: Array | None = None) -> list[HostArray]:

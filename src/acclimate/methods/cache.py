@@ -6,6 +6,7 @@ read-out is a sum over targets; no one-hot or mask matrix is ever built.
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
 # name -> kind of number and number of axes
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "targets": ("i", 2)}
+
+_numbers = count()
 
 
 class Cache(State):
@@ -42,6 +45,7 @@ class Cache(State):
 
     rule = "union"
     gives_way: GivesWay | None = None
+    _layout: Layout | None
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float | None = None) -> None:
         self.bounded = capacity is not None
@@ -60,7 +64,7 @@ class Cache(State):
         self.size = 0
         self._keys = self.head.class_vectors[:0]  # (room, d), rows beyond `size` unused
         self._targets = np.empty((0, 1), np.int32)  # (room, width), padded with -1
-        self._layout: Layout | None = None
+        self._vote_otherwise()
         self._arriving: tuple[Transfer, HostArray, HostArray] | None = None  # targets: a mask, its rows, their slots
         # The rank a sample must not exceed to enter its class: that of the last entry of a full queue.
         self._threshold = np.full(len(self.head), np.inf)
@@ -111,6 +115,7 @@ class Cache(State):
 
     def prepare(self) -> None:
         """Lay the votes out, unless that would wait for a device."""
+        self.steady += 1
         if self._arriving is None or self._arriving[0].done:
             _ = self.layout
 
@@ -174,7 +179,13 @@ class Cache(State):
         self._take(plan.queues)
         self.size = max(self.size, int(slots.max()) + 1)
         if plan.mask is not None or not np.array_equal(before, self._targets[slots]):
-            self._layout = None  # in a full positive cache, newcomers vote on the classes of those they replace
+            self._vote_otherwise()  # not so in a full positive cache: newcomers vote as those they replace
+
+    def _vote_otherwise(self) -> None:
+        """Note that other entries vote on other classes from now on."""
+        self._layout = None
+        self.layout_number = next(_numbers)  # no two layouts have the same
+        self.steady = 0  # times that it was read since
 
     def _arrive(self) -> None:
         """Wait for the targets of the last newcomers, if they are on their way from a device."""

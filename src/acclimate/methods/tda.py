@@ -1,6 +1,8 @@
 """TDA, the training-free dynamic adapter (Karmanov et al., CVPR 2024)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 from typing import Literal
 
@@ -11,9 +13,11 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache, affinities
-from acclimate.methods.jagged import compact
+from acclimate.methods.jagged import Layout, add_by_class, compact
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
+
+STEADY = 64  # reads of caches that do not change, after which a graph of their sums pays for its capture
 
 
 @register
@@ -102,23 +106,15 @@ class TDA(Adapter):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
         caches, features = {"positive": self.positive_cache, "negative": self.negative_cache}, evidence.features
-        betas = (self.positive_beta, self.negative_beta)
-        weights: dict[str, Array] = {}
-        if is_tensor(features):  # a GPU reads the entries while the host waits for the evidence
-            held = [(each.size, each.keys.data_ptr()) for each in caches.values()]
-            size = len(evidence) * max(len(self.head), *(each.size for each in caches.values()))
-            weights |= repeat(self, (*held, betas), self._ahead, [features, evidence.logits], size, ("votes",))
-            for cache in caches.values():
-                cache.prepare()
-        else:
-            weights["votes"] = _transposed(evidence.logits)
-        votes = weights.pop("votes")
+        found = self._read_ahead(evidence) if is_tensor(features) else {"votes": _transposed(evidence.logits)}
         positive, negative = plans = self._plan(evidence, ids, learn)
-
-        alphas = (self.positive_alpha, -self.negative_alpha)  # negative votes are against
-        for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
-            known = weights.get(name)
-            cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
+        votes = found.get("sums")
+        if votes is None or positive.samples or negative.samples:
+            votes = found["votes"]
+            alphas, betas = self._alphas(), (self.positive_beta, self.negative_beta)
+            for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
+                known = found.get(name)
+                cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
         if bypassing := self._bypassing(len(ids), learn):
             votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
@@ -129,13 +125,37 @@ class TDA(Adapter):
         }
         return Step(votes.T, changes)
 
-    def _ahead(self, features: Array, logits: Array) -> dict[str, Array]:
-        """What does not depend on the samples that enter: the first votes (K, B), and the affinities of both caches."""
-        return {
+    def _alphas(self) -> tuple[float, float]:
+        return self.positive_alpha, -self.negative_alpha  # negative votes are against
+
+    def _read_ahead(self, evidence: Evidence) -> Mapping[str, Array]:
+        """What a GPU does while the host waits for the evidence, as a graph where shapes repeat.
+
+        These are the votes (K, B) without the caches, and the affinities of both; of caches that have long been steady,
+        also the sums of all votes (K, B), which hold if no sample enters.
+        """
+        caches = (self.positive_cache, self.negative_cache)
+        for cache in caches:
+            cache.prepare()
+        steady = min(cache.steady for cache in caches) > STEADY
+        layouts = [cache.layout for cache in caches] if steady else []
+        held = [(cache.size, cache.keys.data_ptr(), steady and cache.layout_number) for cache in caches]
+        key = (*held, self.positive_beta, self.negative_beta, *self._alphas(), steady)
+        size = len(evidence) * max(len(self.head), *(cache.size for cache in caches))
+        work, inputs = partial(self._ahead, layouts), [evidence.features, evidence.logits]
+        return repeat(self, key, work, inputs, size, ("votes", "sums"))
+
+    def _ahead(self, layouts: list[Layout], features: Array, logits: Array) -> dict[str, Array]:
+        found = {
             "votes": _transposed(logits),
             "positive": affinities(self.positive_cache.keys, features, self.positive_beta),
             "negative": affinities(self.negative_cache.keys, features, self.negative_beta),
         }
+        if layouts:
+            found["sums"] = _transposed(logits)
+            for name, layout, alpha in zip(("positive", "negative"), layouts, self._alphas(), strict=True):
+                add_by_class(found["sums"], found[name], layout, alpha)
+        return found
 
     def _plan(self, evidence: Evidence, ids: HostArray, learn: bool) -> tuple[Plan, Plan]:
         """What a batch does to the positive and to the negative cache."""
