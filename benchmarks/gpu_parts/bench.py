@@ -1,6 +1,7 @@
 """What the measurements of `gpu.py` share: how much is measured, with what, and how runs are timed."""
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ QUICK = Sizes(
     with_views=64,
     compiled=False,
 )
-TINY = Sizes(24, 2, 8, 20, (4, 8), (1, 8), (10, 20), (10,), turns=1, views=4, with_views=4, compiled=False, tiny=True)
+TINY = Sizes(24, 2, 8, 20, (4, 8), (1, 8), (10, 20), (10,), turns=2, views=4, with_views=4, compiled=False, tiny=True)
 
 
 @dataclass
@@ -81,6 +82,10 @@ class Bench:
     def slow_rounds(self) -> int:
         """Times that all files are shown in a run of what is slower."""
         return -(-self.sizes.rounds // 3)
+
+    def segment(self, decoder: str) -> int:
+        """Images that a method answers before the next takes its turn."""
+        return max(len(self.photos) * (4 if decoder == NVJPEG else 1), *self.sizes.batches)
 
     def progress(self, text: str) -> None:
         """Say on stderr what has been measured."""
@@ -123,40 +128,32 @@ class Ran(NamedTuple):
     """A run over a stream."""
 
     images: int
-    batch: int
     seconds: float
     first: float  # seconds to the first batch of answers
     labels: list[str]
-    entered: dict[str, int]  # samples that entered each cache
+    entered: Counter[str]  # samples that entered each cache
 
     @property
     def rate(self) -> float:
         """Images per second, the start included."""
         return self.images / self.seconds
 
-    @property
-    def steady(self) -> float:
-        """Images per second after the first batch."""
-        return (self.images - self.batch) / (self.seconds - self.first)
 
-    @property
-    def shares(self) -> str:
-        """Percent of the samples that entered the positive and the negative cache."""
-        shares = [100 * count / self.images for count in self.entered.values()]
-        return " / ".join(f"{share:.0f}" for share in shares) if any(shares) else ""
+def shares(entered: Counter[str], images: int) -> str:
+    """Percent of the images that entered the positive and the negative cache."""
+    return " / ".join(f"{100 * entered[name] / images:.0f}" for name in ("positive", "negative")) if entered else ""
 
 
 def classify(classifier: Classifier, method: str, batch: int, paths: Sequence[Path]) -> Ran:
     """Stream the images through a method that has learnt nothing yet."""
     classifier.adapter, classifier.batch_size = create(method, classifier.head), batch
     began, first = perf_counter(), 0.0
-    labels, entered = [], {"positive": 0, "negative": 0}
+    labels, entered = [], Counter[str]()
     for prediction in classifier.stream(paths):
         first = first or perf_counter() - began
         labels.append(prediction.label)
-        for cache in prediction.admitted:
-            entered[cache] = entered.get(cache, 0) + 1
-    return Ran(len(labels), batch, perf_counter() - began, first, labels, entered)
+        entered.update(prediction.admitted)
+    return Ran(len(labels), perf_counter() - began, first, labels, entered)
 
 
 @contextmanager

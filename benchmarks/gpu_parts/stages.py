@@ -4,8 +4,8 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from acclimate.bench.results import peak_memory_mb, reset_peak_memory
 from acclimate.encoders import as_encoder
 from acclimate.errors import AcclimateError
 from acclimate.reading import Preparer, encode_ahead
-from gpu_parts.bench import METHODS, NVJPEG, Bench, classify
+from gpu_parts.bench import METHODS, NVJPEG, Bench, classify, shares
 from gpu_parts.models import resnet
 from gpu_parts.photos import prepare_files, processes
 
@@ -67,15 +67,7 @@ def stages(bench: Bench) -> None:
         add("read", "resizing on the device", 256, _resizing(bench, contents[:256]), memory=True)
     for decoder in bench.classifiers:
         for name, paths in (("", photos), (", mixed sizes", bench.mixed)):
-            walk = encode_ahead(
-                paths * bench.slow_rounds,
-                Preparer(without_tower(bench.encoder), decoder=decoder),
-                batch_size=bench.sizes.batches[0],
-            )
-            with closing(walk):
-                next(walk)  # what starts the readers is not counted
-                left = bench.slow_rounds * len(paths) - bench.sizes.batches[0]
-                add("read", f"files to pixels, {decoder}{name}", left, partial(deque, walk, 0), memory=True, turns=0)
+            add("read", f"files to pixels, {decoder}{name}", *_reading(bench, decoder, paths), memory=True, turns=0)
     for precision in ("float16", "float32") if bench.on_gpu else ("float32",):
         _towers(bench, precision, add)
     size = bench.encoder.preprocess.height
@@ -86,6 +78,11 @@ def stages(bench: Bench) -> None:
         if bench.on_gpu:
             here = pixels.to(bench.device)
             add("encode", f"encode_images, bytes on the device, batch {batch:,}", batch, partial(encode, here), True)
+    if bench.on_gpu:
+        encoding = f"encode_images, bytes on the device, batch {bench.sizes.batches[0]:,}"
+        parts = [bench.rates[part] for part in ("nvJPEG", "resizing on the device", encoding) if part in bench.rates]
+        together = 1 / sum(1 / rate for rate in parts)
+        rows.append(["nvJPEG, resizing and encoding, one after another", f"{together:,.0f}", ""])
     memory = "peak GPU memory, MB" if bench.on_gpu else "peak memory, MB"
     bench.report.table("Each stage alone", ("", "images/s", memory), rows)
 
@@ -108,6 +105,16 @@ def _resizing(bench: Bench, contents: Sequence[torch.Tensor]) -> Callable[[], ob
         return prepare_batch(decoded, bench.encoder.preprocess)
 
     return work
+
+
+def _reading(bench: Bench, decoder: str, paths: Sequence[Path]) -> tuple[int, Callable[[], object]]:
+    """The rest of a walk without a tower whose first quarter is done; how many images that are."""
+    files = [*paths] * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
+    size = bench.sizes.batches[0]
+    walk = encode_ahead(files, Preparer(without_tower(bench.encoder), decoder=decoder), batch_size=size)
+    done = 1 + len(files) // (4 * size)
+    deque(islice(walk, done), 0)
+    return len(files) - done * size, partial(deque, walk, 0)
 
 
 def _towers(bench: Bench, precision: str, add: Callable[..., None]) -> None:
@@ -149,5 +156,7 @@ def resnets(bench: Bench) -> None:
             paths = bench.photos * (bench.sizes.rounds if decoder == NVJPEG else 1)
             for method in METHODS[:2]:
                 run = classify(classifier, method, batch, paths)
-                rows.append([f"{decoder}, {method}, batch {batch:,}", f"{run.rate:,.0f}", run.shares])
+                rows.append(
+                    [f"{decoder}, {method}, batch {batch:,}", f"{run.rate:,.0f}", shares(run.entered, run.images)]
+                )
     bench.report.table("ResNet-50", ("", "images/s", "entered caches, %"), rows)

@@ -1,29 +1,35 @@
 """The whole, from files to answers: by decoder, method, batch size and views, and with too little memory."""
 
 import warnings
+from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import cycle, islice
+from time import perf_counter
 
 import numpy as np
 import torch
 
-from acclimate import Classifier
+from acclimate import Classifier, create
 from acclimate.bench.results import peak_memory_mb, reset_peak_memory
 from acclimate.images import open_image
 from acclimate.views.augment import ModelInput
 from acclimate.views.plan import draw_plan
-from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, Ran, classify, memory_limit
+from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, classify, memory_limit, shares
 from gpu_parts.models import preprocess
 
 
 @dataclass(frozen=True)
 class Case:
-    """Runs of one method with one decoder and batch size, which took turns with zero-shot."""
+    """Segments of a long stream that one method answered, in turns with zero-shot."""
 
     decoder: str
     method: str
     batch: int
-    runs: list[Ran]
-    base: list[Ran]  # of zero-shot
+    seconds: list[float]  # of each segment
+    base: list[float]  # of zero-shot
+    images: int  # in a segment
+    entered: Counter[str]  # how many images of all segments entered each cache
     slower: float  # images/s of the slower of reading alone and the tower alone
 
     @property
@@ -34,75 +40,105 @@ class Case:
     @property
     def rate(self) -> float:
         """Images per second."""
-        return float(np.median([run.rate for run in self.runs]))
+        return self.images / float(np.median(self.seconds))
 
     @property
     def over(self) -> np.ndarray:
         """Percent of time in addition to zero-shot: quartiles (3,)."""
-        pairs = zip(self.runs, self.base, strict=True)
-        return np.quantile([100 * (base.steady / run.steady - 1) for run, base in pairs], (0.25, 0.5, 0.75))
+        ratios = np.array(self.seconds) / np.array(self.base)
+        return np.quantile(100 * (ratios - 1), (0.25, 0.5, 0.75))
 
     def row(self) -> list[str]:
         """The line of the table."""
-        steady, first = (float(np.median([getattr(run, name) for run in self.runs])) for name in ("steady", "first"))
         low, middle, high = self.over
         cost = f"{middle:+.1f} ({low:+.1f} to {high:+.1f})" if self.method != "zero-shot" else ""
-        figures = [f"{self.rate:,.0f}", f"{self.rate / self.slower:.2f}", f"{steady:,.0f}", f"{1e3 * first:,.0f}"]
-        return [self.name, *figures, cost, self.runs[0].shares]
+        kept = shares(self.entered, len(self.seconds) * self.images)
+        return [self.name, f"{self.rate:,.0f}", f"{self.rate / self.slower:.2f}", cost, kept]
 
 
 def whole(bench: Bench) -> None:
     """The whole by decoder, method and batch; TDA against zero-shot."""
-    cases, note = [], ""
+    cases, starts, note = [], [], ""
     for decoder in bench.classifiers:
         reset_peak_memory(bench.device)
         for batch in bench.sizes.batches:
             cases += in_turns(bench, decoder, batch)
+            starts.append(from_start(bench, decoder, batch))
         note += f" Peak memory with {decoder}: {peak_memory_mb(bench.device) or 0.0:,.0f} MB."
-    heading = ("", "images/s", "x slower stage", "after the first batch", "first batch, ms", "% over zero-shot")
+    heading = ("", "images/s", "x slower stage", "% over zero-shot", "entered caches, %")
     about = (
-        f"Files to answers, {len(bench.labels):,} labels, {bench.sizes.rounds * len(bench.photos):,} images in a run "
-        f"({bench.slow_rounds * len(bench.photos):,} with Pillow), starting and stopping the readers included. The "
-        "slower stage is the slower of reading alone (nvJPEG, or Pillow in processes) and the tower alone at half "
-        "precision. Methods take turns, and figures are medians. What TDA and halves add to the time of zero-shot is "
-        "measured after the first batch, with quartiles."
+        f"Files to answers, {len(bench.labels):,} labels, one long stream. Methods take turns within it, a segment of "
+        f"{bench.segment(NVJPEG):,} images each ({bench.segment(PILLOW):,} with Pillow), and begin every segment with "
+        "empty caches; figures are medians, with quartiles for what is added to the time of zero-shot. The slower "
+        "stage is the slower of reading alone (nvJPEG, or Pillow in processes) and the tower alone at half precision."
     )
-    bench.report.table("The whole", (*heading, "entered caches, %"), [case.row() for case in cases], about + note)
-    tda = [case for case in cases if case.method == "tda"]
-    for case in tda:
+    bench.report.table("The whole", heading, [case.row() for case in cases], about + note)
+    rows = [
+        [f"{decoder}, tda, batch {batch:,}", f"{images:,}", f"{rate:,.0f}", f"{1e3 * first:,.0f}"]
+        for decoder, batch, images, rate, first in starts
+    ]
+    note = "The same, and nothing runs before: readers start and stop, and the first batch is waited for."
+    bench.report.table("The whole from its start", ("", "images", "images/s", "first answer, ms"), rows, note)
+    for decoder, least in ((NVJPEG, 6000), (PILLOW, 2000)):
+        found = [start for start in starts if start[0] == decoder]
+        for _, batch, images, rate, _ in sorted(found, key=lambda start: -start[3])[:1]:
+            slower = slower_stage(bench, decoder)
+            bench.report.least(f"images/s, {images:,} JPEG files, {decoder}, TDA, batch {batch:,}", rate, least)
+            bench.report.least("of the slower of reading and tower alone", rate / slower, 0.65, 2)
+    for case in [case for case in cases if case.method == "tda"]:
         bench.rates[case.name] = case.rate
         bench.report.bar("whole", case.name, case.rate)
-    for decoder, least in ((NVJPEG, 6000), (PILLOW, 2000)):
-        best = max((case for case in tda if case.decoder == decoder), key=lambda case: case.rate, default=None)
-        if best is not None:
-            bench.report.least(f"images/s from JPEG files: {best.name}", best.rate, least)
-            bench.report.least("of the slower of reading and tower alone", best.rate / best.slower, 0.65, 2)
-    for batch, most in ((256, 3.0), (1024, 1.0)):
-        for case in tda:
-            if (case.decoder, case.batch) == (NVJPEG, batch):
-                bench.report.most(f"% that TDA adds to zero-shot, batch {batch:,}", float(case.over[1]), most, 1)
+        most = {256: 3.0, 1024: 1.0}.get(case.batch)
+        if case.decoder == NVJPEG and most:
+            bench.report.most(f"% that TDA adds to zero-shot, batch {case.batch:,}", float(case.over[1]), most, 1)
 
 
 def in_turns(bench: Bench, decoder: str, batch: int) -> list[Case]:
-    """Runs of every method, which take turns, after one that does not count."""
-    fast, classifier = decoder == NVJPEG, bench.classifiers[decoder]
-    paths = bench.photos * (bench.sizes.rounds if fast else bench.slow_rounds)
-    read = bench.rates.get("nvJPEG" if fast else f"Pillow in {bench.cores} processes", np.nan)
-    runs: dict[str, list[Ran]] = {method: [] for method in METHODS}
-    classify(classifier, "tda", batch, bench.photos)
-    for turn in range(bench.sizes.turns if fast else min(3, bench.sizes.turns)):
-        for method in METHODS if turn % 2 == 0 else METHODS[::-1]:
-            runs[method].append(classify(classifier, method, batch, paths))
-            bench.progress(f"{decoder}, {method}, batch {batch:,}: {runs[method][-1].rate:,.0f} images/s")
-    slower = min(read, _tower_rate(bench))
-    return [Case(decoder, method, batch, made, runs["zero-shot"], slower) for method, made in runs.items()]
+    """Every method in turns within one stream, after a segment that does not count."""
+    classifier, images = bench.classifiers[decoder], bench.segment(decoder)
+    turns = bench.sizes.turns if decoder == NVJPEG else min(3, bench.sizes.turns)
+    order = [method for turn in range(turns) for method in METHODS[:: 1 if turn % 2 == 0 else -1]]
+    classifier.batch_size = batch
+    classifier.adapter = create("zero-shot", classifier.head)
+    seconds: dict[str, list[float]] = {method: [] for method in METHODS}
+    entered = {method: Counter[str]() for method in METHODS}
+    files = islice(cycle(bench.photos), (1 + len(order)) * images)
+    with closing(classifier.batches(files)) as stream:
+        answered, methods, method = 0, iter(order), ""
+        began = perf_counter()
+        for batch_of in stream:
+            answered += len(batch_of)
+            if method:
+                entered[method].update(cache for each in batch_of for cache in each.admitted)
+            if answered % images == 0:
+                if method:
+                    seconds[method].append(perf_counter() - began)
+                method, began = next(methods, ""), perf_counter()
+                classifier.adapter = create(method or "zero-shot", classifier.head)
+    slower = slower_stage(bench, decoder)
+    for method, taken in seconds.items():
+        bench.progress(f"{decoder}, {method}, batch {batch:,}: {images / np.median(taken):,.0f} images/s")
+    return [
+        Case(decoder, method, batch, taken, seconds["zero-shot"], images, entered[method], slower)
+        for method, taken in seconds.items()
+    ]
 
 
-def _tower_rate(bench: Bench) -> float:
-    """Images per second of the bare tower, eager, at half precision on a GPU."""
+def from_start(bench: Bench, decoder: str, batch: int) -> tuple[str, int, int, float, float]:
+    """Decoder, batch, images, images per second and seconds to the first answer of a stream by itself."""
+    files = bench.photos * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
+    runs = [classify(bench.classifiers[decoder], "tda", batch, files) for _ in range(min(3, bench.sizes.turns))]
+    rate, first = (float(np.median([getattr(run, name) for run in runs])) for name in ("rate", "first"))
+    bench.progress(f"{decoder}, tda, batch {batch:,}, from its start: {rate:,.0f} images/s")
+    return decoder, batch, len(files), rate, first
+
+
+def slower_stage(bench: Bench, decoder: str) -> float:
+    """Images per second of the slower of reading alone and the bare tower, eager, at half precision on a GPU."""
     kind = "float16" if bench.on_gpu else "float32"
-    rates = [rate for name, rate in bench.rates.items() if name.startswith(f"tower, {kind}, batch")]
-    return max(rates, default=np.nan)
+    towers = [rate for name, rate in bench.rates.items() if name.startswith(f"tower, {kind}, batch")]
+    read = bench.rates.get("nvJPEG" if decoder == NVJPEG else f"Pillow in {bench.cores} processes", np.nan)
+    return min(read, max(towers, default=np.nan))
 
 
 def by_batch(bench: Bench) -> None:
@@ -110,15 +146,14 @@ def by_batch(bench: Bench) -> None:
     decoder = next(iter(bench.classifiers))
     classifier, rows = bench.classifiers[decoder], []
     for batch in bench.sizes.all_batches:
-        paths = (bench.photos * bench.sizes.rounds)[: max(64, min(128 * batch, 4 * max(batch, 1024)))]
-        classify(classifier, "tda", batch, paths[: 2 * batch])
+        paths = (bench.photos * bench.sizes.rounds)[: min(8192, max(256, 128 * batch))]
         reset_peak_memory(bench.device)
-        rates = [classify(classifier, method, batch, paths).steady for method in METHODS]
+        rates = [classify(classifier, method, batch, paths).rate for method in ("tda", "zero-shot", "tda")][1:]
         memory = peak_memory_mb(bench.device) or 0.0
         bench.progress(f"batch {batch:,}: {rates[1]:,.0f} images/s")
-        rows.append([f"{batch:,}", *(f"{rate:,.0f}" for rate in rates), f"{memory:,.0f}"])
-    note = f"With {decoder}; runs of up to {len(paths):,} images, from the second batch on."
-    heading = ("batch", *(f"{method}, images/s" for method in METHODS), "peak memory, MB")
+        rows.append([f"{batch:,}", f"{len(paths):,}", *(f"{rate:,.0f}" for rate in rates), f"{memory:,.0f}"])
+    heading = ("batch", "images", "zero-shot, images/s", "TDA, images/s", "peak memory, MB")
+    note = f"Each from its start, with {decoder}."
     bench.report.table("The whole by batch size", heading, rows, note)
 
 

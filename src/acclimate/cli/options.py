@@ -97,7 +97,7 @@ Precision = Annotated[
     typer.Option(help="Of a PyTorch model's image tower; auto is float16 on a CUDA GPU, float32 elsewhere."),
 ]
 Compile = Annotated[
-    bool, typer.Option("--compile", help="Compile a PyTorch model's image tower: pays off from 100,000 images on.")
+    bool, typer.Option("--compile", help="Compile a PyTorch model's image tower; only for very long runs.")
 ]
 Decoder = Annotated[
     Literal["auto", "pillow", "nvjpeg"],
