@@ -45,6 +45,15 @@ def test_one_process_is_started_for_each_thread_that_works(processes):
     assert len({pid for answers in found for _, pid in answers}) == 2
 
 
+def test_quick_work_of_many_threads_is_done_by_few(processes):
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda number: processes([(str(number), None)]), range(200)))
+    assert [text for [(text, _)] in found] == [str(number) for number in range(200)]
+    assert 1 <= len({pid for [(_, pid)] in found}) <= len(processes._all) <= 8
+    assert not processes._waiting
+    assert not processes._starting
+
+
 def test_a_task_that_ends_its_process_harms_no_other(processes):
     tasks = [("a", 0), ("exit", 1), ("b", 2), ("exit", None), ("c", None)]
     assert [answer and answer[0] for answer in processes(tasks)] == ["a", None, "b", None, "c"]

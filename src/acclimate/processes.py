@@ -7,9 +7,11 @@ import multiprocessing.util  # first: what it does at exit has to come after wha
 import os
 import signal
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from multiprocessing.heap import BufferWrapper
+from queue import SimpleQueue
 from threading import Lock
 from types import ModuleType
 from typing import Any, Generic, TypeVar
@@ -34,7 +36,7 @@ def no_main() -> Iterator[None]:
 
 
 class Processes(Generic[Task, Answer]):
-    """Does tasks in other processes, one for each thread that calls it.
+    """Does tasks in other processes, at most one for each thread that calls it.
 
     The memory has no name: nothing of it is left behind, however the processes end.
 
@@ -52,7 +54,8 @@ class Processes(Generic[Task, Answer]):
         self._lock = Lock()
         self._idle: list[_Process] = []
         self._all: set[_Process] = set()
-        self._closed = False
+        self._waiting: deque[SimpleQueue[_Process | None]] = deque()  # threads, in turn
+        self._starting = self._closed = False
 
     def __call__(self, tasks: Sequence[tuple[Task, int | None]]) -> list[Answer | None]:
         """The answers to tasks, each with the number of the slot that it may write to, if any.
@@ -68,8 +71,7 @@ class Processes(Generic[Task, Answer]):
         except (EOFError, OSError):
             self._end(process)
             return [None] if len(tasks) == 1 else [answer for task in tasks for answer in self([task])]
-        with self._lock:
-            self._idle.append(process)
+        self._give_back(process)
         if isinstance(answers, str):
             raise RunError(f"an image could not be prepared: {answers}.")
         return answers
@@ -78,6 +80,7 @@ class Processes(Generic[Task, Answer]):
         """End all processes at once, whatever they do; threads that wait for one go on."""
         with self._lock:
             self._closed = True
+            self._idle.clear()
             processes = list(self._all)
         for process in processes:
             process.kill()
@@ -85,22 +88,47 @@ class Processes(Generic[Task, Answer]):
             self._end(process)
 
     def _take(self) -> "_Process":
+        """An idle process, or a new one. They are started one after another, and whoever waits gets what is idle first.
+
+        So quick work is done by few processes, which is sooner than by many that all have to start.
+        """
+        turn: SimpleQueue[_Process | None] = SimpleQueue()
         with self._lock:
+            if self._idle and not self._closed:
+                return self._idle.pop()
+            if self._starting:
+                self._waiting.append(turn)
+            else:
+                self._starting = True
+                turn.put(None)
+        return turn.get() or self._start()
+
+    def _start(self) -> "_Process":
+        try:
             if self._closed:
                 raise RunError("reading has ended.")
-            if self._idle:
-                return self._idle.pop()
-        try:
             process = _Process(*self._arguments)
+            with self._lock:
+                self._all.add(process)
+                if self._closed:
+                    process.kill()
+            return process
         except (EOFError, OSError) as error:
             raise RunError(
                 f"no process to read images could be started ({error}); choose fewer with --workers."
             ) from error
+        finally:
+            with self._lock:
+                self._starting = bool(self._waiting)
+                if self._waiting:
+                    self._waiting.popleft().put(None)  # its turn to start one
+
+    def _give_back(self, process: "_Process") -> None:
         with self._lock:
-            self._all.add(process)
-            if self._closed:
-                process.kill()
-        return process
+            if self._waiting:
+                self._waiting.popleft().put(process)
+            else:
+                self._idle.append(process)
 
     def _end(self, process: "_Process") -> None:
         with self._lock:
