@@ -41,12 +41,11 @@ class Sizes:
 
 
 QUICK = Sizes(
-    images=512,
-    mixed=128,
-    all_batches=(1, 256, 1024, 4096),
-    all_classes=(10, 1000, 20000),
+    images=1024,
+    mixed=256,
+    all_batches=(1, 32, 256, 1024, 4096),
     published=(1000,),
-    turns=1,
+    turns=2,
     with_views=64,
     compiled=False,
 )
