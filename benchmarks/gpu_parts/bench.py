@@ -45,7 +45,7 @@ QUICK = Sizes(
     mixed=256,
     all_batches=(1, 32, 256, 1024, 4096),
     published=(1000,),
-    turns=2,
+    turns=4,
     with_views=64,
     compiled=False,
 )
