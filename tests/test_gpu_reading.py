@@ -356,5 +356,5 @@ def test_a_gpu_gives_what_the_cpu_gives(tiny_clip, images, decoder, views):
     assert errors == [error for _ in range(5) for error in expected[1][len(images) : 2 * len(images)]]
     found = torch.cat([batch.features for batch in batches]).cpu().numpy()[: len(expected[2])]
     cosines = (found * expected[2]).sum(-1) / np.linalg.norm(found, axis=-1) / np.linalg.norm(expected[2], axis=-1)
-    assert np.median(cosines) > 0.999
+    assert np.median(cosines) > 0.998  # equalising a view enlarges what nvJPEG rounds differently
     assert cosines.reshape(len(found), -1)[:, 0].min() > 0.98

@@ -141,4 +141,4 @@ def test_nvjpeg_gives_nearly_the_pixels_of_pillow(content):
     difference = np.abs(
         found.cpu().numpy().transpose(1, 2, 0).astype(int) - np.asarray(examine_image(content).decode()).astype(int)
     )
-    assert difference.mean() < 1.5  # noise, of which libjpeg smoothes the colours, is the hardest case
+    assert difference.mean() < 3  # noise, of which libjpeg smoothes the colours, is the hardest case
