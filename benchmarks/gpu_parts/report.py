@@ -74,7 +74,9 @@ class Report:
         parts = ["# Speed on a GPU", f"`{command}`: {where}.", about, self.parts[0], *picture, *self.parts[1:]]
         page.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
         with page.with_suffix(".csv").open("w", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerows([("kind", "name", "images/s"), *self.bars])
+            csv.writer(file).writerows(
+                [("kind", "name", "images/s"), *((*bar[:2], round(bar[2], 1)) for bar in self.bars)]
+            )
         try:
             self.draw(page.with_suffix(".png"))
         except MissingExtraError as error:
