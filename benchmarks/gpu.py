@@ -56,11 +56,11 @@ def main() -> None:
     from gpu_parts.models import save_vit
     from gpu_parts.photos import draw_photos, label_names
     from gpu_parts.stages import resnets, stages
-    from gpu_parts.whole import by_batch, out_of_memory, views, whole
+    from gpu_parts.whole import adapting, by_batch, out_of_memory, views, whole
 
     sizes = TINY if options.tiny else QUICK if options.quick else Sizes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parts = (stages, whole, steps, views, agreement, by_batch, out_of_memory, resnets)
+    parts = (stages, whole, adapting, steps, views, agreement, by_batch, out_of_memory, resnets)
     chosen = [part for part in parts if options.only is None or part.__name__ in options.only]
     report, began = Report(), perf_counter()
     with tempfile.TemporaryDirectory() as name:

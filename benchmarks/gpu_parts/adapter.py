@@ -25,7 +25,6 @@ def steps(bench: Bench) -> None:
     for K in bench.sizes.all_classes:
         adapter, fresh = filled(K, 512, to_device)
         fresh = to_device(np.tile(to_host(fresh), (-(-max(sizes) // len(fresh)), 1)))
-        adapter.step(fresh)  # from here on nothing new enters
         sides = {"tda": adapter.step}
         if bench.sizes.classes == K:
             halves = create("halves", adapter.head)
@@ -72,11 +71,16 @@ def _filling(bench: Bench, head: Head, features: Any) -> list[str]:
 
 
 def step_times(bench: Bench, step: Callable[[Any], Any], features: Any, K: int) -> dict[int, float]:
-    """Seconds of a step by the batch size."""
+    """Seconds of a step by the batch size, when the features have been seen.
+
+    They must have been seen in batches of this size: others are rounded otherwise, and some would enter once more.
+    """
     found = {}
     for batch in bench.sizes.all_batches:
-        turns = 6 if K * batch < 2**23 else 2
-        found[batch] = time_in_turn({"": partial(_next, step, batches(features, batch))}, turns, bench.finish)[""]
+        few, turns = features[: max(256, batch)], 6 if K * batch < 2**23 else 2
+        for start in range(0, len(few), batch):
+            step(few[start : start + batch])
+        found[batch] = time_in_turn({"": partial(_next, step, batches(few, batch))}, turns, bench.finish)[""]
     return found
 
 

@@ -37,6 +37,8 @@ class Sizes:
     views: int = 64
     with_views: int = 256  # files
     compiled: bool = True
+    settling: int = 4096  # images at the start of a stream that do not count, more than are read ahead
+    steady: int = 98304  # images after these
     tiny: bool = False
 
 
@@ -48,8 +50,25 @@ QUICK = Sizes(
     turns=4,
     with_views=64,
     compiled=False,
+    steady=36864,
 )
-TINY = Sizes(24, 2, 8, 20, (4, 8), (1, 8), (10, 20), (10,), turns=2, views=4, with_views=4, compiled=False, tiny=True)
+TINY = Sizes(
+    24,
+    2,
+    8,
+    20,
+    (4, 8),
+    (1, 8),
+    (10, 20),
+    (10,),
+    turns=2,
+    views=4,
+    with_views=4,
+    compiled=False,
+    settling=8,
+    steady=48,
+    tiny=True,
+)
 
 
 @dataclass
@@ -81,10 +100,6 @@ class Bench:
     def slow_rounds(self) -> int:
         """Times that all files are shown in a run of what is slower."""
         return -(-self.sizes.rounds // 3)
-
-    def segment(self, decoder: str) -> int:
-        """Images that a method answers before the next takes its turn."""
-        return max(len(self.photos) * (4 if decoder == NVJPEG else 1), *self.sizes.batches)
 
     def progress(self, text: str) -> None:
         """Say on stderr what has been measured."""

@@ -4,8 +4,9 @@ import copy
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
-from itertools import islice
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,12 @@ def stages(bench: Bench) -> None:
         add("read", "resizing on the device", 256, _resizing(bench, contents[:256]), memory=True)
     for decoder in bench.classifiers:
         for name, paths in (("", photos), (", mixed sizes", bench.mixed)):
-            add("read", f"files to pixels, {decoder}{name}", *_reading(bench, decoder, paths), memory=True, turns=0)
+            size, settling = bench.sizes.batches[0], bench.sizes.settling
+            walk = encode_ahead(cycle(paths), Preparer(without_tower(bench.encoder), decoder=decoder), batch_size=size)
+            with closing(walk):  # files do not end, so that what is read ahead is the same at both ends
+                deque(islice(walk, settling // size), 0)
+                rest = partial(deque, islice(walk, settling // size), 0)
+                add("read", f"files to pixels, {decoder}{name}", settling // size * size, rest, True, turns=0)
     for precision in ("float16", "float32") if bench.on_gpu else ("float32",):
         _towers(bench, precision, add)
     size = bench.encoder.preprocess.height
@@ -105,16 +111,6 @@ def _resizing(bench: Bench, contents: Sequence[torch.Tensor]) -> Callable[[], ob
         return prepare_batch(decoded, bench.encoder.preprocess)
 
     return work
-
-
-def _reading(bench: Bench, decoder: str, paths: Sequence[Path]) -> tuple[int, Callable[[], object]]:
-    """The rest of a walk without a tower whose first quarter is done; how many images that are."""
-    files = [*paths] * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
-    size = bench.sizes.batches[0]
-    walk = encode_ahead(files, Preparer(without_tower(bench.encoder), decoder=decoder), batch_size=size)
-    done = 1 + len(files) // (4 * size)
-    deque(islice(walk, done), 0)
-    return len(files) - done * size, partial(deque, walk, 0)
 
 
 def _towers(bench: Bench, precision: str, add: Callable[..., None]) -> None:

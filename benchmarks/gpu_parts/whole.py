@@ -1,9 +1,7 @@
 """The whole, from files to answers: by decoder, method, batch size and views, and with too little memory."""
 
 import warnings
-from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass
 from itertools import cycle, islice
 from time import perf_counter
 
@@ -13,124 +11,95 @@ import torch
 from acclimate import Classifier, create
 from acclimate.bench.results import peak_memory_mb, reset_peak_memory
 from acclimate.images import open_image
+from acclimate.predict import adapt_batch, batch_predictions
+from acclimate.reading import Preparer, encode_ahead
 from acclimate.views.augment import ModelInput
 from acclimate.views.plan import draw_plan
-from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, classify, memory_limit, shares
+from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, Ran, classify, memory_limit, shares
 from gpu_parts.models import preprocess
 
 
-@dataclass(frozen=True)
-class Case:
-    """Segments of a long stream that one method answered, in turns with zero-shot."""
-
-    decoder: str
-    method: str
-    batch: int
-    seconds: list[float]  # of each segment
-    base: list[float]  # of zero-shot
-    images: int  # in a segment
-    entered: Counter[str]  # how many images of all segments entered each cache
-    slower: float  # images/s of the slower of reading alone and the tower alone
-
-    @property
-    def name(self) -> str:
-        """What was run."""
-        return f"{self.decoder}, {self.method}, batch {self.batch:,}"
-
-    @property
-    def rate(self) -> float:
-        """Images per second."""
-        return self.images / float(np.median(self.seconds))
-
-    @property
-    def over(self) -> np.ndarray:
-        """Percent of time in addition to zero-shot: quartiles (3,)."""
-        ratios = np.array(self.seconds) / np.array(self.base)
-        return np.quantile(100 * (ratios - 1), (0.25, 0.5, 0.75))
-
-    def row(self) -> list[str]:
-        """The line of the table."""
-        low, middle, high = self.over
-        cost = f"{middle:+.1f} ({low:+.1f} to {high:+.1f})" if self.method != "zero-shot" else ""
-        kept = shares(self.entered, len(self.seconds) * self.images)
-        return [self.name, f"{self.rate:,.0f}", f"{self.rate / self.slower:.2f}", cost, kept]
-
-
 def whole(bench: Bench) -> None:
-    """The whole by decoder, method and batch; TDA against zero-shot."""
-    cases, starts, note = [], [], ""
-    for decoder in bench.classifiers:
+    """The whole from its start, by decoder, method and batch."""
+    rows, note = [], ""
+    for decoder, classifier in bench.classifiers.items():
         reset_peak_memory(bench.device)
+        slower, best = slower_stage(bench, decoder), (0.0, 0)
+        files = bench.photos * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
         for batch in bench.sizes.batches:
-            cases += in_turns(bench, decoder, batch)
-            starts.append(from_start(bench, decoder, batch))
+            runs: dict[str, list[Ran]] = {method: [] for method in METHODS}
+            for method in METHODS * min(3, bench.sizes.turns):
+                runs[method].append(classify(classifier, method, batch, files))
+            for method, made in runs.items():
+                rate, first = (float(np.median([getattr(run, name) for run in made])) for name in ("rate", "first"))
+                name, figures = f"{decoder}, {method}, batch {batch:,}", (rate / slower, 1e3 * first)
+                bench.progress(f"{name}: {rate:,.0f} images/s")
+                bench.rates[name] = rate
+                kept = shares(made[0].entered, len(files))
+                rows.append([name, f"{len(files):,}", f"{rate:,.0f}", f"{figures[0]:.2f}", f"{figures[1]:,.0f}", kept])
+            tda = bench.rates[f"{decoder}, tda, batch {batch:,}"]
+            bench.report.bar("whole", f"{decoder}, tda, batch {batch:,}", tda)
+            best = max(best, (tda, batch))
+        least = 6000 if decoder == NVJPEG else 2000
+        bench.report.least(f"images/s, {len(files):,} JPEG files, {decoder}, TDA, batch {best[1]:,}", best[0], least)
+        bench.report.least("of the slower of reading and tower alone", best[0] / slower, 0.65, 2)
         note += f" Peak memory with {decoder}: {peak_memory_mb(bench.device) or 0.0:,.0f} MB."
-    heading = ("", "images/s", "x slower stage", "% over zero-shot", "entered caches, %")
     about = (
-        f"Files to answers, {len(bench.labels):,} labels, one long stream. Methods take turns within it, a segment of "
-        f"{bench.segment(NVJPEG):,} images each ({bench.segment(PILLOW):,} with Pillow), and begin every segment with "
-        "empty caches; figures are medians, with quartiles for what is added to the time of zero-shot. The slower "
-        "stage is the slower of reading alone (nvJPEG, or Pillow in processes) and the tower alone at half precision."
+        f"Files to answers, {len(bench.labels):,} labels: readers start and stop, and the first batch is waited for. "
+        "Medians of runs in turns. The slower stage is the slower of reading alone (nvJPEG, or Pillow in processes) "
+        "and the tower alone at half precision."
     )
-    bench.report.table("The whole", heading, [case.row() for case in cases], about + note)
-    rows = [
-        [f"{decoder}, tda, batch {batch:,}", f"{images:,}", f"{rate:,.0f}", f"{1e3 * first:,.0f}"]
-        for decoder, batch, images, rate, first in starts
-    ]
-    note = "The same, and nothing runs before: readers start and stop, and the first batch is waited for."
-    bench.report.table("The whole from its start", ("", "images", "images/s", "first answer, ms"), rows, note)
-    for decoder, least in ((NVJPEG, 6000), (PILLOW, 2000)):
-        found = [start for start in starts if start[0] == decoder]
-        for _, batch, images, rate, _ in sorted(found, key=lambda start: -start[3])[:1]:
-            slower = slower_stage(bench, decoder)
-            bench.report.least(f"images/s, {images:,} JPEG files, {decoder}, TDA, batch {batch:,}", rate, least)
-            bench.report.least("of the slower of reading and tower alone", rate / slower, 0.65, 2)
-    for case in [case for case in cases if case.method == "tda"]:
-        bench.rates[case.name] = case.rate
-        bench.report.bar("whole", case.name, case.rate)
-        most = {256: 3.0, 1024: 1.0}.get(case.batch)
-        if case.decoder == NVJPEG and most:
-            bench.report.most(f"% that TDA adds to zero-shot, batch {case.batch:,}", float(case.over[1]), most, 1)
+    heading = ("", "images", "images/s", "x slower stage", "first answer, ms", "entered caches, %")
+    bench.report.table("The whole", heading, rows, about + note)
 
 
-def in_turns(bench: Bench, decoder: str, batch: int) -> list[Case]:
-    """Every method in turns within one stream, after a segment that does not count."""
-    classifier, images = bench.classifiers[decoder], bench.segment(decoder)
-    turns = bench.sizes.turns if decoder == NVJPEG else min(3, bench.sizes.turns)
-    order = [method for turn in range(turns) for method in METHODS[:: 1 if turn % 2 == 0 else -1]]
-    classifier.batch_size = batch
-    classifier.adapter = create("zero-shot", classifier.head)
-    seconds: dict[str, list[float]] = {method: [] for method in METHODS}
-    entered = {method: Counter[str]() for method in METHODS}
-    files = islice(cycle(bench.photos), (1 + len(order)) * images)
-    with closing(classifier.batches(files)) as stream:
-        answered, methods, method = 0, iter(order), ""
-        began = perf_counter()
-        for batch_of in stream:
-            answered += len(batch_of)
-            if method:
-                entered[method].update(cache for each in batch_of for cache in each.admitted)
-            if answered % images == 0:
-                if method:
-                    seconds[method].append(perf_counter() - began)
-                method, began = next(methods, ""), perf_counter()
-                classifier.adapter = create(method or "zero-shot", classifier.head)
-    slower = slower_stage(bench, decoder)
-    for method, taken in seconds.items():
-        bench.progress(f"{decoder}, {method}, batch {batch:,}: {images / np.median(taken):,.0f} images/s")
-    return [
-        Case(decoder, method, batch, taken, seconds["zero-shot"], images, entered[method], slower)
-        for method, taken in seconds.items()
-    ]
+def adapting(bench: Bench) -> None:
+    """What adapting adds to zero-shot within the whole: methods take turns batch by batch in one stream."""
+    rows = []
+    for batch in bench.sizes.batches:
+        decoder = next(iter(bench.classifiers))
+        each, spent = by_turns(bench, decoder, batch)
+        zero = float(np.median(spent["zero-shot"]))
+        row = [f"{decoder}, batch {batch:,}", f"{1e3 * each:.2f}", f"{1e3 * zero:.2f}"]
+        for method in METHODS[1:]:
+            low, middle, high = 100 * (np.quantile(spent[method], (0.25, 0.5, 0.75)) - zero) / each
+            row += [f"{1e3 * np.median(spent[method]):.2f}", f"{middle:+.2f} ({low:+.2f} to {high:+.2f})"]
+            most = {256: 3.0, 1024: 1.0}.get(batch)
+            if method == "tda" and most:
+                bench.report.most(f"% that TDA adds to zero-shot, batch {batch:,}", middle, most, 2)
+        rows.append(row)
+    heading = ("", "whole", "zero-shot", "TDA", "% added", "halves", "% added")
+    note = (
+        "Milliseconds per batch: of the whole while it runs, and from the features of a batch to its answers, for "
+        "which the methods take turns, batch by batch, when all photos have been seen. *Added* is what a method takes "
+        "longer than zero-shot, as a share of the time of the whole; medians and quartiles. Some of it is hidden, since "
+        "the next batches are read and encoded meanwhile."
+    )
+    bench.report.table("What adapting adds", heading, rows, note)
 
 
-def from_start(bench: Bench, decoder: str, batch: int) -> tuple[str, int, int, float, float]:
-    """Decoder, batch, images, images per second and seconds to the first answer of a stream by itself."""
-    files = bench.photos * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
-    runs = [classify(bench.classifiers[decoder], "tda", batch, files) for _ in range(min(3, bench.sizes.turns))]
-    rate, first = (float(np.median([getattr(run, name) for run in runs])) for name in ("rate", "first"))
-    bench.progress(f"{decoder}, tda, batch {batch:,}, from its start: {rate:,.0f} images/s")
-    return decoder, batch, len(files), rate, first
+def by_turns(bench: Bench, decoder: str, batch: int) -> tuple[float, dict[str, list[float]]]:
+    """Seconds that a batch takes in all, and from its features to its answers by the method that answered it."""
+    head = bench.classifiers[decoder].head
+    adapters = {method: create(method, head) for method in METHODS}
+    spent: dict[str, list[float]] = {method: [] for method in METHODS}
+    # The number of batches of all photos is no multiple of three: in three rounds every method sees all photos.
+    warm = 3 * -(-max(len(bench.photos), bench.sizes.settling) // batch)
+    count = 3 * -(-bench.sizes.steady // (3 * batch))
+    walk = encode_ahead(cycle(bench.photos), Preparer(bench.encoder, decoder=decoder), batch_size=batch)
+    with closing(walk):
+        for number, found in enumerate(islice(walk, warm + count)):
+            if number == warm:
+                start = perf_counter()
+            if bench.on_gpu:
+                torch.cuda.current_stream().synchronize()  # until the features are there
+            method, began = METHODS[number % len(METHODS)], perf_counter()
+            batch_predictions(head, found, adapt_batch(adapters[method], found), top_k=5)
+            if number >= warm:
+                spent[method].append(perf_counter() - began)
+        each = (perf_counter() - start) / count
+    bench.progress(f"{decoder}, batch {batch:,}, methods in turns: {batch / each:,.0f} images/s")
+    return each, spent
 
 
 def slower_stage(bench: Bench, decoder: str) -> float:
