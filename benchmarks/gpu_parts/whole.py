@@ -72,8 +72,8 @@ def adapting(bench: Bench) -> None:
     note = (
         "Milliseconds per batch: of the whole while it runs, and from the features of a batch to its answers, for "
         "which the methods take turns, batch by batch, when all photos have been seen. *Added* is what a method takes "
-        "longer than zero-shot, as a share of the time of the whole; medians and quartiles. Some of it is hidden, since "
-        "the next batches are read and encoded meanwhile."
+        "longer than zero-shot, as a share of the time of the whole; medians and quartiles. Some of it is hidden, "
+        "since the next batches are read and encoded meanwhile."
     )
     bench.report.table("What adapting adds", heading, rows, note)
 
