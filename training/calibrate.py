@@ -5,9 +5,9 @@
 Each layer is calibrated on its own: it should give the outputs that it gives in float32 for a sample of its inputs, the
 class tokens and some patches of plain and changed images. A factor for each input moves the range of inputs that vary
 much into the weights ("SmoothQuant"); the layer before divides by it, at no cost. Only the hidden neurons of an MLP
-have a nonlinearity in between: a few of them are ten times larger than the others in some blocks, which are divided by
-powers of two. Scales are fixed, not computed from the images at hand, so that the feature of an image does not depend
-on its batch.
+have a nonlinearity in between: a few of them are much larger than the others, and are divided by powers of two. What
+the outputs lose in the mean is added to the bias. Scales are fixed, not computed from the images at hand, so that the
+feature of an image does not depend on its batch.
 
 In the last block only the first layer sees all tokens; the other layers see one token per image and stay as they are.
 """
@@ -24,17 +24,17 @@ from images import MEAN, STD, read_pack
 from tower_model import LEVELS, Arrays, Tower, linears, round_rows, unpack_weight
 
 BATCH, PATCHES = 64, 3  # images per batch, and patches per image that are sampled besides the class token
-STRENGTHS = (0.0, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8)
+STRENGTHS = (0.4, 0.5, 0.6, 0.7)
 LIMITS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # of hidden neurons
-WORTH = 0.6  # hidden neurons are divided where that leaves at most this share of the error, because it takes time
-SHRINKS = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
+ROWS, OUTPUTS = 2048, 4  # ranges are compared on that many inputs, and one of so many outputs
+SHRINKS = (1.0, 0.9, 0.8)  # no less: the range must hold for unusual images, too
 
 
 class Recorder(Tower):
     """A tower that keeps a sample of the inputs of every layer: the class token and random patches."""
 
-    def __init__(self, arrays: Arrays, device: str) -> None:
-        super().__init__(arrays, device)
+    def __init__(self, arrays: Arrays) -> None:
+        super().__init__(arrays)
         self.inputs: dict[str, list[Tensor]] = {}
         self.generator = torch.Generator().manual_seed(0)
 
@@ -52,7 +52,7 @@ def normalise(pixels: Tensor) -> Tensor:
 
 def sample_inputs(arrays: Arrays, pixels: Tensor) -> dict[str, Tensor]:
     """A sample (n, inputs) of the inputs of every layer for images as bytes, half of them changed."""
-    tower, generator = Recorder(arrays, str(pixels.device)), torch.Generator(pixels.device).manual_seed(0)
+    tower, generator = Recorder(arrays), torch.Generator().manual_seed(0)
     for i, batch in enumerate(pixels.split(BATCH)):
         tower(normalise(augment(batch, generator) if i % 2 else batch))
     return {key: torch.cat(rows) for key, rows in tower.inputs.items()}
@@ -71,10 +71,15 @@ def scale_and_zero(low: float, high: float) -> tuple[float, int]:
     return scale, round(-low / scale)
 
 
+def round_inputs(x: Tensor, scale: float, zero: int) -> Tensor:
+    """Inputs as they are after rounding to bytes."""
+    return (((x / scale).round() + zero).clamp(0, LEVELS) - zero) * scale
+
+
 def output_error(x: Tensor, codes: Tensor, expected: Tensor, scale: float, zero: int) -> float:
     """Squared error of the outputs for inputs x (n, inputs) and a rounded weight, relative to their variance."""
-    rounded = (((x / scale).round() + zero).clamp(0, LEVELS) - zero) * scale
-    return float((rounded @ codes.T - expected).square().sum() / (expected - expected.mean(0)).square().sum())
+    error = round_inputs(x, scale, zero) @ codes.T - expected
+    return float(error.square().sum() / (expected - expected.mean(0)).square().sum())
 
 
 def limiting(x: Tensor, limit: float) -> Tensor:
@@ -84,9 +89,10 @@ def limiting(x: Tensor, limit: float) -> Tensor:
 
 def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, float, int]:
     """Relative error of the outputs, factors, scale and zero of a layer with inputs x (n, inputs) and given factors."""
-    expected, smoothed = x @ weight.T, x / m
-    codes, row = round_rows(weight * m)
-    codes, ends = codes * row, [min(float(smoothed.min()), -1e-6), float(smoothed.max())]
+    codes, row = (part[::OUTPUTS] for part in round_rows(weight * m))
+    smoothed, codes = x / m, codes * row
+    ends = [min(float(smoothed.min()), -1e-6), float(smoothed.max())]
+    smoothed, expected = smoothed[:ROWS], x[:ROWS] @ weight[::OUTPUTS].T
     shrinks = [1.0, 1.0]
     for end in (0, 1, 0, 1):
         trials = []
@@ -99,13 +105,17 @@ def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, f
 
 def calibrate(x: Tensor, weight: Tensor, hidden: bool) -> tuple[float, Tensor, float, int]:
     """The best of `choose_range` for a layer with inputs x (n, inputs); `hidden` if they are the neurons of an MLP."""
-    if not hidden:
+    if hidden:
+        choices = [choose_range(x, weight, limiting(x, limit)) for limit in LIMITS]
+    else:
         choices = [choose_range(x, weight, smoothing(x, weight, strength)) for strength in STRENGTHS]
-        return min(choices, key=lambda choice: choice[0])
-    plain = choose_range(x, weight, torch.ones_like(x[0]))
-    choices = [choose_range(x, weight, limiting(x, limit)) for limit in LIMITS]
-    best = min(choices, key=lambda choice: choice[0])
-    return best if best[0] < WORTH * plain[0] else plain
+    return min(choices, key=lambda choice: choice[0])
+
+
+def mean_error(x: Tensor, weight: Tensor, m: Tensor, scale: float, zero: int) -> Tensor:
+    """What the outputs (outputs,) lose in the mean over inputs x (n, inputs)."""
+    codes, row = round_rows(weight * m)
+    return (x @ weight.T - round_inputs(x / m, scale, zero) @ (codes * row).T).mean(0)
 
 
 def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
@@ -117,8 +127,11 @@ def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.
         if block == last and name != "qkv":
             continue
         x = inputs[key]
-        errors[key], m, scale, zero = calibrate(x, unpack_weight(arrays, key).to(x.device), name == "f2")
-        factors = m.cpu().numpy()
+        weight = unpack_weight(arrays, key)
+        errors[key], m, scale, zero = calibrate(x, weight, name == "f2")
+        lost = mean_error(x, weight, m, scale, zero).numpy()
+        made[f"{key}.b"] = (arrays[f"{key}.b"] + lost).astype(np.float16)
+        factors = m.numpy()
         made |= {f"{key}.m": factors.astype(np.float16), f"{key}.xs": np.float32(scale), f"{key}.xz": np.uint8(zero)}
         if name in ("qkv", "f1"):
             for part in "wb":
@@ -140,14 +153,12 @@ def main() -> None:
     parser.add_argument("--pack", type=Path, required=True, help="folder of training images")
     parser.add_argument("--to", type=Path, required=True, help="packed tower to write")
     parser.add_argument("--every", type=int, default=32, help="use every n-th image")
-    parser.add_argument("--device", default="cpu", help="device to compute on")
     options = parser.parse_args()
     arrays = dict(np.load(options.tower))
     pixels, _ = read_pack(options.pack, int(arrays["meta"][0]), options.every)
     shuffled = torch.from_numpy(np.random.default_rng(0).permutation(pixels))
     with torch.inference_mode():
-        inputs = sample_inputs(arrays, shuffled.to(options.device))
-        made, errors = calibrated(arrays, inputs)
+        made, errors = calibrated(arrays, sample_inputs(arrays, shuffled))
     for name in ("qkv", "o", "f1", "f2"):
         listed = [f"{100 * error:.2f}" for key, error in errors.items() if key.endswith(f".{name}")]
         print(f"{name}: error of the outputs by block, % of their variance: {' '.join(listed)}")

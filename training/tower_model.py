@@ -3,12 +3,14 @@
 A linear layer `k` of a packed file has 4-bit weights. If the file has `k.xs` for it, its products are made of integers:
 
     x_codes = clip(round(x / k.xs) + k.xz, 0, 255)
-    w_codes[i, j] = round(w[i, j] * k.m[j] / w_scale[i]),  w_scale[i] = max_j |w[i, j] * k.m[j]| / 63
+    w_codes[i, j] = round(w[i, j] * k.m[j] / w_scale[i])
     y[i] = sum_j (x_codes[j] - k.xz) * w_codes[i, j] * (k.xs * w_scale[i]) + k.b[i]
 
 where `k.m` is a factor for each input, by which the inputs have been divided: in the file, in the layer before, or for
-the second layer of an MLP by the tower itself, where the factors are powers of two and most of them 1. Seven bits are
-as many as a sum of two products can have without overflow in the 16-bit registers of older CPUs.
+the second layer of an MLP by the tower itself, where the factors are powers of two and most of them 1.
+
+CPUs without instructions for 8-bit products add the products of inputs 2j and 2j + 1 in 16 bits. The scale of a row is
+the least for which that cannot overflow, whatever the inputs are: w_codes of the same sign add up to at most 128.
 """
 
 from collections.abc import Mapping
@@ -19,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 HEADS, PATCH, EPSILON = 12, 16, 1e-5
-LEVELS, CODES = 255, 63  # largest code of an input and of a weight
+LEVELS, CODES = 255, 127  # largest code of an input and of a weight
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -48,43 +50,31 @@ class Tower:
 
         The summary is the class token after the last block, concatenated with the mean of the patches before it.
         """
-        return self.head(self.states(pixels))
-
-    def states(self, pixels: Tensor) -> list[Tensor]:
-        """The tokens (n, 1 + patches, width) before each block, and the class token (n, 1, width) after the last."""
         side = self.size // PATCH
         patches = pixels.unflatten(2, (side, PATCH)).unflatten(4, (side, PATCH)).permute(0, 2, 4, 1, 3, 5)
         x = patches.flatten(3).flatten(1, 2) @ self.weights["patch.w"].T
         x = self._norm(torch.cat([self.weights["cls"].expand(len(x), -1, -1), x], 1) + self.weights["pos"], "pre")
-        states = [x]
         for i in range(self.layers):
             heads = self._linear(self._norm(x, f"blocks.{i}.n1"), f"blocks.{i}.qkv").unflatten(-1, (3, HEADS, -1))
             query, key, value = heads.permute(2, 0, 3, 1, 4)
             if i == self.layers - 1:  # the other tokens are not used after this
-                x, query = x[:, :1], query[:, :, :1]
+                patch_mean, x, query = x[:, 1:].mean(1), x[:, :1], query[:, :, :1]
             mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
             x = x + self._linear(mixed, f"blocks.{i}.o")
             hidden = F.silu(self._linear(self._norm(x, f"blocks.{i}.n2"), f"blocks.{i}.f1"))
             x = x + self._linear(hidden, f"blocks.{i}.f2")
-            states.append(x)
-        return states
-
-    def head(self, states: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The states -> features (n, 512) and summary (n, 1536)."""
-        token = self._norm(states[-1][:, 0], "post")
+        token = self._norm(x[:, 0], "post")
         features = F.normalize(F.normalize(token @ self.weights["proj.w"].T, dim=-1) - self.weights["mu"], dim=-1)
-        return features, torch.cat([token, states[-2][:, 1:].mean(1)], 1)
+        return features, torch.cat([token, patch_mean], 1)
 
     def _linear(self, x: Tensor, key: str) -> Tensor:
         weight, bias = self.weights[f"{key}.w"], self.weights[f"{key}.b"]
         if f"{key}.xs" not in self.weights:
             return F.linear(x, weight, bias)
         scale, zero = self.weights[f"{key}.xs"], self.weights[f"{key}.xz"]
-        codes = ((self._divided(x, key) / scale).round() + zero).clamp(0, LEVELS) - zero
+        x = x / self.weights[f"{key}.m"] if key.endswith(".f2") else x
+        codes = ((x / scale).round() + zero).clamp(0, LEVELS) - zero
         return F.linear(codes, weight) * self.weights[f"{key}.ys"] + bias  # sums below 2**24 are exact
-
-    def _divided(self, x: Tensor, key: str) -> Tensor:
-        return x / self.weights[f"{key}.m"] if key.endswith(".f2") else x
 
     def _norm(self, x: Tensor, key: str) -> Tensor:
         return F.layer_norm(x, x.shape[-1:], self.weights[f"{key}.w"], self.weights[f"{key}.b"], EPSILON)
@@ -113,8 +103,10 @@ def unpack_weight(arrays: Arrays, key: str) -> Tensor:
 
 
 def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Round a weight (outputs, inputs) to 7 bits: whole numbers from -63 to 63, and the scale (outputs, 1) of a row."""
-    scale = weight.abs().amax(1, keepdim=True) / CODES
+    """Round a weight (outputs, inputs) to 8 bits: whole numbers, and the scale (outputs, 1) of each row."""
+    pairs = weight.unflatten(1, (-1, 2))
+    largest = torch.maximum(pairs.clamp(min=0).sum(2), -pairs.clamp(max=0).sum(2)).amax(1, keepdim=True)
+    scale = largest / CODES
     return (weight / scale).round(), scale
 
 

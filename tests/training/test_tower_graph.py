@@ -11,6 +11,7 @@ from acclimate.encoders.packed import unpack_weights
 from acclimate.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="the training scripts use PyTorch")
+onnxruntime = pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx", reason="the training scripts write ONNX")
 
 from calibrate import calibrated, sample_inputs  # noqa: E402
@@ -101,13 +102,15 @@ def test_without_rounding_it_is_the_tower_it_was_made_from(packed, eight_bit, ke
     assert (encode(tmp_path / "image.onnx", pixels) * expected).sum(axis=1).min() > 0.9999
 
 
-def test_the_shipped_weights_have_seven_bits():
+def test_sums_of_the_shipped_weights_cannot_overflow():
     """Pairs of products with inputs up to 255 fit into 16 bits, so that CPUs that add them there get the same sums."""
     weights = unpack_weights(SHIPPED / "image.safetensors")
     assert sum(weight.size for weight in weights.values()) > 5e7
     for name, weight in weights.items():
         assert weight.dtype == np.int8
-        assert np.abs(weight.astype(int)).max() == 63, name
+        pairs = weight.astype(int).reshape(-1, 2, weight.shape[1])
+        assert 255 * pairs.clip(min=0).sum(axis=1).max() < 2**15, name
+        assert 255 * pairs.clip(max=0).sum(axis=1).min() >= -(2**15), name
 
 
 def test_the_shipped_graph_has_only_operators_that_round_alike_everywhere():
@@ -119,3 +122,29 @@ def test_the_shipped_graph_has_only_operators_that_round_alike_everywhere():
     assert min(others, default=len(graph.node)) > max(
         products
     )  # float32 products of other CPUs differ: only at the end
+
+
+@pytest.mark.parametrize("rows", [1, 7, 65])
+def test_this_cpu_adds_the_largest_allowed_products_exactly(rows):
+    """Neighbouring codes of one sign that add up to 128, and inputs that are all 255 where that matters."""
+    rng = np.random.default_rng(rows)
+    low = rng.integers(1, 128, (384, 40))
+    weight = np.stack([low, 128 - low], axis=1) * rng.choice([-1, 1], (384, 1, 40))
+    weight = weight.reshape(768, 40).astype(np.int8)
+    inputs = 255 * np.concatenate([weight.T > 0, weight.T < 0])[rng.permutation(80)[:rows]].astype(np.uint8)
+    arrays = {"weight": weight, "one": np.float32(1), "scales": np.ones(40, np.float32), "zero": np.uint8(0)}
+    node = onnx.helper.make_node(
+        "MatMulIntegerToFloat", ["x", "weight", "one", "scales", "zero"], ["y"], domain="com.microsoft"
+    )
+    graph = onnx.helper.make_graph(
+        [node],
+        "product",
+        [onnx.helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, ["rows", 768])],
+        [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, ["rows", 40])],
+        [onnx.numpy_helper.from_array(np.asarray(values), name) for name, values in arrays.items()],
+    )
+    opsets = [onnx.helper.make_opsetid("", 21), onnx.helper.make_opsetid("com.microsoft", 1)]
+    model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = inputs.astype(np.int64) @ weight.astype(np.int64)
+    assert np.array_equal(session.run(None, {"x": inputs})[0], expected.astype(np.float32))

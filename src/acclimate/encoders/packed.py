@@ -7,9 +7,10 @@ A layer `k` of the file, with a weight (inputs, outputs) in groups of inputs, co
 - `k.m` (inputs,): factors by which the graph has divided the inputs, where possible in the layer before;
 - `k.ws` (outputs,): the scales of the outputs.
 
-The weight times the factors over the scales is rounded to whole numbers from -63 to 63. These are 7 of the 8 bits: CPUs
-without instructions for 8-bit products add pairs of them in 16 bits, and 2 * 255 * 63 fits. So all CPUs get the same
-sums. The rounded weights are the same everywhere, too: they result from one float32 operation after another.
+The weight times the factors over the scales is rounded to whole numbers of 8 bits. CPUs without instructions for 8-bit
+products add those of inputs 2j and 2j + 1 in 16 bits; the scales are such that this cannot overflow, so that all CPUs
+get the same sums. The rounded weights are the same everywhere, too: they result from one float32 operation after
+another.
 """
 
 from concurrent.futures import ThreadPoolExecutor
