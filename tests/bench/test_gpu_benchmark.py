@@ -15,7 +15,7 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("tokenizers")
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(BENCHMARKS))
+sys.path.append(str(BENCHMARKS))  # last: some modules there and here have the same name
 
 from gpu_parts.models import save_vit  # noqa: E402
 from gpu_parts.photos import draw_photos, label_names  # noqa: E402

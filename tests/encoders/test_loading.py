@@ -29,6 +29,7 @@ def loaded(monkeypatch):
         return real(path, *arguments)
 
     monkeypatch.setattr(onnx, "_session", session)
+    monkeypatch.setattr(base, "_ahead", {})  # of a command that ended before it needed its model
     return names
 
 

@@ -53,7 +53,7 @@ def graph(eight_bit, keys, tmp_path_factory):
 
 def encode(path, pixels):
     packed = path.with_suffix(".safetensors")
-    session = _session(path, ["CPUExecutionProvider"], packed if packed.exists() else None)
+    session = _session(path, ["CPUExecutionProvider"], 1, packed if packed.exists() else None)
     return session.run(["features"], {"pixels": pixels})[0]
 
 
