@@ -10,6 +10,7 @@ and writes csv. Encoder only: the same images, prepared, in memory, through the 
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
+
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as the command line does, before NumPy is imported
 
 import numpy as np
 

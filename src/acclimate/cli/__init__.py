@@ -1,5 +1,6 @@
 """The command line. Commands import what they need when they run, so that --help is instant."""
 
+import os
 import warnings
 
 import typer
@@ -66,5 +67,7 @@ app.add_typer(data, name="data")
 
 def main() -> None:
     """Entry point of the `acclimate` command."""
+    # Read when NumPy is imported: threads of its BLAS that spin while they wait would occupy cores that encode images.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     warnings.showwarning = lambda message, *_, **__: say(f"note: {message}", err=True)  # one line each
     app()
