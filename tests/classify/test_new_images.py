@@ -248,7 +248,7 @@ def test_results_that_a_spreadsheet_has_saved_are_read(make, folder, tmp_path):
 def test_images_that_cannot_be_read_stop_a_followed_folder_only_if_asked(make, folder):
     (folder / "red" / "broken.png").write_bytes(b"broken")
     with pytest.raises(RunError, match=r"broken\.png cannot be read"):
-        make(samples=(), more=Follow(str(folder), interval=0.01), on_error="raise").run()
+        make(samples=(), more=Follow(str(folder), interval=0.01, patience=0.1), on_error="raise").run()
 
 
 def test_only_folders_can_be_followed(tmp_path):
