@@ -29,10 +29,11 @@ from acclimate.errors import ImageError
 from acclimate.halving import Halving
 from acclimate.images import limit_pixels, open_image, pixel_limit, unreadable
 from acclimate.jpeg import decode_each, turn
+from acclimate.on_cuda import upload
 from acclimate.processes import Processes
 from acclimate.readers import Found, Reader, Source
 from acclimate.reading import Preparer, about, precision_of, read_ahead
-from acclimate.resize import prepare_batch, upload
+from acclimate.resize import prepare_batch
 from acclimate.sources.base import read_file
 
 PIECE = 256  # images that are decoded at once, at most
