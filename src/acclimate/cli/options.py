@@ -101,7 +101,9 @@ Compile = Annotated[
 ]
 Decoder = Annotated[
     Literal["auto", "pillow", "nvjpeg"],
-    typer.Option(help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg if it can."),
+    typer.Option(
+        help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one."
+    ),
 ]
 
 LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")

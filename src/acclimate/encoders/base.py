@@ -119,7 +119,9 @@ def _load(name: str, device: str, precision: Precision, compile: bool) -> Encode
             hint = f"write a folder as onnx:{name} or local:{name}."
         raise ModelError(f"unknown model {name!r}; {hint}")
     if prefix == "onnx" and (compile or precision not in ("auto", "float32")):
-        raise ModelError("ONNX models run as they are; choose precision and compile for hf:, local: or open_clip:.")
+        raise ModelError(
+            "ONNX models run as they are; leave precision and compile out, or use hf:, local: or open_clip:."
+        )
     module, function, *_ = PREFIXES[prefix]
     load: Callable[..., Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
     return load(what, device) if prefix == "onnx" else load(what, device, precision, compile)
