@@ -7,6 +7,7 @@ layers multiply float32 inputs with 4-bit weights. Small arrays have 16 bits; on
 
 import re
 from collections.abc import Mapping
+from math import gcd
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tower_model import EPSILON, HEADS, PATCH, Arrays, floats, pack, round_rows,
 # accuracy_level of MatMulNBits. Rounding the activations to 8 bits as well is 10 % faster on some machines, but the
 # results depend on the machine: good enough for statistics, but not for a model that should be the same everywhere.
 FLOAT32, ROUNDED = 1, 4
+PART = 128  # inputs of a float32 layer that are multiplied at once: onnxruntime never cuts a product that is this short
 
 
 class Graph:
@@ -147,6 +149,17 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(shape))
         return graph.op("DequantizeLinear", weight, graph.array(f"{key}.s", tower[f"{key}.s"].ravel()), axis=0)
 
+    def in_parts(x: str, weight: str, inputs: int) -> str:
+        """The product of (n, inputs) and a float32 weight (outputs, inputs), as the sum of those of PART inputs each.
+
+        onnxruntime adds up long products in parts whose length depends on the number of threads.
+        """
+        part = gcd(inputs, PART)
+        split = graph.array(f"parts{inputs}", np.array([-1, inputs // part, part]))
+        x = graph.op("Transpose", graph.op("Reshape", x, split), perm=[1, 0, 2])
+        weight = graph.op("Transpose", graph.op("Reshape", weight, split), perm=[1, 2, 0])
+        return graph.op("ReduceSum", graph.op("MatMul", x, weight), graph.array("parts", np.array([0])), keepdims=0)
+
     def norm(x: str, key: str) -> str:
         weight, bias = graph.half(f"{key}.w", tower[f"{key}.w"]), graph.half(f"{key}.b", tower[f"{key}.b"])
         return graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=EPSILON)
@@ -179,13 +192,14 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         x = graph.op("Add", x, linear(hidden, f"{block}.f2"))
     token = graph.op("Reshape", norm(x, "post"), graph.array("row", np.array([-1, width])))
     summary = graph.op("Concat", token, patch_mean, axis=1, name="summary")
-    features = unit(graph.op("Gemm", token, rows("proj", (-1, width)), transB=1))
+    features = unit(in_parts(token, rows("proj", (-1, width)), width))
     features = graph.op("Sub", features, graph.array("mu", tower["mu"].astype(np.float32)))
     outputs = {"features": len(tower["mu"]), "summary": 2 * width}
     if keys is None:
         unit(features, name="features")
     else:
-        key = graph.op("Gemm", summary, graph.half("keys.w", keys["w"]), graph.half("keys.b", keys["b"]), transB=1)
+        key = in_parts(summary, graph.half("keys.w", keys["w"]), 2 * width)
+        key = graph.op("Add", key, graph.half("keys.b", keys["b"]))
         share = float(keys["share"])
         parts = [
             graph.op("Mul", unit(values), graph.array(f"length{i}", np.float32(length)))

@@ -63,6 +63,13 @@ def test_a_batch_says_what_single_images_say(encoder):
     assert np.allclose(whole, alone, atol=1e-6)
 
 
+def test_features_do_not_depend_on_the_number_of_threads(encoder):
+    prepared = [encoder.prepare(draw(scene, seed=1)) for scene in SCENES]
+    expected = encoder.encode_images(prepared)
+    for threads in (1, 8, 16):  # machines of a cluster have different numbers of cores
+        assert np.array_equal(load_encoder(BUNDLED, threads=threads).encode_images(prepared), expected)
+
+
 @pytest.mark.parametrize("scene", SCENES)
 def test_it_knows_what_is_drawn(classify, scene):
     assert classify(list(SCENES), [draw(scene, seed=seed) for seed in range(3)]) == [scene] * 3
@@ -115,6 +122,7 @@ app()
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_it_keeps_its_floors_on_real_images(shared):
     if not (shared / "eval" / "images.tar").is_file():
         pytest.skip("no test images in ../shared")

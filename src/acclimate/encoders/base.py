@@ -61,12 +61,17 @@ PREFIXES = {
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
+FOLDERS = ("onnx", "local")  # prefixes that a folder follows
 
 _ahead: dict[tuple[str, str, Precision, bool], "Future[Encoder]"] = {}  # the model that `load_ahead` loads
 
 
 def load_encoder(
-    name: str = BUNDLED, device: str = "auto", precision: Precision = "auto", compile: bool = False
+    name: str = BUNDLED,
+    device: str = "auto",
+    precision: Precision = "auto",
+    compile: bool = False,
+    threads: int = 0,
 ) -> Encoder:
     """Load an encoder by name.
 
@@ -78,6 +83,7 @@ def load_encoder(
             "float16" or "bfloat16". A model that overflows in float16 is run in bfloat16. Texts are encoded in float32.
         compile: compile the image tower of a PyTorch model with `torch.compile`: takes 20 s, and makes it up to 10 %
             faster.
+        threads: of onnxruntime that compute on a CPU; 0 for one per core. PyTorch has `torch.set_num_threads`.
 
     Raises:
         ModelError: the model is not available; the message says what is missing and how to get it.
@@ -90,8 +96,8 @@ def load_encoder(
         True
     """
     model = name, device, precision, compile
-    ahead = _ahead.pop(model, None)
-    return _load(*model) if ahead is None else ahead.result()
+    ahead = _ahead.pop(model, None) if not threads else None
+    return _load(*model, threads) if ahead is None else ahead.result()
 
 
 def load_ahead(name: str, device: str = "auto", precision: Precision = "auto", compile: bool = False) -> None:
@@ -107,7 +113,7 @@ def load_ahead(name: str, device: str = "auto", precision: Precision = "auto", c
         loader.shutdown(wait=False)
 
 
-def _load(name: str, device: str, precision: Precision, compile: bool) -> Encoder:
+def _load(name: str, device: str, precision: Precision, compile: bool, threads: int = 0) -> Encoder:
     if name == BUNDLED:
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")
@@ -124,7 +130,7 @@ def _load(name: str, device: str, precision: Precision, compile: bool) -> Encode
         )
     module, function, *_ = PREFIXES[prefix]
     load: Callable[..., Encoder] = getattr(import_module(f"acclimate.encoders.{module}"), function)
-    return load(what, device) if prefix == "onnx" else load(what, device, precision, compile)
+    return load(what, device, threads=threads) if prefix == "onnx" else load(what, device, precision, compile)
 
 
 def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile: bool = False) -> Encoder:
@@ -140,6 +146,17 @@ def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile
     members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
     missing = [name for name in members if not hasattr(encoder, name)]
     raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
+
+
+def absolute_model(name: str) -> str:
+    """The name of a model for processes that have another working directory: a folder in it is absolute.
+
+    Examples:
+        >>> absolute_model("onnx:/models/clip"), absolute_model("hf:openai/clip-vit-base-patch16")
+        ('onnx:/models/clip', 'hf:openai/clip-vit-base-patch16')
+    """
+    prefix, _, folder = name.partition(":")
+    return f"{prefix}:{Path(folder).absolute()}" if folder and prefix in FOLDERS else name
 
 
 def fingerprint_files(paths: Sequence[Path]) -> str:
