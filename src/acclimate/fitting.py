@@ -107,8 +107,13 @@ def save_fit(
     adapter: Adapter, path: str | os.PathLike[str], encoder: Encoder, decoder: str, about: Mapping[str, Any]
 ) -> None:
     """Write the state of an adapter, what its features were made by, and what it was fitted to if it was, to a file."""
+    save_state(adapter, path, fit_notes(encoder, decoder, about))
+
+
+def fit_notes(encoder: Encoder, decoder: str, about: Mapping[str, Any]) -> dict[str, Any]:
+    """What a state says of the features it was made from, and of what it was fitted to if it was."""
     notes = {MODEL: encoder.fingerprint, "decoder": decoder, "precision": precision_of(encoder)}
-    save_state(adapter, path, notes | ({NOTE: about} if about else {}))
+    return notes | ({NOTE: about} if about else {})
 
 
 def load_fit(path: str | os.PathLike[str], like: Adapter) -> tuple[Adapter, Mapping[str, Any]]:

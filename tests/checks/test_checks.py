@@ -142,6 +142,15 @@ class CountsTheFirstMore(Prior):
         return step
 
 
+class CountsTheStartAgain(Prior):
+    """Adds up what its forks have learnt in all, with what they all started from."""
+
+    def setup(self):
+        super().setup()
+        merged = self.answers.merged
+        self.answers.merged = lambda dumps, start=None: merged(dumps)
+
+
 class Remembers(TDA):
     """Says that it answers every sample by itself, and does not."""
 
@@ -242,6 +251,7 @@ def test_a_sound_adapter_passes():
         (LastOneWins, "union_merge_is_exact"),
         (CountsWrong, "sum_merge_counts_once"),
         (CountsTheFirstMore, "shards_merge_to_the_stream"),
+        (CountsTheStartAgain, "forks_merge_to_the_stream"),
         (Remembers, "answers_stand_alone"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),

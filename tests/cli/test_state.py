@@ -65,6 +65,114 @@ def test_state_inspect_shows_class_names_as_they_are(invoke, tmp_path):
     assert "[link]owl" in output
 
 
+@pytest.fixture
+def fleet(stream, here):
+    """A folder with the states of 20 sites."""
+
+    def make(method, start=None):
+        (here / "sites").mkdir(exist_ok=True)
+        for site, part in enumerate(np.split(np.arange(400), 20)):
+            adapter = create(method, stream.head) if start is None else load_state(start)
+            adapter.origin = f"site {site}"
+            adapter.step(stream.features[part], ids=part + adapter.samples_seen)
+            save_state(adapter, here / "sites" / f"{site:02}.safetensors")
+        return [here / "sites" / f"{site:02}.safetensors" for site in range(20)]
+
+    return make
+
+
+def same_sums(one, other):
+    ours, theirs = load_state(one).dump(), load_state(other).dump()
+    return all(np.allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5) for name in ours)
+
+
+@pytest.mark.parametrize("method", ["tda", "dota"])
+@pytest.mark.parametrize("named", ["folder", "pattern", "both"])
+def test_a_fleet_merges_from_a_folder_or_a_pattern(invoke, fleet, here, stream, method, named):
+    fleet(method)
+    words = {"folder": ["sites"], "pattern": ["sites/*.safetensors"], "both": ["sites/0?.safetensors", "sites/1*"]}
+    for out in ("all.safetensors", "sites/all.safetensors", "sites/all.safetensors"):  # which is not merged itself
+        said = invoke("state", "merge", *words[named], "--out", out).stdout
+        assert said == f"{out}: 20 states merged, 400 samples of 20 streams\n"
+    whole = create(method, stream.head, origin="whole")
+    whole.step(stream.features)
+    save_state(whole, here / "whole.safetensors")
+    save_state(create(method, stream.head), here / "new.safetensors")
+    invoke("state", "merge", "whole.safetensors", "new.safetensors", "--out", "settled.safetensors")
+    assert same_sums("all.safetensors", "settled.safetensors")
+
+
+@pytest.mark.parametrize("method", ["tda", "dota"])
+def test_a_fleet_goes_on_from_its_merged_state(invoke, fleet, here, method):
+    fleet(method)
+    invoke("state", "merge", "sites", "--out", "monday.safetensors")
+    fleet(method, start="monday.safetensors")
+    arguments = ("state", "merge", "sites", "--out", "tuesday.safetensors")
+    if method == "dota":
+        error = invoke(*arguments, exit_code=2).stderr
+        assert "sites/01.safetensors and sites/00.safetensors both hold samples of the origin 'site 0'" in error
+    said = invoke(*arguments, "--start", "monday.safetensors").stdout
+    assert said == "tuesday.safetensors: 20 states merged, 800 samples of 20 streams\n"
+    if method == "dota":
+        one, two = (load_state(here / f"{day}.safetensors").dump() for day in ("monday", "tuesday"))
+        np.testing.assert_allclose(two["sums.counts"], 2 * one["sums.counts"], rtol=1e-5)
+    invoke("state", "merge", "sites/03.safetensors", "--out", "three.safetensors", "--start", "monday.safetensors")
+    assert (here / "three.safetensors").read_bytes() == (here / "sites/03.safetensors").read_bytes()
+    twice = ("state", "merge", "sites/03.safetensors", "sites", "--out", "x", "--start", "monday.safetensors")
+    assert "sites/03.safetensors both hold" in invoke(*twice, exit_code=2).stderr
+    early = invoke(*arguments, "--start", "sites/04.safetensors", exit_code=2).stderr
+    assert "sites/00.safetensors: an adapter has seen 20 samples of the origin 'site 4' fewer than `start`" in early
+
+
+def test_a_file_that_cannot_be_used_is_named_or_skipped(invoke, fleet, here, stream):
+    files = fleet("dota")
+    files[3].write_bytes(files[3].read_bytes()[:-100])
+    error = invoke("state", "merge", "sites", "--out", "all.safetensors", exit_code=2).stderr
+    assert "sites/03.safetensors cannot be read as a state" in error
+    files[5].write_bytes(b"")
+    save_state(create("dota", stream.head, refresh=7), files[7])
+    files[9].write_bytes(files[0].read_bytes())
+    result = invoke("state", "merge", "sites", "nowhere", "--out", "all.safetensors", "--skip-unusable")
+    assert result.stdout == "all.safetensors: 16 states merged, 5 skipped, 320 samples of 16 streams\n"
+    for line, words in zip(
+        result.stderr.splitlines(),
+        (
+            "sites/03.safetensors cannot be read as a state",
+            "sites/05.safetensors cannot be read as a state",
+            "sites/07.safetensors cannot be merged with sites/00.safetensors: refresh 7 against 64",
+            "sites/09.safetensors and sites/00.safetensors both hold samples of the origin 'site 0'",
+            "no state file at nowhere",
+        ),
+        strict=True,
+    ):
+        assert line.startswith(f"skipped: {words}")
+    assert load_state(here / "all.safetensors").samples_seen == 320
+
+
+def test_a_fleet_is_not_thrown_away_for_one_that_differs(invoke, fleet, stream, here):
+    files = fleet("dota")
+    save_state(create("dota", stream.head, refresh=7), files[0])
+    error = invoke("state", "merge", "sites", "--out", "all", "--skip-unusable", exit_code=2).stderr
+    assert "19 files are of another kind than sites/00.safetensors, and 1 of the same; leave that one out" in error
+    assert not (here / "all").exists()
+
+
+def test_nothing_to_merge(invoke, here):
+    (here / "empty").mkdir()
+    for name in ("empty", "no/*.safetensors"):
+        error = invoke("state", "merge", name, "--out", "all", exit_code=2).stderr
+        assert f"{name}; name files, or folders with *.safetensors files" in error
+    error = invoke("state", "merge", "nowhere", "--out", "all", "--skip-unusable", exit_code=2).stderr
+    assert "none of the files can be used" in error
+
+
+def test_methods_that_cannot_merge_are_named_with_the_file(invoke, stream, here):
+    for name in ("one", "other"):
+        save_state(create("bca", stream.head), here / name)
+    error = invoke("state", "merge", "one", "other", "--out", "both", exit_code=2).stderr
+    assert "one: states of 'bca' cannot be merged: what it learns depends on the order" in error
+
+
 @pytest.mark.parametrize("method", ["tda", "dota", "prior"])
 def test_states_of_two_runs_merge(invoke, stream_file, here, method):
     for name in ("one", "other"):
@@ -103,6 +211,17 @@ def test_one_more_sample_is_a_difference(invoke, tmp_path, stream, method):
     adapter.seen = {"": 200}
     save_state(adapter, tmp_path / "other")
     assert ": differs by up to " in invoke("state", "diff", "one", "other", exit_code=1).stdout
+
+
+def test_what_still_waits_to_be_added_is_no_difference(invoke, tmp_path, stream):
+    one = create("dota", stream.head, refresh=1000)
+    one.step(stream.features[:200])
+    save_state(one, tmp_path / "one")
+    assert any(name.startswith("waiting") for name in one.parts["sums"].dump())
+    one.settle()
+    assert not any(name.startswith("waiting") for name in one.parts["sums"].dump())
+    save_state(one, tmp_path / "other")
+    assert invoke("state", "diff", "one", "other").stdout == "no difference\n"
 
 
 def test_class_names_cannot_drive_the_terminal(invoke, tmp_path):

@@ -40,6 +40,7 @@ SWITCHES = {
 CASES = [(name, {}) for name in list_methods()] + [(name, case) for name, cases in SWITCHES.items() for case in cases]
 
 
+@pytest.mark.untraced  # over a thousand walks through the same lines, which the tests of each method cover
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize(("name", "settings"), CASES, ids=str)
 def test_law(law, name, settings):

@@ -14,14 +14,20 @@ from acclimate.checks.comparing import (
     assert_close,
     assert_equal,
     assert_finite,
-    assert_same_learning,
     assert_same_state,
     assert_similar_state,
+)
+from acclimate.checks.merge_laws import (
+    corrections_unite,
+    forks_merge_to_the_stream,
+    shards_merge_to_the_stream,
+    sum_merge_counts_once,
+    union_merge_is_exact,
 )
 from acclimate.checks.trial import Trial
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, FewShot, load_state, merge_states, save_state
+from acclimate.methods import Adapter, FewShot, load_state, save_state
 
 CORRECTED = slice(90, 110)  # samples of which half were shown to `Trial.warm`
 
@@ -127,31 +133,6 @@ def memory_is_bounded(trial: Trial) -> None:
     assert after <= 1.1 * before, f"the state grew from {before} to {after} bytes over the second half of a stream"
 
 
-def union_merge_is_exact(trial: Trial) -> None:
-    """Merging is commutative, associative and idempotent to the bit."""
-    a, b = _check_merge(trial, assert_same_learning)
-    assert_same_learning(merge_states([a, a]), merge_states([a]), "merging is not idempotent")
-    assert_same_learning(merge_states([merge_states([a, b]), b]), merge_states([a, b]), "merging twice counts twice")
-
-
-def sum_merge_counts_once(trial: Trial) -> None:
-    """Merging is a sum up to rounding, and an origin cannot count twice."""
-    a, b = _check_merge(trial, assert_similar_state)
-    for twice in ([a, a], [merge_states([a, b]), b]):
-        try:
-            merge_states(twice)
-        except InputError:
-            continue
-        raise AssertionError("an origin that was merged twice counted twice")
-
-
-def shards_merge_to_the_stream(trial: Trial) -> None:
-    """The states of the parts of a stream merge to the state of the stream."""
-    whole = trial.adapter()
-    whole.step(trial.features, ids=np.arange(180))
-    assert_similar_state(merge_states(_shards(trial)), merge_states([whole]), "merging shards")
-
-
 def first_sample_works(trial: Trial) -> None:
     """A single first sample gets finite logits."""
     assert_finite(trial.adapter().step(trial.features[:1]), (1, 6))
@@ -247,16 +228,6 @@ def corrections_do_not_depend_on_batches(trial: Trial) -> None:
     assert_similar_state(adapters[1], adapters[0], "corrections, and a stream cut into batches")
 
 
-def corrections_unite(trial: Trial) -> None:
-    """A merged state has the corrections of all, each once, in whatever order."""
-    shards = _shards(trial)
-    for place, shard in enumerate(shards):
-        shard.correct(trial.features[place : place + 2], [place, place + 1], ids=[place, place + 1])
-    merged, again = merge_states(shards), merge_states(shards[::-1])
-    assert [each.id for each in merged.corrections] == [0, 1, 2, 3], "merging does not unite the corrections"
-    assert merged.corrections == again.corrections, "merging corrections is not commutative"
-
-
 LAWS: tuple[Callable[[Trial], None], ...] = (
     answers_do_not_depend_on_batches,
     ties_are_stable,
@@ -271,6 +242,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     union_merge_is_exact,
     sum_merge_counts_once,
     shards_merge_to_the_stream,
+    forks_merge_to_the_stream,
     first_sample_works,
     one_class_works,
     frozen_never_changes,
@@ -294,7 +266,7 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
         return f"its merge rule is {method.merges}"
     if law is sum_merge_counts_once and method.merges != "sum":
         return f"its merge rule is {method.merges}"
-    if law in (shards_merge_to_the_stream, corrections_unite) and method.merges is None:
+    if law in (shards_merge_to_the_stream, forks_merge_to_the_stream, corrections_unite) and method.merges is None:
         return "it cannot merge"
     if law is shards_merge_to_the_stream and method.self_taught:
         return "it learns from its own answers, which are those of a shard"
@@ -343,29 +315,9 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
             raise AssertionError(f"{method.__name__} breaks the law {law.__name__!r}: {what}") from error
 
 
-def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) -> tuple[Adapter, Adapter]:
-    """What both merge rules promise of three shards of a stream; two of the shards."""
-    merge, (a, b, c) = merge_states, _shards(trial)
-    same(merge([a, b]), merge([b, a]), "merging is not commutative")
-    same(merge([merge([a, b]), c]), merge([a, merge([b, c])]), "merging is not associative")
-    merged = merge([a, b, c])
-    assert merged.samples_seen == len(trial.features), "the samples of the shards do not add up"
-    assert_finite(merged.step(trial.features), (180, 6))
-    return a, b
-
-
 def _correct(trial: Trial, adapter: Adapter) -> list[int]:
     """Correct some samples, to whatever class; their ids."""
     return adapter.correct(trial.features[CORRECTED], np.arange(20) % 6, ids=np.arange(180)[CORRECTED])
-
-
-def _shards(trial: Trial) -> list[Adapter]:
-    """Adapters of three parts of the stream."""
-    shards = []
-    for name, part in (("a", slice(0, 50)), ("b", slice(50, 110)), ("c", slice(110, 180))):
-        shards.append(trial.adapter(origin=name))
-        shards[-1].step(trial.features[part], ids=np.arange(180)[part])
-    return shards
 
 
 def _same_for_any_cut(trial: Trial, features: HostArray) -> None:

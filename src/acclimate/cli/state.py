@@ -66,18 +66,59 @@ def inspect(
 
 @state.command()
 def merge(
-    files: Files,
+    files: Annotated[list[str], typer.Argument(help="State files, folders of them (*.safetensors), or patterns.")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write the merged state.")],
+    start: Annotated[
+        Path | None,
+        typer.Option(help="State that all files continued from, such as the merged one of yesterday: it counts once."),
+    ] = None,
+    skip_unusable: Annotated[
+        bool, typer.Option("--skip-unusable", help="List files that cannot be used on stderr, and merge the others.")
+    ] = False,
     plugin: Plugins = None,
 ) -> None:
     """Merge what was learnt on several streams; the order of the files does not matter."""
+    from acclimate.classify.wording import count
+    from acclimate.cli.progress import progress_bar
     from acclimate.files import check_writable
-    from acclimate.methods import load_state, merge_states, save_state
+    from acclimate.methods import load_state, merge_files, save_state
 
     check_writable(out)
-    merged = merge_states([load_state(path) for path in files])
+    before = None if start is None else load_state(start)
+    paths = _state_files(files, [out] if start is None else [out, start])
+    unusable: list[str] = []
+    with progress_bar(len(paths), "merging", "states") as advance:
+        merged = merge_files(paths, before, skipped=unusable.append if skip_unusable else None, progress=advance)
     save_state(merged, out)
-    say(f"{out}: {len(files)} states merged, {merged.samples_seen} samples of {len(merged.seen)} streams")
+    if unusable:
+        say(*(f"skipped: {why}" for why in unusable), err=True)
+    skipped = f", {len(unusable)} skipped" if unusable else ""
+    samples = f"{count(merged.samples_seen, 'sample')} of {count(len(merged.seen), 'stream')}"
+    say(f"{out}: {count(len(paths) - len(unusable), 'state')} merged{skipped}, {samples}")
+
+
+def _state_files(given: list[str], besides: list[Path]) -> list[Path]:
+    """The files that are meant; those `besides` only if they are named, as they may lie in the same folder."""
+    from glob import glob
+
+    from acclimate.errors import InputError
+
+    apart = {path.resolve() for path in besides}
+    found: list[Path] = []
+    for each in given:
+        path = Path(each)
+        if path.is_dir():
+            where, listed = "in the folder", [file for file in path.glob("*.safetensors") if file.name[0] != "."]
+        elif not path.exists() and set(each) & set("*?["):
+            where, listed = "at", [Path(name) for name in glob(each, recursive=True)]  # noqa: PTH207 (may be absolute)
+        else:
+            found.append(path)
+            continue
+        files = sorted(file for file in listed if file.is_file() and file.resolve() not in apart)
+        if not files:
+            raise InputError(f"no state files {where} {each}; name files, or folders with *.safetensors files.")
+        found += files
+    return found
 
 
 @state.command()
@@ -110,16 +151,15 @@ def diff(
 
 
 def _array_differences(first: "Adapter", second: "Adapter") -> list[str]:
-    """How the arrays of two states differ, in words; in which slots a cache has its entries does not matter."""
+    """How the arrays of two states differ, in words.
+
+    In which slots a cache has its entries does not matter, nor which samples of a sum still wait to be added.
+    """
     import numpy as np
 
     lines = []
     for name, part in first.parts.items():
-        other = second.parts[name]
-        if part.rule == "union":
-            mine, yours = part.merged([part.dump()]), other.merged([other.dump()])
-        else:
-            mine, yours = part.dump(), other.dump()
+        mine, yours = (each.merged([dump := each.dump()], dump) for each in (part, second.parts[name]))
         for key in dict.fromkeys([*mine, *yours]):
             if key not in mine or key not in yours:
                 lines.append(f"{name}.{key}: only in the {'first' if key in mine else 'second'}")

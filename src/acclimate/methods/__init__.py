@@ -11,6 +11,7 @@ from acclimate.methods.fitted import MODEL, NOTE, describe_fit, fit_note, load_f
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
 from acclimate.methods.halves import Halves
+from acclimate.methods.merging import MergeTree, merge_files, merge_states
 from acclimate.methods.mta import MTA
 from acclimate.methods.oga import OGA
 from acclimate.methods.onzeta import OnZeta
@@ -18,7 +19,6 @@ from acclimate.methods.persist import (
     duplicate,
     load_state,
     load_with_notes,
-    merge_states,
     save_state,
     state_from_bytes,
     state_to_bytes,
@@ -67,6 +67,7 @@ __all__ = [
     "FewShot",
     "FreeTTA",
     "Halves",
+    "MergeTree",
     "Moments",
     "OnZeta",
     "Prior",
@@ -90,6 +91,7 @@ __all__ = [
     "load_state",
     "load_with_notes",
     "loaded_plugins",
+    "merge_files",
     "merge_states",
     "refine",
     "register",

@@ -273,7 +273,7 @@ class Cache(State):
         arrays = self.dump()
         self.restore({name: values[sorted(self._best(arrays))] for name, values in arrays.items()})
 
-    def merged(self, dumps: Sequence[Dump]) -> Dump:
+    def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
         """Keep the best entries of all.
 
         Entries are ordered by class, rank, id, then by key; an entry that several caches hold counts once.

@@ -197,21 +197,25 @@ class Corrections(State):
         moved = arrays | {"classes": position[arrays["classes"]]}
         return {name: values[kept] for name, values in moved.items()}
 
-    def merged(self, dumps: Sequence[Dump]) -> Dump:
+    def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
         """The corrections of all, sorted by id, then by key; an image that several correct counts once.
 
         The corrections are taken by class, then by id and key; one of an image that was taken already is left out.
+        A correction of `start` that one of them took back or replaced is gone.
         """
-        dumps = [dump for dump in dumps if dump]
-        if not dumps:
+        told = [set(_identities(dump)) for dump in dumps]
+        gone = {each for each in _identities(start or {}) if not all(each in held for held in told)}
+        rows = _stacked(dumps) if (dumps := [dump for dump in dumps if dump]) else {}
+        kept = np.array([each not in gone for each in _identities(rows)], bool)
+        if not kept.any():
             return {}
-        rows = _sorted(_stacked(dumps))
+        rows = _sorted({name: values[kept] for name, values in rows.items()})
         order = np.argsort(rows["classes"], kind="stable")
         keys = unit_rows(rows["keys"][order], "keys")
         new = np.full(len(keys), True)
-        for start in range(0, len(keys), 1000):
-            repeats = np.triu(keys[start : start + 1000] @ keys.T >= SAME, start + 1)
-            for place, later in enumerate(repeats, start):
+        for first in range(0, len(keys), 1000):
+            repeats = np.triu(keys[first : first + 1000] @ keys.T >= SAME, first + 1)
+            for place, later in enumerate(repeats, first):
                 if new[place]:
                     new &= ~later
         return {name: values[np.sort(order[new])] for name, values in rows.items()}
@@ -245,6 +249,14 @@ def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
     """How like B samples are n others, from 0 to 1: by their cosines (B, n), and by what the model sees in both."""
     xp = namespace(cosines)
     return xp.exp(SHARPNESS * (cosines - 1.0)) * (xp.sqrt(probs) @ xp.sqrt(others).T) ** 2
+
+
+def _identities(rows: Dump) -> list[tuple[int, int, bytes]]:
+    """Id, class and key of each correction."""
+    if not rows:
+        return []
+    keys = [row.tobytes() for row in rows["keys"]]
+    return list(zip(rows["ids"].tolist(), rows["classes"].tolist(), keys, strict=True))
 
 
 def _stacked(dumps: Sequence[Dump]) -> Dump:

@@ -16,7 +16,7 @@ from acclimate.methods.base import Adapter, Step
 from acclimate.methods.cache import HIGHEST
 from acclimate.methods.experts import TAUS, Answers, Pace, Scorer, Settled, effective, lowest_loss, ramp
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Sums
+from acclimate.methods.state import CLASSES, DIM, Sums, Tensors
 from acclimate.methods.tda import TDA
 
 BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
@@ -94,17 +94,17 @@ class Halves(Adapter):
         halves: dict[str, Any] = {f"{half}_counts": (CLASSES,) for half in HALVES}
         halves |= {f"{half}_features": (CLASSES, DIM) for half in HALVES}
         one, by_class = (1,), (CLASSES,)
-        shown: dict[str, Any] = {"samples": one, "shares": by_class, "sharp": by_class}
-        shown |= {"entropy": one, "equal": one, "last": by_class}
+        shown: dict[str, Any] = {"samples": one, "shares": by_class, "sharp": by_class, "entropy": one, "equal": one}
         measured: dict[str, Any] = {"samples": one, "halves": one, "zero_shot": one, "squares": one}
         reached: dict[str, Any] = {"samples": one, "zero_shot": one, "answer": (len(BETAS),)}
         share, signed = (0.0, 1.0), (-1.0, 1.0)  # what a sample adds
         halves |= {"features": (DIM,), "outer": (DIM, DIM)}
         ranges = {name: share if name.endswith("counts") else signed for name in halves}
         self.sums = self.declare("sums", Sums(self.head, dtype=None, ranges=ranges, **halves))
-        # A stream that was merged of several has the last sample of each.
-        ranges = dict.fromkeys(shown, share) | {"entropy": (0.0, HIGHEST), "equal": (0.0, 2.0), "last": signed}
+        ranges = dict.fromkeys(shown, share) | {"entropy": (0.0, HIGHEST)}
         self.shown = self.declare("shown", Sums(self.head, ranges=ranges, **shown))
+        # 1 for the class of the last sample. Merged streams have no last sample: the next one has no neighbour.
+        self.last = self.declare("last", Tensors(self.head, dtype="float64", ranges={"top": share}, top=by_class))
         losses, ranges = (len(TAUS),), dict.fromkeys(measured, share)
         self.agreement = self.declare("agreement", Sums(self.head, ranges=ranges, **measured, losses=losses))
         ranges = dict.fromkeys(reached, share)
@@ -123,13 +123,14 @@ class Halves(Adapter):
         voted = self.tda.respond(evidence, ids, learn)
         if not learn:
             return Step(self._answers(evidence, voted.logits).logits, voted.changes)
-        first, last = self.samples_seen, self.shown.latest("last")
+        first, last = self.samples_seen, self.last["top"]
         arrays = [evidence.features, evidence.logits, evidence.probs, evidence.entropy, voted.logits, last]
         key = (first % 2, first % self.pace.every)
         found = repeat(
             self.settled, key, partial(self._lesson, first), arrays, len(evidence) * len(self.head), ("logits",)
         )
-        self._add({name: term for name, term in found.items() if name != "logits"})
+        self._add({name: term for name, term in found.items() if "." in name})
+        last[...] = found["last"]
         return Step(found["logits"], voted.changes)
 
     def _answers(self, evidence: Evidence, voted: Array) -> "Answers":
@@ -214,7 +215,7 @@ class Halves(Adapter):
             top = xp.argmax(p, axis=-1)
             now = xp.astype(xp.arange(p.shape[1], device=device(p)) == top[-1], last.dtype)
             terms["shown.equal"] = xp.sum(xp.astype(top[1:] == top[:-1], last.dtype)) + last[top[:1]]
-            terms["shown.last"] = now - last
+            terms["last"] = now
         return terms
 
     def _measure_agreement(

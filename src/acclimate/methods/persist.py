@@ -1,9 +1,8 @@
-"""Save, load, compare and merge the states of adapters."""
+"""Save, load and compare the states of adapters."""
 
 import copy
 import os
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -251,55 +250,6 @@ def _rehearse(adapter: Adapter) -> None:
 def _elsewhere(one: Array, other: Array) -> bool:
     """Whether two arrays differ in library, device or dtype."""
     return namespace(one) is not namespace(other) or device(one) != device(other) or one.dtype != other.dtype
-
-
-def merge_states(adapters: Iterable[Adapter]) -> Adapter:
-    """Combine what several adapters of one kind learnt into a new one; the order of adapters never matters.
-
-    Merging the shards of a stream (stepped with `ids`, the samples' positions) gives the state of the whole stream.
-    Without, every shard counts its samples from 0, and entries of a merged cache may share an id. They are told apart
-    by their keys, all stay, and samples that follow get ids above all of them.
-
-    Raises:
-        InputError: they differ in method, settings or head, the method cannot merge, or states that add up share an
-            origin, so that samples would count twice.
-
-    Examples:
-        >>> import numpy as np
-        >>> from acclimate import TDA, Head, merge_states
-        >>> head = Head(np.eye(3), logit_scale=10.0)
-        >>> shards = [TDA(head, origin="camera 1"), TDA(head, origin="camera 2")]
-        >>> for shard in shards:
-        ...     _ = shard.step(np.eye(3))
-        >>> merge_states(shards).samples_seen
-        6
-    """
-    adapters = list(adapters)
-    if not adapters:
-        raise InputError("nothing to merge; give at least one adapter.")
-    first = adapters[0]
-    for other in adapters[1:]:
-        if differences := compare_states(other, first):
-            raise InputError(f"these adapters cannot be merged: {'; '.join(differences)}.")
-    if first.merges is None:
-        why = "what it learns depends on the order of the samples"
-        if first.kind == "few-shot":
-            why = "fit one adapter to all labelled samples instead"
-        raise InputError(f"states of {first.name!r} cannot be merged: {why}.")
-    origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
-    if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
-        raise InputError(
-            f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
-            f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own `origin`."
-        )
-    merged = duplicate(first)
-    dumps = {name: [adapter.parts[name].dump() for adapter in adapters] for name in merged.parts}
-    for name, part in merged.parts.items():
-        part.restore(part.merged(dumps[name]))
-    merged.settle()
-    merged.seen = {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in sorted(origins)}
-    merged.frozen = all(adapter.frozen for adapter in adapters)
-    return merged
 
 
 def duplicate(adapter: AnyAdapter) -> AnyAdapter:

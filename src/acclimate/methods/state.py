@@ -81,8 +81,11 @@ class State(ABC):
         """A dump for another list of classes; `position` (old K,) is the new index of each, -1 where it was removed."""
 
     @abstractmethod
-    def merged(self, dumps: Sequence[Dump]) -> Dump:
-        """One dump of several; their order never matters."""
+    def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
+        """One dump of several; their order never matters.
+
+        With `start`, all of them continued from it, and what it holds counts once.
+        """
 
     def move(self, head: Head, position: HostArray | None = None) -> None:
         """Follow the head to another device, or with `position` (see `reindexed`) to other classes."""
@@ -111,7 +114,8 @@ class State(ABC):
     def require(condition: object, rule: str) -> None:
         """Refuse arrays that break a rule."""
         if not condition:
-            raise StateError(f"the state breaks a rule: {rule}; it was damaged or edited. Use another copy.")
+            why = "it was damaged or edited, or another version wrote it"
+            raise StateError(f"the state breaks a rule: {rule}; {why}. Use another copy.")
 
     @classmethod
     def require_within(cls, values: HostArray, low: float, high: float, name: str) -> None:
@@ -228,9 +232,9 @@ class Tensors(State):
                     moved[name] = np.ascontiguousarray(np.moveaxis(new, 0, axis))
         return moved
 
-    def merged(self, dumps: Sequence[Dump]) -> Dump:
-        """Zeros: what they were is lost; see the class."""
-        return {name: np.zeros_like(values) for name, values in dumps[0].items()}
+    def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
+        """Zeros: what they were is lost; see the class. One dump alone stays as it is."""
+        return dumps[0] if len(dumps) == 1 else {name: np.zeros_like(values) for name, values in dumps[0].items()}
 
     def _shape(self, name: str) -> tuple[int, ...]:
         sizes: dict[str | int, int] = {CLASSES: len(self.head), DIM: self.head.dim}
@@ -309,10 +313,25 @@ class Sums(Tensors):
         low, high = self.ranges[name.removeprefix(WAITING)]
         return low * SLACK * samples, high * SLACK * samples
 
-    def merged(self, dumps: Sequence[Dump]) -> Dump:
-        """Add the sums up."""
-        there = [name for name in self.axes if any(name in dump for dump in dumps)]
-        return {name: np.sum([dump[name] for dump in dumps if name in dump], axis=0) for name in there}
+    def merged(self, dumps: Sequence[Dump], start: Dump | None = None) -> Dump:
+        """Add the sums up; with `start`, add to it what each has added to it since, settled or not."""
+        if start is None:
+            there = [name for name in self.axes if any(name in dump for dump in dumps)]
+            return {name: np.sum([dump[name] for dump in dumps if name in dump], axis=0) for name in there}
+        sums = {}
+        for name in self.lasting:
+            before = _total(start, name)
+            total = before.copy()
+            for dump in dumps:
+                total += _total(dump, name) - before  # not n sums less n - 1 starts, which would cost digits
+            sums[name] = total.astype(start[name].dtype)
+        return sums
+
+
+def _total(dump: Dump, name: str) -> HostArray:
+    """A dumped sum with what waits, in double precision."""
+    total: HostArray = dump[name].astype(np.float64) + dump.get(f"{WAITING}{name}", 0.0)
+    return total
 
 
 class Moments(Sums):
