@@ -209,7 +209,7 @@ def test_pixels_are_limited(clip, monkeypatch):
 
 def forget_pyav(monkeypatch):
     """Look for PyAV again."""
-    for module in ("video", "folder"):
+    for module in ("video", "places"):
         monkeypatch.setattr(f"acclimate.sources.{module}.lacking_for_videos", lacking_for_videos.__wrapped__)
 
 

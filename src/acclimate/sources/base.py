@@ -9,13 +9,16 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 
 from acclimate.errors import ImageError, InputError
 from acclimate.files import open_regular, read_regular
 from acclimate.images import MAX_BYTES, URL, open_image
+
+if TYPE_CHECKING:
+    from acclimate.sources.places import Place
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
@@ -58,16 +61,19 @@ class Samples(list[Sample]):
 Spec = str | os.PathLike[str]
 
 
-def open_source(spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: float = 1.0) -> Samples:
+def open_source(
+    spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: float = 1.0, place: "Place | None" = None
+) -> Samples:
     """List the images of a source without reading them.
 
     Args:
-        spec: an image, a video, a folder, a glob pattern, a list (.txt, .csv, .jsonl), `-` for paths on standard input,
-            `coop:SPLIT.json[#test]`, `wds:SHARDS`, or `hfds:NAME[?split=test&image=image&label=label]`; or several of
-            these. What several of them list is listed once, and paths are labelled with the name of their folder where
-            they do not all lie in one.
+        spec: an image, a video, a folder, a glob pattern, a list (.txt, .csv, .jsonl, .parquet), `-` for paths on
+            standard input, `coop:SPLIT.json[#test]`, `wds:SHARDS`, or `hfds:NAME[?split=test&image=image&label=label]`;
+            or several of these. What several of them list is listed once, and paths are labelled with the name of their
+            folder where they do not all lie in one.
         stdin: the stream that `-` reads; standard input by default.
         fps: frames per second that are taken from videos.
+        place: where the files are; the local disk by default.
 
     Raises:
         InputError: the source does not exist, is damaged, or contains no images.
@@ -78,7 +84,9 @@ def open_source(spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: f
         raise InputError("the image source is empty; pass a folder, an image, a pattern, a list of paths, or '-'.")
     if not 0 < fps <= MAX_FPS:
         raise InputError(f"frames per second must be more than 0 and at most {MAX_FPS}, got {fps}.")
-    opened = {each: _open(each, stdin, fps) for each in dict.fromkeys(specs)}
+    from acclimate.sources.places import LOCAL
+
+    opened = {each: _open(each, stdin, fps, place or LOCAL) for each in dict.fromkeys(specs)}
     samples = next(iter(opened.values())) if len(opened) == 1 else _join(opened)
     if not samples:
         found = (
@@ -144,7 +152,7 @@ def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     """Return the bytes of a file, or `size` of them. A function, so that samples can be pickled."""
     if size is None:
         return read_regular(path, MAX_BYTES)
-    if size > MAX_BYTES:
+    if not 0 <= size <= MAX_BYTES:
         raise OSError(f"{size:,} bytes, more than the {MAX_BYTES:,} allowed")
     with open_regular(path) as file:
         file.seek(offset)
@@ -154,30 +162,32 @@ def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     return content
 
 
-def _open(spec: str, stdin: TextIO | None, fps: float) -> Samples:
+def _open(spec: str, stdin: TextIO | None, fps: float, place: "Place") -> Samples:
     if spec == "-":
         from acclimate.sources.table import open_lines
 
-        return Samples(open_lines(sys.stdin if stdin is None else stdin, fps))
+        return Samples(open_lines(sys.stdin if stdin is None else stdin, fps, place))
     prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
     if prefix and prefix[1] in PREFIXES:
         module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
-        return Samples(module.open_samples(spec[prefix.end() :]))
-    return _open_local(spec, prefix[1] if prefix else None, fps)
+        anywhere = [place] if prefix[1] == "wds" else []  # the others are on the local disk
+        return Samples(module.open_samples(spec[prefix.end() :], *anywhere))
+    return _open_path(spec, prefix[1] if prefix else None, fps, place)
 
 
-def _open_local(spec: str, prefix: str | None, fps: float) -> Samples:
+def _open_path(spec: str, prefix: str | None, fps: float, place: "Place") -> Samples:
     from acclimate.sources import folder, table
 
-    # os.path, as pathlib raises an error for a name that is too long
-    if os.path.isdir(spec):  # noqa: PTH112
-        return folder.open_folder(spec, fps)
-    if os.path.isfile(spec):  # noqa: PTH113
-        return Samples(table.open_table(spec, fps)) if table.is_list(spec) else folder.open_file(spec, fps)
-    if os.path.exists(spec):  # noqa: PTH110
+    kind = place.kind(spec)
+    if kind == "folder":
+        return folder.open_folder(spec, fps, place)
+    if kind == "file":
+        is_list = table.is_list(spec)
+        return Samples(table.open_table(spec, fps, place)) if is_list else folder.open_file(spec, fps, place)
+    if kind == "other":
         raise InputError(f"{spec} is a pipe or a device; pass a regular file or a folder.")
     if URL.match(spec):
-        raise InputError(f"{spec} is a URL, which is not downloaded; download the images, and pass their folder.")
+        raise place.no_such_url(spec)
     if prefix is not None:
         known = ", ".join(f"{name}:" for name in PREFIXES)
         raise InputError(f"unknown prefix {prefix}: in {spec}, and there is no such file; the prefixes are {known}.")

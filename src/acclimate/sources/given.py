@@ -11,7 +11,7 @@ from PIL import Image
 from acclimate.errors import InputError
 from acclimate.sources.base import PREFIXES, open_source
 from acclimate.sources.folder import is_pattern
-from acclimate.sources.table import READERS
+from acclimate.sources.table import is_list
 from acclimate.sources.video import is_video
 
 
@@ -54,6 +54,6 @@ def _lists_images(name: str | os.PathLike[str]) -> bool:
     prefix = re.match(r"(\w+):", spec)
     if prefix and prefix[1] in PREFIXES:
         return True
-    if os.path.isdir(spec) or spec.lower().endswith(tuple(READERS)) or is_video(spec):  # noqa: PTH112
+    if os.path.isdir(spec) or is_list(spec) or is_video(spec):  # noqa: PTH112
         return True
     return is_pattern(spec) and not os.path.exists(spec)  # noqa: PTH110 (pathlib raises an error for a long name)

@@ -1,53 +1,62 @@
-"""Lists of image paths: .txt, .csv, .jsonl, or lines on standard input.
+"""Lists of image paths: .txt, .csv, .jsonl, .parquet, or lines on standard input.
 
 Relative paths are relative to the folder of the list, or to the working directory for standard input. A missing image
 is listed and fails when it is read.
 """
 
 import csv
+import io
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path, PurePath
+from pathlib import PurePath
+from sys import intern
 from typing import Any, TextIO
 
 from acclimate.cells import from_cell
 from acclimate.errors import InputError
-from acclimate.files import MAX_LIST, open_text
+from acclimate.files import MAX_LIST
 from acclimate.images import URL
-from acclimate.sources.base import Sample, file_sample
+from acclimate.sources.base import Sample
+from acclimate.sources.places import LOCAL, Place
 from acclimate.sources.video import is_video, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
 LABEL_KEYS = ("label", "class")
+PARQUET = ".parquet"
 
 Row = tuple[int, Mapping[str, Any]]  # line number, fields by name
 
 
 def is_list(path: str) -> bool:
     """Whether a file is a list, by its suffix."""
-    return path.lower().endswith(tuple(READERS))
+    return path.lower().endswith((*READERS, PARQUET))
 
 
-def open_table(spec: str, fps: float = 1.0) -> list[Sample]:
-    """List the images and the frames of the videos of a .txt, .csv or .jsonl file in its order."""
-    path = Path(spec)
+def open_table(spec: str, fps: float = 1.0, place: Place = LOCAL) -> list[Sample]:
+    """List the images and the frames of the videos of a .txt, .csv, .jsonl or .parquet file in its order."""
     try:
-        with open_text(path, MAX_LIST, newline="") as file:
-            return _samples(spec, path.parent, READERS[path.suffix.lower()](spec, file), fps)
+        content = place.read(spec, MAX_LIST)
+        if spec.lower().endswith(PARQUET):
+            from acclimate.sources.parquet import read_rows
+
+            return _samples(spec, place.parent(spec), read_rows(spec, content, FILE_KEYS, LABEL_KEYS), fps, place)
+        with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as file:
+            rows = READERS[PurePath(spec).suffix.lower()](spec, file)
+            return _samples(spec, place.parent(spec), rows, fps, place)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
 
 
-def open_lines(file: TextIO, fps: float = 1.0) -> list[Sample]:
+def open_lines(file: TextIO, fps: float = 1.0, place: Place = LOCAL) -> list[Sample]:
     """List the images and the frames of the videos whose paths are the lines of a text stream."""
     try:
         rows = [(number, {"file": line.rstrip("\r\n")}) for number, line in enumerate(file, 1) if line.strip()]
     except UnicodeDecodeError as error:
         raise InputError(f"standard input is not text ({error}); pass one path per line.") from error
-    return _samples("standard input", PurePath(), rows, fps)
+    return _samples("standard input", "", rows, fps, place)
 
 
-def _samples(source: str, base: PurePath, rows: Iterable[Row], fps: float) -> list[Sample]:
+def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Place) -> list[Sample]:
     samples: list[Sample] = []
     for line, fields in rows:
         path, label = _first(FILE_KEYS, fields), _first(LABEL_KEYS, fields)
@@ -56,10 +65,16 @@ def _samples(source: str, base: PurePath, rows: Iterable[Row], fps: float) -> li
             raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
         if not isinstance(path, str) or not path or "\0" in path:
             raise InputError(f"{source}, line {line}: not a path: {path!r}.")
-        if URL.match(path):
+        if URL.match(path) and not place.urls:
             raise InputError(f"{source}, line {line}: {path} is a URL; download the images, and list their paths.")
-        name = None if label in (None, "") else str(label)
-        samples += open_video(base / path, name, fps) if is_video(path) else [file_sample(base / path, name)]
+        name = None if label in (None, "") else intern(str(label))
+        path = place.join(base, path)
+        if not is_video(path):
+            samples.append(place.sample(path, name))
+        elif (why := place.lacking_for_videos(path)) and place.urls:
+            raise InputError(f"{source}, line {line}: {path} is a video, which {why}.")
+        else:
+            samples += open_video(path, name, fps)
     if not samples:
         raise InputError(f"no images in {source}: it lists no paths.")
     return samples

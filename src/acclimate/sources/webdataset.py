@@ -4,21 +4,35 @@ Listing a shard notes the offsets of its members; reading a sample opens the sha
 be read in any order, and nothing is unpacked or held in memory.
 """
 
+import io
 import re
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
-from pathlib import Path, PurePath
+from pathlib import PurePath
+from sys import intern
+from typing import Any, BinaryIO, NamedTuple
 
 from acclimate.errors import InputError
-from acclimate.files import open_text
-from acclimate.sources.base import Sample, read_file
+from acclimate.files import MAX_TEXT
+from acclimate.images import URL
+from acclimate.sources.base import Sample
 from acclimate.sources.folder import is_pattern, match_files, natural_key
+from acclimate.sources.places import LOCAL, Place
 
 IMAGES = ("webp", "png", "jpg", "jpeg")
+MOST_HEADER = 2**20  # bytes of a member's name and other metadata
+MOST_LABEL = 2**12  # bytes of a label
 
 
-def open_samples(spec: str) -> list[Sample]:
+class Index(NamedTuple):
+    """What is in a shard: (member name, offset, size, label) of its images, and the names of its first members."""
+
+    images: list[tuple[str, int, int, str]]
+    first: list[str]
+
+
+def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
     """List the images of tar shards, named `shard.tar::key.jpg`.
 
     The label of an image is the content of the member `key.cls`: text, or an index into `classnames.txt`, which is
@@ -26,31 +40,94 @@ def open_samples(spec: str) -> list[Sample]:
 
     Args:
         spec: a tar file, a folder of them, a glob pattern, or braces as in `root/{000..015}.tar`.
+        place: where the shards are; its `map` reads their headers.
     """
     samples: list[Sample] = []
-    shards, class_names = _shards(spec), cache(_read_class_names)
-    for shard in shards:
-        images, labels = _read_index(shard)
-        for key, (member, offset, size) in images.items():
-            label = _label(shard, labels.get(key, ""), class_names)
-            samples.append(Sample(f"{shard}::{member}", partial(read_file, shard, offset, size), label))
+    shards, class_names, first = _shards(spec, place), cache(partial(_read_class_names, place)), list[str]()
+    for shard, index in zip(shards, place.map(partial(read_index, place), shards), strict=True):
+        first, folder = first or index.first, place.parent(shard)
+        for member, offset, size, text in index.images:
+            label = _label(shard, text, partial(class_names, folder))
+            samples.append(Sample(f"{shard}::{member}", place.reader(shard, offset, size), label))
     if not samples:
-        with tarfile.open(shards[0]) as tar:
-            found = ", ".join(tar.getnames()[:3]) or "nothing"
+        found = ", ".join(first) or "nothing"
         raise InputError(f"no images in the shards of {spec}: no member ends in {', '.join(IMAGES)} (found {found}).")
     return samples
 
 
-def _shards(spec: str) -> list[str]:
-    path = Path(spec)
-    if path.is_dir():
-        shards = [shard.as_posix() for shard in path.glob("*.tar") if not shard.name.startswith(".")]
+def read_index(place: Place, shard: str) -> Index:
+    """List the images of a shard by its headers. A function, so that other processes can do it."""
+    images: dict[str, tuple[str, int, int]] = {}
+    labels: dict[str, str] = {}
+    first: list[str] = []
+    try:
+        with place.open(shard) as content:
+            file = _Bounded(content)
+            end = 0
+            with tarfile.open(fileobj=file, mode="r:") as tar:
+                while (member := tar.next()) is not None:
+                    if tar.offset <= end or member.size < 0:  # it would lead back, again and again
+                        raise tarfile.ReadError("bad header")
+                    end = tar.offset
+                    tar.members.clear()  # type: ignore[attr-defined]  # tarfile would retain every header it reads
+                    if len(first) < 3:
+                        first.append(member.name)
+                    folder, _, name = member.name.rpartition("/")
+                    if not member.isreg() or member.issparse() or name.startswith("."):
+                        continue
+                    stem, _, suffix = name.partition(".")
+                    key = f"{folder}/{stem}"
+                    if suffix.lower() in IMAGES:
+                        images.setdefault(key, (member.name, member.offset_data, member.size))
+                    elif suffix.lower() == "cls":
+                        labels[key] = _read_label(file, member)
+                end = tar.offset
+            # tarfile takes a partial or missing header for the end; a complete archive ends with a block of zeros.
+            file.seek(end)
+            if len(block := file.read(tarfile.BLOCKSIZE)) < tarfile.BLOCKSIZE or block.strip(b"\0"):
+                raise tarfile.ReadError(f"bad header at byte {end}")
+    except FileNotFoundError:
+        raise InputError(f"no shard at {shard}; check the path.") from None
+    except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"the shard {shard} is truncated, compressed or not a tar file ({error}); "
+            "download it again, or decompress it."
+        ) from error
+    return Index([(*image, labels.get(key, "")) for key, image in images.items()], first)
+
+
+class _Bounded(io.RawIOBase):
+    """A file of which only so much is read at once as a header may be long: tarfile believes what a header says."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.seek, self.tell, self._read = file.seek, file.tell, file.read  # type: ignore[method-assign]
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MOST_HEADER:
+            raise tarfile.ReadError(f"a header of {size:,} bytes" if size > 0 else "bad header")
+        return self._read(size)
+
+
+def _read_label(file: Any, member: tarfile.TarInfo) -> str:
+    if not 0 <= member.size <= MOST_LABEL:
+        raise tarfile.ReadError(f"{member.name} holds {member.size:,} bytes, more than a label")
+    file.seek(member.offset_data)
+    return str(file.read(member.size).decode("utf-8", "replace").strip())
+
+
+def _shards(spec: str, place: Place) -> list[str]:
+    if place.kind(spec) == "folder":
+        shards = [place.join(spec, name) for name in place.list_names(spec) if name.endswith(".tar")]
         if not shards:
             raise InputError(f"no images in {spec}: the folder contains no .tar files; name the folder of the shards.")
         return sorted(shards, key=natural_key)
     shards = []
-    for name in [spec] if path.is_file() else _expand_braces(spec):
-        if Path(name).is_file():
+    for name in [spec] if place.kind(spec) == "file" else _expand_braces(spec):
+        if URL.match(name) and place.urls:
+            shards.append(name)  # whether it is there shows when its headers are read
+        elif place.kind(name) == "file":
             shards.append(PurePath(name).as_posix())
         elif is_pattern(name):
             base, files = match_files(name)
@@ -79,48 +156,21 @@ def _expand_braces(spec: str) -> Iterator[str]:
         yield from _expand_braces(spec[: braces.start()] + choice + spec[braces.end() :])
 
 
-def _read_index(shard: str) -> tuple[dict[str, tuple[str, int, int]], dict[str, str]]:
-    """The images (member name, offset, size) and the labels of a shard, by key."""
-    images: dict[str, tuple[str, int, int]] = {}
-    labels: dict[str, str] = {}
-    try:
-        with tarfile.open(shard, "r:") as tar:
-            while (member := tar.next()) is not None:
-                tar.members.clear()  # type: ignore[attr-defined]  # tarfile would retain every header it reads
-                folder, _, file = member.name.rpartition("/")
-                if not member.isreg() or member.issparse() or file.startswith("."):
-                    continue
-                stem, _, suffix = file.partition(".")
-                key = f"{folder}/{stem}"
-                if suffix.lower() in IMAGES:
-                    images.setdefault(key, (member.name, member.offset_data, member.size))
-                elif suffix.lower() == "cls" and (content := tar.extractfile(member)):
-                    labels[key] = content.read().decode("utf-8", "replace").strip()
-            end = tar.offset
-        # tarfile takes a partial or missing header for the end; a complete archive ends with a block of zeros.
-        if read_file(shard, end, tarfile.BLOCKSIZE).strip(b"\0"):
-            raise tarfile.ReadError("bad header")
-    except (tarfile.TarError, OSError, ValueError) as error:
-        raise InputError(
-            f"the shard {shard} is truncated, compressed or not a tar file ({error}); "
-            "download it again, or decompress it."
-        ) from error
-    return images, labels
-
-
-def _label(shard: str, text: str, class_names: Callable[[Path], Sequence[str]]) -> str | None:
-    if not re.fullmatch(r"[0-9]+", text) or not (names := class_names(Path(shard).parent)):
-        return text or None
-    if int(text) >= len(names):
-        raise InputError(f"{shard} has the label {text}, but its classnames.txt has only {len(names)} names.")
+def _label(shard: str, text: str, class_names: Callable[[], Sequence[str]]) -> str | None:
+    if not re.fullmatch(r"[0-9]+", text) or not (names := class_names()):
+        return intern(text) or None
+    if len(text) > 9 or int(text) >= len(names):
+        raise InputError(f"{shard} has the label {text:.20}, but its classnames.txt has only {len(names)} names.")
     return names[int(text)]
 
 
-def _read_class_names(folder: Path) -> Sequence[str]:
-    for path in (folder / "classnames.txt", folder.resolve().parent / "classnames.txt"):
-        if path.is_file():
+def _read_class_names(place: Place, folder: str) -> Sequence[str]:
+    for each in (folder, place.above(folder)):
+        path = place.join(each, "classnames.txt")
+        if place.kind(path) == "file":
             try:
-                return [line.strip() for line in open_text(path).read().strip().splitlines()]
+                content = place.read(path, MAX_TEXT).decode("utf-8-sig")
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"{path} cannot be read as class names in UTF-8 ({error}).") from error
+            return [line.strip() for line in content.strip().splitlines()]
     return ()
