@@ -118,8 +118,8 @@ class Classifier:
             self.adapter, method = ready, ready.name
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
-        self._prepare = Preparer(self.encoder, views, kind=self.views_kind, generator=generator, decoder=decoder)
-        self.decoder = self._prepare.decoder  # that is used
+        self.preparer = Preparer(self.encoder, views, kind=self.views_kind, generator=generator, decoder=decoder)
+        self.decoder = self.preparer.decoder  # that is used
         self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
         if fitted is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
@@ -397,4 +397,4 @@ class Classifier:
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        return encode_ahead(each_image(images), self._prepare, start=start, **reading)
+        return encode_ahead(each_image(images), self.preparer, start=start, **reading)

@@ -156,9 +156,32 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     return np.where(adapter.told.knows(evidence), 0.0, scores[0]) if scores else None
 
 
+class Answers(NamedTuple):
+    """The answers for B samples as arrays, made where the logits are: small, and quick to make."""
+
+    best: HostArray  # (B, n) class indices of the best labels after adapting, best first
+    scores: HostArray  # (B, n)
+    own: HostArray  # (B, 1) class index of the model's own answer
+    own_scores: HostArray  # (B, 1)
+    entropy: HostArray  # (B,)
+    ids: HostArray | None  # (B,) as in `Adapted`
+    refused: Sequence[str | None]
+    none: HostArray | None  # (B,)
+    admitted: dict[str, list[int]]  # samples that entered each cache
+
+
+def answers_of(adapted: Adapted, top_k: int) -> Answers:
+    """The `top_k` best classes of B samples, and what else a prediction says of them."""
+    evidence, step = adapted.evidence, adapted.step
+    best, scores, own, own_scores = best_of(step.logits, top_k, evidence.probs)
+    admitted = {name: list(dict.fromkeys(change.admitted)) for name, change in step.changes.items()}
+    about = adapted.ids, adapted.refused, adapted.none, admitted
+    return Answers(best, scores, own, own_scores, evidence.host_entropy, *about)
+
+
 def predictions(
     head: Head,
-    adapted: Adapted,
+    answers: Adapted | Answers,
     top_k: int,
     indices: Sequence[int],
     names: Sequence[str] = (),
@@ -169,19 +192,20 @@ def predictions(
 
     Answers with a score below `unsure` are marked.
     """
-    evidence, step = adapted.evidence, adapted.step
-    ids = [-1] * len(evidence) if adapted.ids is None else adapted.ids.tolist()
-    best, scores, *own = best_of(step.logits, top_k, evidence.probs)
-    answers, entropy = _answers(head, best, scores), evidence.host_entropy.tolist()
-    zero_shot = [each[0] for each in _answers(head, *own)]
-    none = [None] * len(evidence) if adapted.none is None else adapted.none.tolist()
+    if isinstance(answers, Adapted):
+        answers = answers_of(answers, top_k)
+    count = len(answers.entropy)
+    ids = [-1] * count if answers.ids is None else answers.ids.tolist()
+    adapted, entropy = label_answers(head, answers.best, answers.scores), answers.entropy.tolist()
+    zero_shot = [each[0] for each in label_answers(head, answers.own, answers.own_scores)]
+    none = [None] * count if answers.none is None else answers.none.tolist()
     entered: dict[int, list[str]] = {}
-    for name, change in step.changes.items():
-        for row in dict.fromkeys(change.admitted):
+    for name, rows in answers.admitted.items():
+        for row in rows:
             entered.setdefault(row, []).append(name)
     found = []
     for row, index in enumerate(indices):
-        top = with_none(answers[row], none[row])[:top_k]
+        top = with_none(adapted[row], none[row])[:top_k]
         found.append(
             _made(
                 Prediction,
@@ -194,7 +218,7 @@ def predictions(
                 error=None,
                 id=None if ids[row] < 0 else ids[row],
                 admitted=tuple(entered.get(row, ())),
-                refused=adapted.refused[row] if adapted.refused else None,
+                refused=answers.refused[row] if answers.refused else None,
                 truth=truths[row] if truths else None,
                 none=none[row],
                 unsure=top[0].score < unsure,
@@ -216,7 +240,7 @@ def _by_words(labels: tuple[str, ...]) -> dict[str, str]:
 
 
 def batch_predictions(
-    head: Head, batch: Batch, adapted: Adapted | None, top_k: int, unsure: float = 0.0
+    head: Head, batch: Batch, answers: Adapted | Answers | None, top_k: int, unsure: float = 0.0
 ) -> list[Prediction]:
     """`predictions` for all images of a batch, also for those that could not be read."""
     truths = true_labels(head, batch.truths)
@@ -225,10 +249,10 @@ def batch_predictions(
         for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
         if error is not None
     ]
-    if adapted is not None:
+    if answers is not None:
         places = [index - batch.start for index in batch.readable]
         names, known = [batch.names[place] for place in places], [truths[place] for place in places]
-        found += predictions(head, adapted, top_k, batch.readable, names, known, unsure)
+        found += predictions(head, answers, top_k, batch.readable, names, known, unsure)
     return sorted(found, key=lambda each: each.index)
 
 
@@ -241,7 +265,14 @@ def answer_again(
     the scores of "none of these", which do not depend on what was learnt.
     """
     blocks = (top_answers(adapter.head, logits, top_k) for logits in adapter.refined(features))
-    answers = chain.from_iterable(blocks)
+    yield from with_answers(online, chain.from_iterable(blocks), top_k, unsure)
+
+
+def with_answers(
+    online: Iterable[Prediction], answers: Iterable[tuple[Answer, ...]], top_k: int, unsure: float = 0.0
+) -> Iterator[Prediction]:
+    """Online predictions with other answers, one for each image that could be read."""
+    answers = iter(answers)
     for each in online:
         if each.error is not None:
             yield each
@@ -252,10 +283,11 @@ def answer_again(
 
 def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...]]:
     """The `count` best labels for each row of logits (B, K), with their probabilities."""
-    return _answers(head, *best_of(logits, count))
+    return label_answers(head, *best_of(logits, count))
 
 
-def _answers(head: Head, best: HostArray, scores: HostArray) -> list[tuple[Answer, ...]]:
+def label_answers(head: Head, best: HostArray, scores: HostArray) -> list[tuple[Answer, ...]]:
+    """The answers that class indices (B, n) and their scores (B, n) stand for."""
     names = head.class_names
     rows = zip(best.tolist(), scores.tolist(), strict=True)
     return [tuple(_made(Answer, label=names[c], score=score) for c, score in zip(*row, strict=True)) for row in rows]

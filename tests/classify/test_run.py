@@ -125,6 +125,7 @@ def crash_at(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, photos, tmp_path, monkeypatch, crash_at, suffix):
     monkeypatch.setattr(run_module, "BLOCK", 12)

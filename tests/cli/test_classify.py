@@ -371,10 +371,10 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_ph
     rng, kills = random.Random(0), 0
     lines = parts if suffix == ".csv" else parts.with_name(f"{parts.name}.partial.jsonl")
     second = parts.with_name(f"{parts.name}.second")
-    for attempt in range(14):
+    for attempt in range(8):
         before = lines.stat().st_size if lines.exists() else 0
         child = subprocess.Popen([*command(tiny_onnx, many_photos, parts), "--resume"], stderr=subprocess.DEVNULL)
-        if attempt < 10:
+        if attempt < 5:
             while child.poll() is None and (not lines.exists() or lines.stat().st_size in (0, before)):
                 time.sleep(0.002)
             time.sleep(rng.uniform(0, 0.08))

@@ -14,10 +14,11 @@ from acclimate.bench.store import Setup, stored_stream
 from acclimate.cli import app
 from acclimate.encoders import load_encoder
 from acclimate.methods import load_fitted
+from acclimate.prompts import template_sets
 from miniatures import draw_dataset, draw_generated_images, draw_training_images, few
 from tiny_models import save_tiny_model
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untraced]
 pytest.importorskip("transformers", reason="the tiny model is made with transformers")
 OPTIONS = "--data data --model local:clip --generated generated --shots 1 --set coop.epochs=1 --set cocoop.epochs=1"
 METHODS = ["zero-shot", "coop", "cocoop", "tip-adapter", "tpt", "difftpt", "tda"]
@@ -43,6 +44,8 @@ def reproduce(place):
     monkeypatch = pytest.MonkeyPatch()
     monkeypatch.chdir(place)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(place / "texts"))
+    sets = {name: templates[:3] for name, templates in template_sets().items()}  # 80 of 1,000 classes take long
+    monkeypatch.setattr("acclimate.prompts.templates._sets", lambda: sets)
 
     def reproduce(*recipes, out):
         arguments = ["reproduce", *recipes, *OPTIONS.split(), "--limit", "2", "--out", out]

@@ -302,19 +302,31 @@ class ResultFile:
             self.lines.unlink(missing_ok=True)
 
 
-def _to_parquet(lines: TextIO) -> bytes:
+def parquet_schema(about: Mapping[str, str] | None = None) -> Any:
+    """The pyarrow schema of results, with what a file says about itself."""
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     types = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
     answer = pa.struct([("label", pa.string()), ("score", pa.float64())])
     columns = [(column, types[kind]) for column, kind in COLUMNS.items()]
-    schema = pa.schema([*columns, ("predictions", pa.list_(answer))])
-    buffer = io.BytesIO()
+    return pa.schema([*columns, ("predictions", pa.list_(answer))], dict(about or {}))
+
+
+def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping[str, str] | None = None) -> bytes:
+    """The content of a parquet file of records, given some at a time."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    buffer, schema = io.BytesIO(), parquet_schema(about)
     with pq.ParquetWriter(buffer, schema) as writer:
-        while part := lines.readlines(2**22):  # a few megabytes at a time
-            writer.write_table(pa.Table.from_pylist([json.loads(line) for line in part], schema))
+        for part in records:
+            writer.write_table(pa.Table.from_pylist(list(part), schema))
     return buffer.getvalue()
+
+
+def _to_parquet(lines: TextIO) -> bytes:
+    parts = iter(lambda: lines.readlines(2**22), [])  # a few megabytes at a time
+    return parquet_bytes([json.loads(line) for line in part] for part in parts)
 
 
 def _csv_cell(value: Any, path: bool = False) -> str:

@@ -49,6 +49,26 @@ class Kept(NamedTuple):
     size: int = 0  # in bytes
 
 
+def job_identity(classifier: Classifier, top_k: int, passes: int) -> dict[str, Any]:
+    """What must be the same to resume a job; the method, its settings and the labels are checked with the state."""
+    identity = {
+        "batch size": classifier.batch_size,
+        "number of views": classifier.views,
+        "kind of views": classifier.views_kind if classifier.views > 1 else "",
+        "number of labels per row": top_k,
+        "number of passes": passes,
+        "model": classifier.encoder.fingerprint,
+        "threshold of --unsure": classifier.unsure,
+        "choice of --none-of-these": classifier.rejects,
+        "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in classifier.gates),
+        "decoder": classifier.decoder,
+        "precision": precision_of(classifier.encoder),
+    }
+    if classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
+        identity["fitted file"] = hashlib.sha256(state_to_bytes(classifier.adapter)).hexdigest()
+    return identity
+
+
 @dataclass(kw_only=True)
 class Classification:
     """The classification of many images, which can be stopped and resumed."""
@@ -72,23 +92,7 @@ class Classification:
         self.passes = self.passes if self.classifier.learns and self.more is None else 1
         self.summary, self.kept = Summary(), Kept()
         self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
-        # What must be the same to resume; the method, its settings and the labels are checked with the state.
-        self._identity = {
-            "batch size": self.classifier.batch_size,
-            "number of views": self.classifier.views,
-            "kind of views": self.classifier.views_kind if self.classifier.views > 1 else "",
-            "number of labels per row": self.top_k,
-            "number of passes": self.passes,
-            "model": self.classifier.encoder.fingerprint,
-            "threshold of --unsure": self.classifier.unsure,
-            "choice of --none-of-these": self.classifier.rejects,
-            "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in self.classifier.gates),
-            "decoder": self.classifier.decoder,
-            "precision": precision_of(self.classifier.encoder),
-        }
-        if self.classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
-            content = state_to_bytes(self.classifier.adapter)
-            self._identity["fitted file"] = hashlib.sha256(content).hexdigest()
+        self._identity = job_identity(self.classifier, self.top_k, self.passes)
 
     def run(self, resume: bool = False) -> bool:
         """Classify all images, or those that a stopped run has left; returns False if this run was stopped.

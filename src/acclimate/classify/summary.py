@@ -1,11 +1,12 @@
 """What the predictions of a run add up to, in memory that does not grow with their number."""
 
 import heapq
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 from zlib import crc32
 
 from acclimate.classify.accuracy import Accuracy
@@ -60,6 +61,8 @@ class Summary:
     confusions: Counter[tuple[str, str]] = field(default_factory=Counter)  # by truth and wrong answer; see PAIRS
     wrong: Heap = field(default_factory=list)  # by the score
 
+    most_bins: ClassVar[int] = POINTS  # along the stream
+
     @property
     def answered(self) -> int:
         """Number of images that could be read."""
@@ -86,7 +89,7 @@ class Summary:
         changed_online = prediction.online.label != zero_shot.label
         self.changed_online += changed_online
         self.changed_again += prediction.online.label != prediction.label
-        self._extend_stream(prediction.changed, changed_online)
+        self._extend_stream(prediction.changed, changed_online, self.answered)
         before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
         for labels, bins, answer in (before, after):
             labels[answer.label] += 1
@@ -105,6 +108,27 @@ class Summary:
             self._keep(self.most_changed, prediction.score + zero_shot.score - 1.0, record)
         if prediction.truth is not None:
             self._judge(prediction, prediction.truth, record)
+
+    def update(self, block: "BlockSummary") -> None:
+        """Count the predictions that follow those counted so far; the same as adding them one by one."""
+        before, answered = self.images, self.answered
+        for place, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
+            self._extend_stream(bool(flags[0]), bool(flags[1]), answered + place)
+        self.reasons += block.reasons[: REASONS - len(self.reasons)]
+        self.images += block.images
+        for name in ("unsure", "changed", "changed_online", "changed_again", "gained"):
+            setattr(self, name, getattr(self, name) + getattr(block, name))
+        for name in COUNTED:
+            getattr(self, name).update(getattr(block, name))
+        for name in PAIRED:
+            setattr(self, name, _bounded(getattr(self, name) + getattr(block, name)))
+        for name in ("before_bins", "after_bins", "judged_bins", "right_bins"):
+            setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(block, name), strict=True)])
+        heaps = [(getattr(self, name), getattr(block, name), MOST[name]) for name in HEAPS]
+        heaps += [(self.examples.setdefault(label, []), heap, EXAMPLES) for label, heap in block.examples.items()]
+        for heap, new, most in heaps:
+            for rank, position, record in new:
+                _push(heap, [rank, position - before, record], most)
 
     def to_json(self) -> dict[str, Any]:
         """Everything as JSON can hold it."""
@@ -145,13 +169,11 @@ class Summary:
             self._keep(self.wrong, prediction.score, record, WRONG)
 
     def _keep(self, heap: Heap, rank: float, record: Any, most: int = SHOWN) -> None:
-        heapq.heappush(heap, [rank, -self.images, record])
-        if len(heap) > most:
-            heapq.heappop(heap)
+        _push(heap, [rank, -self.images, record], most)
 
-    def _extend_stream(self, changed: bool, changed_online: bool) -> None:
-        if self.answered == len(self.stream) * self.bin_width:
-            if len(self.stream) == POINTS:
+    def _extend_stream(self, changed: bool, changed_online: bool, answered: int) -> None:
+        if answered == len(self.stream) * self.bin_width:
+            if len(self.stream) == self.most_bins:
                 self.stream, self.stream_online = map(_halved, (self.stream, self.stream_online))
                 self.bin_width *= 2
             self.stream.append(0)
@@ -160,8 +182,25 @@ class Summary:
         self.stream_online[-1] += changed_online
 
 
+@dataclass
+class BlockSummary(Summary):
+    """The summary of some predictions, to `update` that of all with: its bins along the stream hold one answer each.
+
+    Examples:
+        >>> whole, block = Summary(), BlockSummary()
+        >>> block.add(Prediction(0, name="a.jpg", error="it is not an image"))
+        >>> whole.update(block)
+        >>> whole.images, whole.unreadable
+        (1, 1)
+    """
+
+    bin_width: int = 1
+    most_bins: ClassVar[int] = sys.maxsize
+
+
 PAIRED = ("pairs", "confusions")
 HEAPS = ("most_changed", "least_sure", "wrong")
+MOST = {"most_changed": SHOWN, "least_sure": SHOWN, "wrong": WRONG}  # entries of a heap
 COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
 
 
@@ -216,7 +255,18 @@ def _bin(score: float) -> int:
 def _count(counter: Counter[Key], key: Key) -> Counter[Key]:
     """The counter with one more of a key, without the rare half of its keys if there are too many."""
     counter[key] += 1
+    return _bounded(counter)
+
+
+def _bounded(counter: Counter[Key]) -> Counter[Key]:
     return counter if len(counter) <= PAIRS else Counter(dict(counter.most_common(PAIRS // 2)))
+
+
+def _push(heap: Heap, entry: list[Any], most: int) -> None:
+    """Add an entry, and drop the lowest if there are too many."""
+    heapq.heappush(heap, entry)
+    if len(heap) > most:
+        heapq.heappop(heap)
 
 
 def _halved(bins: Sequence[int]) -> list[int]:

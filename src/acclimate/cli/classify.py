@@ -7,11 +7,12 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.cli import options
+from acclimate.cli.classifying import count_answers, read_task, say_findings, set_up
 from acclimate.cli.console import say, show_predictions, stop_requests
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
-from acclimate.errors import InputError, RunError
+from acclimate.errors import InputError
 
 
 def classify(
@@ -47,15 +48,7 @@ def classify(
             help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"
         ),
     ] = None,
-    passes: Annotated[
-        int | None,
-        typer.Option(
-            help="2 to answer once more at the end, from everything seen; 1 for online only.",
-            min=1,
-            max=2,
-            show_default="2, with --follow 1",
-        ),
-    ] = None,
+    passes: Annotated[int | None, options.passes("2, with --follow 1")] = None,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
@@ -106,14 +99,12 @@ def classify(
     from acclimate.classify.truth import with_truth
     from acclimate.classify.wording import count
     from acclimate.files import check_writable
-    from acclimate.methods import describe_fit, find_method, require
-    from acclimate.predict import NONE
+    from acclimate.methods import describe_fit
     from acclimate.prompts import example_prompts
     from acclimate.reading import precision_of
     from acclimate.sources.base import choose_order
     from acclimate.sources.follow import Follow
     from acclimate.sources.video import is_frame
-    from acclimate.text import LONGEST_TEXT
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
@@ -148,19 +139,17 @@ def classify(
         if not (resume or overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
-    names = None if labels is None else options.read_labels(labels)
-    if fitted is None:
-        require(find_method(method or options.DEFAULT_METHOD), views=views > 1, text=True)
-        settings = options.parse_settings(method or options.DEFAULT_METHOD, setting)
-        settings |= {} if state is None else {"origin": state.stem}
-    elif method or setting or state:
-        raise InputError(
-            "a fitted file has the method, its settings and its state; leave out --method, --set, --state."
-        )
-    else:
-        settings = {}
-    templates = options.read_templates(template) if template else None
-    options.note_language(names or (), model)
+    task = read_task(
+        labels=labels,
+        model=model,
+        method=method,
+        setting=setting,
+        fitted=fitted,
+        template=template,
+        views=views,
+        state=state,
+    )
+    names = task.names
     samples = () if follow else options.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
@@ -169,17 +158,13 @@ def classify(
     reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
     reading |= {"unsure": unsure, "reject": none_of_these}
     with stage_bars() as reading["progress"]:
-        classifier = Classifier(names, model, method=method, templates=templates, fitted=fitted, **reading, **settings)
+        reading |= {"method": method, "templates": task.templates, "fitted": fitted}
+        classifier = Classifier(names, model, **reading, **task.settings)
     if truth is not None:
         samples = with_truth(samples, truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
-    if origin is not None:
-        if len(origin) > LONGEST_TEXT:
-            raise InputError(f"--origin must have {LONGEST_TEXT} characters at most.")
-        classifier.adapter.origin = origin
-    if freeze:
-        classifier.freeze()
+    set_up(classifier, origin, freeze)
     prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
     if sys.stderr.isatty():
         images = "Images as they arrive" if follow else count(len(samples), "image")
@@ -230,29 +215,14 @@ def classify(
         shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
         shown |= {"acclimate": __version__, "Python": platform.python_version()}
         write_report(report, run, " ".join(source), shown)
-    unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     written = {"Results": out, "State": run.state, "Report": report}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
-    images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
-    again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
-    counts = f"{images} classified{unreadable}, {answers} changed by adapting{again}"
-    say(f"{counts}.{where}", err=True)
+    say(f"{count_answers(summary)}.{where}", err=True)
     if run.kept.images:
         new = len(run.samples) - run.kept.images
         start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
         say(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
-    if unsure:
-        doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
-        say(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
-    if none := summary.after[NONE]:
-        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
-    if accuracy := str(summary.accuracy):
-        say(accuracy, err=True)
-    if advice := classifier.adapter.advice():
-        say(f"note: {advice}", err=True)
-    if not summary.answered:
-        name, why = summary.reasons[0]
-        raise RunError(f"no image could be read. The first is {name}: {why}")
+    say_findings(summary, unsure, classifier)
     if sort_into is not None and out is not None:  # after the report, which reads the images
         sorted_images = sort_images(out, sort_into, sort_how)
         say(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)

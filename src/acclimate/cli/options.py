@@ -7,7 +7,7 @@ import re
 import sys
 import warnings
 from ast import literal_eval
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -20,6 +20,7 @@ from acclimate.errors import InputError, reason
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
     from acclimate.sources import Sample
+    from acclimate.sources.base import Samples
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
@@ -42,7 +43,7 @@ Source = Annotated[
     list[str],
     typer.Argument(
         metavar="SOURCE",
-        help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl), - for paths on stdin, coop:, wds: or hfds:.",
+        help="Folders, images, videos, globs, lists (.txt, .csv, .jsonl, .parquet), - for stdin, coop:, wds: or hfds:.",
         show_default=False,
     ),
 ]
@@ -105,6 +106,13 @@ Decoder = Annotated[
         help="Of JPEGs: nvjpeg on the GPU, or pillow, the same pixels everywhere; auto is nvjpeg where there is one."
     ),
 ]
+
+
+def passes(default: str) -> Any:
+    """The option --passes, with a default in words."""
+    what = "2 to answer once more at the end, from everything seen; 1 for online only."
+    return typer.Option(help=what, min=1, max=2, show_default=default)
+
 
 LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
 FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)", re.IGNORECASE)
@@ -180,16 +188,23 @@ def _label_table(path: Path, text: str) -> list[str]:
 
 
 def list_images(
-    source: Sequence[str], order: str = "path", classes: Sequence[str] | None = None, fps: float = 1.0
+    source: Sequence[str],
+    order: str = "path",
+    classes: Sequence[str] | None = None,
+    fps: float = 1.0,
+    find: "Callable[[Sequence[str], float], Samples] | None" = None,
 ) -> "Sequence[Sample]":
-    """The images of a command's sources in order; says on stderr what was skipped, and whether they were shuffled."""
+    """The images of a command's sources in order; says on stderr what was skipped, and whether they were shuffled.
+
+    `find` lists them where sources are not only those of `open_source`.
+    """
     from acclimate.sources.base import choose_order, open_source, order_samples
 
     words = [each for each in source if re.fullmatch(r"[\w, -]+", each) and each != "-" and not Path(each).exists()]
     if words and len(source) > 1:
         how = 'if these are labels, write them all in one argument: --labels "cat, dog"'
         raise InputError(f"no file or folder at {', '.join(words)}; {how}.")
-    samples = open_source(source, sys.stdin, fps)
+    samples = find(source, fps) if find else open_source(source, sys.stdin, fps)
     if samples.skipped:
         say(f"note: skipped {samples.left_out}.", err=True)
     if order == "auto" and (order := choose_order(samples, classes)) != "path":
