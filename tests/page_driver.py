@@ -72,7 +72,7 @@ def finished(page):
 def says(page, words):
     from playwright.sync_api import expect
 
-    expect(page.locator("#status")).to_have_text(words, timeout=30_000)
+    expect(page.locator("#status")).to_have_text(words, timeout=120_000)
 
 
 def cards(page):

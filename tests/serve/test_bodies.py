@@ -50,6 +50,13 @@ ATTACKS = {
 }
 
 
+@pytest.fixture(scope="module")
+def client(serve):
+    """A client of one service for all tests here: what is refused changes nothing that the next one could find."""
+    with serve() as client:
+        yield client
+
+
 def refused(answer, *statuses):
     assert answer.status_code in (statuses or (422,)), answer.text
     message = answer.json()["error"]["message"]

@@ -81,6 +81,13 @@ CORPUS = {
 }
 
 
+@pytest.fixture(scope="module")
+def client(serve):
+    """A client of one service for all tests here: none changes what the next one finds, as `unchanged` checks."""
+    with serve(snapshot_samples=10**6, snapshot_s=1e6) as client:
+        yield client
+
+
 @pytest.fixture
 def unchanged(client, pictures):
     """The service as it was, after the test; it still answers."""
@@ -244,11 +251,11 @@ def test_streams_that_cannot_be_made(client, change):
 
 @pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
 def test_settings_that_lead_nowhere(client, pictures):
-    setup = {"name": "new", "labels": ["cat", "dog"], "method": "tda", "settings": {"positive_beta": -1e6}}
+    setup = {"name": "nowhere", "labels": ["cat", "dog"], "method": "tda", "settings": {"positive_beta": -1e6}}
     made = client.post("/v1/streams", json=setup)
     assert made.status_code == 201
     files = [("image", picture) for picture in pictures]
-    assert "not numbers" in refused(client.post("/v1/streams/new/classify", files=files), 422)
+    assert "not numbers" in refused(client.post("/v1/streams/nowhere/classify", files=files), 422)
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -8,7 +8,7 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from stream_calls import names
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.untraced]
 bounded = settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -12,6 +12,7 @@ import pytest
 from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, StateError
 from acclimate.prompts import head as head_module
+from acclimate.serve import service as service_module
 from acclimate.serve import streams as streams_module
 from acclimate.serve.app import log_stop
 from acclimate.serve.errors import (
@@ -242,7 +243,7 @@ def test_a_delete_that_fails_leaves_the_stream_as_it_was(start, images, monkeypa
     stream = streams.create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:5]).result(60)
     with monkeypatch.context() as longer:
-        longer.setattr(streams_module, "DELETED", "." + "x" * 300)  # longer than a name may be
+        longer.setattr(service_module, "DELETED", "." + "x" * 300)  # longer than a name may be
         with pytest.raises(StorageError, match="'shop' could not be removed: File name too long"):
             streams.delete("shop").result(60)
     assert streams.get("shop") is stream

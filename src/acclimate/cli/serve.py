@@ -1,14 +1,44 @@
 """`acclimate serve`: classification over HTTP."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from acclimate.cli import options
 from acclimate.cli.plugins import Plugins
 
+if TYPE_CHECKING:
+    from acclimate.encoders import Encoder
+    from acclimate.prompts import LearnedPrompts
+    from acclimate.serve.limits import Limits
+
 NEW = "For streams created by their first images"
+
+LIMITS = {  # field -> option
+    "body_bytes": "max_body",
+    "json_bytes": "max_json",
+    "pixels": "max_pixels",
+    "decode_s": "decode_seconds",
+    "workers": "workers",
+    "images": "max_images",
+    "labels": "max_labels",
+    "task_labels": "max_task_labels",
+    "prompts": "max_prompts",
+    "corrections": "max_corrections",
+    "streams": "max_streams",
+    "client_streams": "max_client_streams",
+    "queue": "max_queue",
+    "timeout_s": "timeout",
+    "header_s": "header_timeout",
+    "log_lines": "max_log_lines",
+    "batch": "batch_size",
+    "wait_s": "max_wait",
+    "snapshot_samples": "snapshot_every",
+    "snapshot_s": "snapshot_seconds",
+    "history": "history",
+}
 
 
 def serve(
@@ -101,102 +131,105 @@ def serve(
     The page is at /, the API documentation at /docs. Ctrl-C finishes the running requests and saves every state.
     Every option can be set with an environment variable: ACCLIMATE_SERVE_MODEL and so on.
     """
-    from importlib.util import find_spec
+    given = dict(locals())
+    from acclimate.errors import InputError
 
-    from acclimate.errors import InputError, missing
-
-    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
-        if find_spec(package) is None:
-            raise missing(f"serving needs {package}", "serve")
-    import numpy as np
-
-    from acclimate.classifier import Classifier
+    check_installed()
     from acclimate.encoders import load_encoder
-    from acclimate.prompts import LearnedPrompts
     from acclimate.serve.app import bind, create_app, is_loopback
     from acclimate.serve.app import serve as serve_app
-    from acclimate.serve.limits import Limits
     from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
-    from acclimate.serve.streams import Streams, check_setup
+    from acclimate.serve.streams import Streams
 
-    limits = Limits(
-        body_bytes=max_body,
-        json_bytes=max_json,
-        pixels=max_pixels,
-        decode_s=decode_seconds,
-        workers=workers,
-        images=max_images,
-        labels=max_labels,
-        task_labels=max_task_labels,
-        prompts=max_prompts,
-        corrections=max_corrections,
-        streams=max_streams,
-        client_streams=max_client_streams,
-        queue=max_queue,
-        timeout_s=timeout,
-        header_s=header_timeout,
-        log_lines=max_log_lines,
-        batch=batch_size,
-        wait_s=max_wait,
-        snapshot_samples=snapshot_every,
-        snapshot_s=snapshot_seconds,
-        history=history,
-    )
+    limits = read_limits(given)
     tokens = None if token_file is None else TokenFile(token_file)
     local = is_loopback(host)
     if tokens is None and not local:
         raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
-    rules = {"share": guard_share, "burst": guard_burst, "window_s": guard_window, "age": guard_age}
-    rules = {name: value for name, value in rules.items() if value is not None}
-    if rules and not guard:
-        raise InputError("--no-guard leaves nothing to set; leave out --guard-share, -burst, -window and -age.")
-    viewed = views != 1 or views_kind is not None
-    chosen = (
-        setting
-        or template
-        or thumbnails
-        or rules
-        or not guard
-        or viewed
-        or method
-        or not skip_duplicates
-        or none_of_these
-        or unsure
-    )
-    if labels is None and fitted is None and chosen:
-        raise InputError("options for new streams need --labels or --fitted.")
-    if fitted is not None and (method or setting):
-        raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
-    names = None if labels is None else options.read_labels(labels)
-    options.note_language(names or (), model)
-    templates = options.read_templates(template)
-    learned = templates if isinstance(templates, LearnedPrompts) else None
-    method = method or options.DEFAULT_METHOD
-    setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, setting), "views": views}
-    setup |= {"views_kind": views_kind, "templates": learned.name if learned else templates, "thumbnails": thumbnails}
-    setup |= {"skip_duplicates": skip_duplicates, "reject": none_of_these, "unsure": unsure}
-    setup["guard"] = rules if guard else None
-    adapter = encoder = None
-    if fitted is not None:
-        how: dict[str, Any] = {"device": device, "precision": precision, "compile": compile}
-        ready = Classifier(names, model, templates=template and templates, fitted=fitted, **how)
-        ready.adapter.to(np.empty(0, np.float32))  # streams adapt on the host
-        adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
-        setup |= {"method": adapter.name, "settings": adapter.settings}
-        setup["templates"] = learned.name if learned else ready.templates
-    defaults = None
-    if names is not None:
-        names, checked = check_setup(names, setup, limits, adapter)
-        defaults = {"labels": names, "fitted": adapter, **checked.model_dump()}
+    new = read_new_streams(given, limits)
     with bind(host, port) as listening:
-        encoder = encoder or load_encoder(model, device, precision, compile)
-        if learned is not None and names is not None:
-            learned.vectors(encoder, names)  # refuses prompts that new streams could not have
-        streams = Streams(data, encoder, limits, defaults, learned)
+        encoder = new.encoder or load_encoder(model, device, precision, compile)
+        if new.learned is not None and new.defaults is not None:
+            new.learned.vectors(encoder, new.defaults["labels"])  # refuses prompts that new streams could not have
+        streams = Streams(data, encoder, limits, new.defaults, new.learned)
         address, bound = listening.getsockname()[:2]
         shown = f"[{address}]" if ":" in address else address
         hosts = frozenset(name.lower() for name in (*LOOPBACK_NAMES, shown, *(allow_host or []))) if local else None
         application = create_app(streams, tokens, hosts)
         listening.listen()  # the address must work before it is printed
-        typer.echo(f"serving on http://{shown}:{bound} (API documentation at /docs); press Ctrl-C to stop.")
+        announce(f"http://{shown}:{bound}")
         serve_app(application, listening, model)
+
+
+def check_installed() -> None:
+    """Refuse to serve without the packages that it needs."""
+    from importlib.util import find_spec
+
+    from acclimate.errors import missing
+
+    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
+        if find_spec(package) is None:
+            raise missing(f"serving needs {package}", "serve")
+
+
+def announce(address: str) -> None:
+    """Say where the service is."""
+    typer.echo(f"serving on {address} (API documentation at /docs); press Ctrl-C to stop.")
+
+
+def read_limits(given: Mapping[str, Any]) -> "Limits":
+    """The limits that the options of `serve` give."""
+    from acclimate.serve.limits import Limits
+
+    return Limits(**{field: given[option] for field, option in LIMITS.items() if option in given})
+
+
+class NewStreams(NamedTuple):
+    """What is said of streams that are created by their first images."""
+
+    defaults: dict[str, Any] | None  # None if there are to be none
+    learned: "LearnedPrompts | None"
+    encoder: "Encoder | None"  # if it had to be loaded
+
+
+def read_new_streams(given: Mapping[str, Any], limits: "Limits") -> NewStreams:
+    """What the options of `serve` say of new streams."""
+    import numpy as np
+
+    from acclimate.classifier import Classifier
+    from acclimate.errors import InputError
+    from acclimate.prompts import LearnedPrompts
+    from acclimate.serve.service import check_setup
+
+    fitted, method, views, guard = given["fitted"], given["method"], given["views"], given["guard"]
+    rules = {"share": "guard_share", "burst": "guard_burst", "window_s": "guard_window", "age": "guard_age"}
+    rules = {name: given[option] for name, option in rules.items() if given[option] is not None}
+    if rules and not guard:
+        raise InputError("--no-guard leaves nothing to set; leave out --guard-share, -burst, -window and -age.")
+    wanted = ("setting", "template", "thumbnails", "views_kind", "method", "none_of_these", "unsure")
+    chosen = any(given[name] for name in wanted) or rules or not guard or views != 1 or not given["skip_duplicates"]
+    if given["labels"] is None and fitted is None and chosen:
+        raise InputError("options for new streams need --labels or --fitted.")
+    if fitted is not None and (method or given["setting"]):
+        raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
+    names = None if given["labels"] is None else options.read_labels(given["labels"])
+    options.note_language(names or (), given["model"])
+    templates = options.read_templates(given["template"])
+    learned = templates if isinstance(templates, LearnedPrompts) else None
+    method = method or options.DEFAULT_METHOD
+    setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, given["setting"])}
+    setup |= {name: given[name] for name in ("views", "views_kind", "thumbnails", "skip_duplicates", "unsure")}
+    setup |= {"templates": learned.name if learned else templates, "reject": given["none_of_these"]}
+    setup["guard"] = rules if guard else None
+    adapter = encoder = None
+    if fitted is not None:
+        how: dict[str, Any] = {name: given[name] for name in ("device", "precision", "compile")}
+        ready = Classifier(names, given["model"], templates=given["template"] and templates, fitted=fitted, **how)
+        ready.adapter.to(np.empty(0, np.float32))  # streams adapt on the host
+        adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
+        setup |= {"method": adapter.name, "settings": adapter.settings}
+        setup["templates"] = learned.name if learned else ready.templates
+    if names is None:
+        return NewStreams(None, learned, encoder)
+    names, checked = check_setup(names, setup, limits, adapter)
+    return NewStreams({"labels": names, "fitted": adapter, **checked.model_dump()}, learned, encoder)

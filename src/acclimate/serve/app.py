@@ -29,6 +29,7 @@ from acclimate.serve.documentation import document
 from acclimate.serve.errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
+from acclimate.serve.service import Service
 from acclimate.serve.stderr import log_to_stderr
 from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import TASK, read_task
@@ -43,7 +44,7 @@ NAMES = 20  # of streams in a line of the log
 router = APIRouter(tags=["service"])
 
 
-def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
+def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
     """Make the application, with tokens and host names as for `Gate`; the streams are closed when it shuts down."""
 
     @asynccontextmanager
@@ -75,7 +76,7 @@ def create_app(streams: Streams, tokens: TokenFile | None = None, hosts: Collect
     return app
 
 
-async def audit_request(streams: Streams, scope: Scope, status: int) -> None:
+async def audit_request(streams: Service, scope: Scope, status: int) -> None:
     """Write an administrative call to the audit log before it is answered: every one that may change something.
 
     Calls without permission are in the request log only: who may do nothing must not push anything out of this one.
@@ -122,10 +123,8 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 
     Before the model and the streams are loaded, the service does not respond.
     """
-    if streams.batcher.full:
-        raise HTTPException(503, "the queue is full; try again in a moment.")
-    if problems := streams.degraded():
-        raise HTTPException(503, f"degraded streams: {len(problems)}; they answer, but {problems[0]}")
+    if why := await asyncio.wrap_future(streams.readiness()):
+        raise HTTPException(503, why)
     return {"ready": True}
 
 
@@ -137,7 +136,7 @@ async def ready(streams: AllStreams) -> dict[str, bool]:
 )
 async def metrics(streams: AllStreams, call: ThisCall) -> Response:
     """Get the metrics in Prometheus' text format."""
-    text = await call.run(lambda: streams.metrics.text(streams.entries(), streams.corrections()), streams.reports)
+    text = await call.run(streams.metrics_text, streams.reports)
     return Response(text, media_type=METRICS_TYPE)
 
 

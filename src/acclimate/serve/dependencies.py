@@ -11,17 +11,17 @@ from starlette.requests import ClientDisconnect
 
 from acclimate.errors import InputError, nearest
 from acclimate.serve import schemas
+from acclimate.serve.interfaces import AnyStream
 from acclimate.serve.pools import FairPool
 from acclimate.serve.security import Action, Caller
-from acclimate.serve.stream import Stream
-from acclimate.serve.streams import Streams
+from acclimate.serve.service import Service
 
 Result = TypeVar("Result")
 
 
-async def streams_of(request: Request) -> Streams:
+async def streams_of(request: Request) -> Service:
     """Dependency: the streams of the service that received this request."""
-    streams: Streams = request.app.state.streams
+    streams: Service = request.app.state.streams
     return streams
 
 
@@ -47,7 +47,7 @@ async def known_parameters(request: Request) -> None:
             raise InputError(f"unknown query parameter {name[:80]!r}; {what}")
 
 
-AllStreams = Annotated[Streams, Depends(streams_of)]
+AllStreams = Annotated[Service, Depends(streams_of)]
 Sender = Annotated[Caller, Depends(caller_of)]
 Details = Annotated[dict[str, Any], Depends(details_of)]
 StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Name of the stream. {schemas.NAME_RULE}")]
@@ -59,7 +59,7 @@ class Call:
     Work that nobody waits for any more is taken back, unless it has begun. The time starts with the first work.
     """
 
-    def __init__(self, request: Request, streams: Streams, client: str) -> None:
+    def __init__(self, request: Request, streams: Service, client: str) -> None:
         self._request, self._streams, self._client = request, streams, client
         self._deadline: float | None = None
 
@@ -111,7 +111,7 @@ def authorize(caller: Caller, action: Action, stream: str) -> None:
 def stream_to(action: Action) -> Any:
     """Dependency: the stream in the path. Permission is checked first, so that names of streams are not revealed."""
 
-    async def find(name: StreamName, streams: AllStreams, caller: Sender) -> Stream:
+    async def find(name: StreamName, streams: AllStreams, caller: Sender) -> AnyStream:
         authorize(caller, action, name)
         return streams.get(name)
 
@@ -119,5 +119,5 @@ def stream_to(action: Action) -> Any:
 
 
 ThisCall = Annotated[Call, Depends(call_of)]
-Readable = Annotated[Stream, stream_to("classify")]
-Managed = Annotated[Stream, stream_to("manage")]
+Readable = Annotated[AnyStream, stream_to("classify")]
+Managed = Annotated[AnyStream, stream_to("manage")]

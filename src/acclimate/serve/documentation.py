@@ -17,6 +17,7 @@ BODIES = (
     schemas.RollbackRequest,
     schemas.TaskRequest,
 )
+_MADE: dict[tuple[object, ...], tuple[dict[str, Any], bytes]] = {}  # the description of each kind of service
 CLASSIFY = {("get", f"{STREAMS}/{{name}}"), ("post", f"{STREAMS}/{{name}}/classify")}
 
 
@@ -39,24 +40,28 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in json.loads(text).items() if key != "$defs"}
 
 
+def _described(app: FastAPI) -> dict[str, Any]:
+    """What FastAPI knows of an application, and what it does not."""
+    made = app.openapi()
+    made["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
+    for path, operations in made["paths"].items():
+        for method, operation in operations.items():
+            operation["description"] = f"{operation['description']}\n\n{permission(method, path)}"
+    return made
+
+
 def document(app: FastAPI) -> None:
     """Serve /openapi.json, with the JSON that requests have and the permission that every operation needs.
 
-    Anyone may ask for it, as often as they like: it is made once.
+    Anyone may ask for it, as often as they like: it is made once, and once for all services of a process that have the
+    same operations.
     """
-    generate = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            made = generate()
-            made["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
-            for path, operations in made["paths"].items():
-                for method, operation in operations.items():
-                    operation["description"] = f"{operation['description']}\n\n{permission(method, path)}"
-        return generate()
-
-    app.openapi = openapi  # type: ignore[method-assign]
-    content = json.dumps(app.openapi(), separators=(",", ":")).encode()
+    operations = (bool(app.router.dependencies), *(str(getattr(route, "path", "")) for route in app.routes))
+    if operations not in _MADE:
+        described = _described(app)
+        _MADE[operations] = described, json.dumps(described, separators=(",", ":")).encode()
+    made, content = _MADE[operations]
+    app.openapi = lambda: made  # type: ignore[method-assign]
 
     async def respond(_: Request) -> Response:
         return Response(content, media_type="application/json")

@@ -26,8 +26,9 @@ from acclimate.serve.dependencies import (
     known_parameters,
 )
 from acclimate.serve.errors import ExistsError, NotFoundError
+from acclimate.serve.interfaces import AnyStream
+from acclimate.serve.service import Service
 from acclimate.serve.stream import Stream
-from acclimate.serve.streams import Streams
 from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
@@ -52,7 +53,7 @@ async def create_stream(
         await call.wait(streams.texts.negatives())
     head = await call.wait(streams.texts.head(labels, setup.templates, caller.name))
     stream = await call.run(lambda: streams.create(body.name, labels, client=caller.name, head=head, **options))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.get("", response_model=schemas.Summaries)
@@ -68,9 +69,9 @@ async def list_streams(streams: AllStreams, caller: Sender, call: ThisCall) -> R
 
 
 @router.get("/{name}", response_model=schemas.Description)
-async def describe_stream(stream: Readable) -> dict[str, Any]:
+async def describe_stream(stream: Readable, call: ThisCall) -> dict[str, Any]:
     """Describe a stream: its setup, what it has learnt, and its problems, if it has any."""
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.delete("/{name}", status_code=204)
@@ -112,8 +113,8 @@ async def classify_images(
 
 
 async def create_by_images(
-    streams: Streams, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
-) -> Stream:
+    streams: Service, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
+) -> AnyStream:
     """A stream with the defaults, created once its first images could be read; NotFoundError without defaults.
 
     That is found out by encoding them, without views; the stream encodes them again, as any others.
@@ -122,7 +123,7 @@ async def create_by_images(
         return streams.get(name)
     streams.limits.check_images(len(images), streams.defaults.get("views", 1))
     try:
-        streams.check_room(name, client)
+        await call.run(lambda: streams.check_room(name, client))
         await call.wait(streams.batcher.submit(images, names=names, client=client))
         return await call.run(lambda: streams.create_default(name, client))
     except ExistsError:  # another request was first
@@ -133,21 +134,21 @@ async def create_by_images(
 async def reset_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Forget everything learnt; the snapshots remain."""
     await call.wait(stream.later(Stream.reset))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.post("/{name}/freeze", response_model=schemas.Description)
 async def freeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far."""
     await call.wait(stream.later(Stream.set_frozen, True))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.post("/{name}/unfreeze", response_model=schemas.Description)
 async def unfreeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Resume learning."""
     await call.wait(stream.later(Stream.set_frozen, False))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.get("/{name}/snapshots", response_model=schemas.Snapshots)
@@ -186,7 +187,7 @@ async def change_labels(
     details |= body.model_dump()
     head = await call.wait(await call.run(lambda: stream.head_of(body.add, body.remove, caller.name)))
     await call.wait(stream.later(Stream.put_labels, body.add, body.remove, head))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.get("/{name}/state", response_class=Response, responses={200: STATE})
@@ -205,7 +206,7 @@ async def upload_state(stream: Managed, request: Request, details: Details, call
     details["bytes"] = len(content)
     adapter = await call.run(lambda: stream.read_state(content))
     await call.wait(stream.later(Stream.continue_from, adapter))
-    return stream.describe()
+    return await call.wait(stream.described())
 
 
 @router.get("/{name}/caches", response_model=schemas.Entries)

@@ -14,9 +14,10 @@ from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_byt
 from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, predictions, refuse_none
-from acclimate.serve.batcher import Batcher, Encoded, WorkQueue
+from acclimate.serve.batcher import Encoded, WorkQueue
 from acclimate.serve.errors import BusyError, NotFoundError
 from acclimate.serve.history import History
+from acclimate.serve.interfaces import AnyBatcher
 from acclimate.serve.learning import Learning
 from acclimate.serve.listing import Summary, list_caches, list_corrections, list_learnt
 from acclimate.serve.metrics import Metrics
@@ -61,7 +62,7 @@ class Stream:
     """
 
     def __init__(
-        self, name: str, folder: Path, batcher: Batcher, texts: Texts, pool: Executor, metrics: Metrics
+        self, name: str, folder: Path, batcher: AnyBatcher, texts: Texts, pool: Executor, metrics: Metrics
     ) -> None:
         self.name, self.limits = name, batcher.limits
         self._batcher, self._texts, self._metrics = batcher, texts, metrics
@@ -150,6 +151,12 @@ class Stream:
         `answered` and `changed` count images since the service started.
         """
         return dict(self._summary.fields)
+
+    def described(self) -> "Future[dict[str, Any]]":
+        """`describe`, for those who must not block: it is done at once."""
+        described: Future[dict[str, Any]] = Future()
+        described.set_result(self.describe())
+        return described
 
     @listing
     def caches(self) -> list[dict[str, Any]]:

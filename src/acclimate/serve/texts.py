@@ -11,11 +11,10 @@ from threading import Lock
 from typing import Any, TypeVar
 
 from acclimate.arrays import HostArray
-from acclimate.encoders import Encoder
 from acclimate.errors import InputError
 from acclimate.evidence import Head
 from acclimate.prompts import LearnedPrompts
-from acclimate.prompts.head import Steps, head_steps
+from acclimate.prompts.head import Steps, TextEncoder, head_steps
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.negatives import negative_steps
 from acclimate.serve.limits import Limits
@@ -48,7 +47,7 @@ class Texts:
     """
 
     def __init__(
-        self, encoder: Encoder, limits: Limits, cache: Path | None = None, prompts: LearnedPrompts | None = None
+        self, encoder: TextEncoder, limits: Limits, cache: Path | None = None, prompts: LearnedPrompts | None = None
     ) -> None:
         self._encoder, self._cache, self._prompts = encoder, cache, prompts
         self._pool = FairPool("acclimate-text", 1, limits.texts)
