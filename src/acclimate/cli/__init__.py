@@ -8,6 +8,7 @@ import typer
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify
+from acclimate.cli.cluster import cluster
 from acclimate.cli.console import say
 from acclimate.cli.correct import correct
 from acclimate.cli.data import data
@@ -63,6 +64,7 @@ for command in COMMANDS:
 app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")
+app.add_typer(cluster, name="cluster")
 
 
 def main() -> None:

@@ -1,0 +1,160 @@
+"""What is done with an encoded block, in tasks of Ray: adapt to it, merge states, write its rows, answer it again.
+
+All are pure functions of what they are given, so Ray may run them again after a failure, and anywhere. They ask for no
+CPU: encoders may hold all of them, and these tasks must run nevertheless. How many there are at a time is bounded by
+the driver.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import ray
+
+from acclimate.arrays import Array, HostArray
+from acclimate.classify.summary import BlockSummary
+from acclimate.cluster.encoding import encoded_batches
+from acclimate.cluster.parts import check_owner, read_part, write_features, write_part
+from acclimate.cluster.storage import Storage
+from acclimate.encoders.base import torch_device
+from acclimate.errors import missing
+from acclimate.evidence import Head
+from acclimate.gates import Gate
+from acclimate.methods import Adapter, duplicate, merge_states
+from acclimate.predict import (
+    Answers,
+    Prediction,
+    adapt_batch,
+    answers_of,
+    batch_predictions,
+    label_answers,
+    with_answers,
+)
+from acclimate.reading import Batch
+
+RETRIES = 5  # of a task whose process or machine is lost
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all tasks of a job have in common."""
+
+    head: Head
+    gates: Sequence[Gate]
+    first_id: int  # of the first image of the stream, in the state
+    learns: bool  # whether states change
+    top_k: int
+    unsure: float
+    keep: bool  # whether features are kept for a second pass
+    out: Storage
+    about: Mapping[str, str]  # what each file of results says
+    owner: str = ""  # the run that alone may write results; "" if there is no other
+    device: str = ""  # of PyTorch, where adapters adapt; "" for the host
+
+
+class Learnt(NamedTuple):
+    """What was learnt from a stream so far."""
+
+    adapter: Adapter
+    gates: list[str]  # what they remember
+
+
+class Answered(NamedTuple):
+    """An encoded batch with its answers, and without its features."""
+
+    batch: Batch
+    answers: Answers | None  # None if no image could be read
+    half: HostArray | None  # features in half precision, if they are kept
+
+
+def adapt(job: Job, learnt: Learnt, number: int, block: Any) -> tuple[Learnt | None, list[Answered]]:
+    """Show a block to a copy of an adapter, batch by batch as `Classifier.batches` does; None if nothing is learnt."""
+    adapter, answered = duplicate(learnt.adapter), []  # what Ray hands over is read-only
+    if job.device:
+        move(adapter, job.gates, on_device(job.device))
+    for gate, remembered in zip(job.gates, learnt.gates, strict=True):
+        gate.restore(remembered)
+    for batch in encoded_batches(block, number):
+        adapted = adapt_batch(adapter, batch, job.first_id, True, job.gates)
+        answers = None if adapted is None else answers_of(adapted, job.top_k)
+        half = adapted.half if job.keep and adapted is not None else None
+        answered.append(Answered(batch._replace(features=None), answers, half))
+    if not job.learns:
+        return None, answered
+    if job.device:
+        move(adapter, job.gates, np.empty(0, np.float32))
+    return Learnt(adapter, [gate.dump() for gate in job.gates]), answered
+
+
+def move(adapter: Adapter, gates: Sequence[Gate], like: Array) -> None:
+    """Bring an adapter and its gates to where an array is."""
+    adapter.to(like)
+    for gate in gates:
+        gate.relabel(adapter.head)
+
+
+def on_device(device: str) -> Array:
+    """An array of PyTorch on a device.
+
+    Raises:
+        MissingExtraError: there is no PyTorch.
+        ModelError: there is no such device.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError:
+        raise missing("adapting on a GPU needs PyTorch", "torch", "or leave out --adapter-gpus") from None
+    return torch.empty(0, dtype=torch.float32, device=torch_device(device))
+
+
+def merge(start: Learnt, *afters: Learnt) -> Learnt:
+    """One state of several that continued from one."""
+    return Learnt(merge_states([each.adapter for each in afters], start.adapter), start.gates)
+
+
+def write_block(job: Job, number: int, answered: Sequence[Answered]) -> BlockSummary:
+    """Write the rows of a block, and its features if they are kept."""
+    found: list[Prediction] = []
+    for batch, answers, _ in answered:
+        found += batch_predictions(job.head, batch, answers, job.top_k, job.unsure)
+    if job.owner:
+        check_owner(job.out, job.owner)
+    if job.keep:
+        write_features(job.out, number, [half for *_, half in answered if half is not None])
+    return write_part(job.out, number, found, job.about)
+
+
+def answer_block_again(job: Job, number: int, best: HostArray, scores: HostArray) -> BlockSummary:
+    """Write the rows of a block once more, with the answers of the second pass."""
+    if job.owner:
+        check_owner(job.out, job.owner)
+    answers = label_answers(job.head, best, scores)
+    found = list(with_answers(read_part(job.out, number), answers, job.top_k, job.unsure))
+    return write_part(job.out, number, found, job.about)
+
+
+SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
+merge_task = ray.remote(**SPREAD)(merge)
+write_task = ray.remote(**SPREAD)(write_block)
+again_task = ray.remote(**SPREAD)(answer_block_again)
+
+
+def adapt_task(alone: bool, gpus: float = 0.0) -> Any:
+    """The task that adapts; `alone` if there is one at a time.
+
+    Ray runs a task where most of its arguments are. That is right for one state, which is larger than a block: the
+    features travel to it. Several would all end up at the place of the state they start from, and are spread.
+    """
+    where = {"scheduling_strategy": "DEFAULT"} if alone else {}
+    gpu = {"num_gpus": gpus, "max_calls": 0} if gpus else {}  # else each call would end its process, and free the GPU
+    return ray.remote(num_returns=2, **{**SPREAD, **where, **gpu})(adapt)
+
+
+def merged(start: Any, afters: Sequence[Any], width: int = 8) -> Any:
+    """Merge states, given as references, in a tree whose shape depends on their number alone."""
+    level = list(afters)
+    while len(level) > 1:
+        groups = [level[place : place + width] for place in range(0, len(level), width)]
+        level = [merge_task.remote(start, *group) if len(group) > 1 else group[0] for group in groups]
+    return level[0]

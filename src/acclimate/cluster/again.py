@@ -1,0 +1,100 @@
+"""The second pass: all images answered once more, from everything that was learnt.
+
+A method may look at the whole stream again, so this is done in one place, the driver. It collects the features in one
+local file, in half precision: 1 KB per image at 512 dimensions. Rows are written by tasks. Writing a block again gives
+the same file, so a pass that was stopped or killed begins anew.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import ray
+
+from acclimate.arrays import HostArray
+from acclimate.classify.features import FeatureFile
+from acclimate.classify.summary import Summary
+from acclimate.cluster.adapting import Job, again_task
+from acclimate.cluster.parts import read_features
+from acclimate.methods import Adapter
+from acclimate.predict import best_of
+from acclimate.reading import read_ahead
+
+READERS = 8  # threads that fetch features
+WRITES = 16  # blocks that are written at a time
+
+
+class SecondPass:
+    """Answers the blocks of a stream again.
+
+    Args:
+        job: what the tasks have in common.
+        adapter: after the first pass.
+        path: of a local file for the features.
+        shape: of the features of an image.
+        blocks: of the stream.
+        progress: called with the number of images that are done.
+        stop: whether to stop.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        adapter: Adapter,
+        path: Path,
+        shape: tuple[int, ...],
+        *,
+        blocks: int,
+        progress: Callable[[int], None],
+        stop: Callable[[], bool],
+    ) -> None:
+        self.job, self.adapter, self.blocks, self.progress, self.stop = job, adapter, blocks, progress, stop
+        self.features = FeatureFile(path, shape)
+
+    def run(self) -> Summary | None:
+        """Write all rows again; returns what they add up to, or None if it was stopped."""
+        summary, writes, job = Summary(passes=2), deque[Any](), ray.put(self.job)
+        if not (counts := self._collect()) or self.stop():
+            return None if self.blocks else summary
+        for number, (best, scores) in enumerate(self._answers(counts)):
+            if self.stop():
+                return None
+            writes.append(again_task.remote(job, number, best, scores))
+            if len(writes) > WRITES:
+                self._count(summary, writes)
+        while writes:
+            if self.stop():
+                return None
+            self._count(summary, writes)
+        return summary
+
+    def _count(self, summary: Summary, writes: deque[Any]) -> None:
+        summary.update(ray.get(writes.popleft()))
+        self.progress(summary.images)
+
+    def _collect(self) -> list[int]:
+        """Fetch the features; returns how many each block has, and nothing if it was stopped."""
+        self.features.open()
+        counts = []
+        read = partial(read_features, self.job.out, shape=self.features.shape)
+        for rows in read_ahead(read, range(self.blocks), READERS, 2 * READERS):
+            if self.stop():
+                return []
+            self.features.write(rows)
+            counts.append(len(rows))
+        return counts
+
+    def _answers(self, counts: list[int]) -> Iterator[tuple[HostArray, HostArray]]:
+        """The best classes (r, n) of the r images of each block that could be read, and their scores."""
+        top_k = self.job.top_k
+        width = min(top_k, len(self.job.head))
+        waiting: list[HostArray] = [np.empty((0, width), np.int64), np.empty((0, width), np.float32)]
+        found = (best_of(logits, top_k) for logits in self.adapter.refined(self.features.read()))
+        for count in counts:
+            while len(waiting[0]) < count:
+                waiting = [np.concatenate(pair) for pair in zip(waiting, next(found), strict=True)]
+            yield waiting[0][:count], waiting[1][:count]
+            waiting = [each[count:] for each in waiting]

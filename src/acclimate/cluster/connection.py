@@ -1,0 +1,207 @@
+"""The connection to a Ray cluster: a local one that is started and stopped here, or one that runs already.
+
+What can be wrong is found out here, in seconds, and said in our words: Ray itself waits for minutes for a cluster that
+is not there, and for ever for resources that no node has.
+"""
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from acclimate.cluster.nodes import Cluster, check_versions, look_around
+from acclimate.errors import InputError, RunError, missing
+
+SECONDS = 5.0  # for an answer of the cluster's address
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # how gRPC begins, with empty settings
+LOCAL = "or leave out --address for a Ray of this machine alone"
+# Of a process that runs no task. After a second, as Ray has it, every block of a job would wait for new processes where
+# encoders hold all CPUs.
+IDLE = "RAY_idle_worker_killing_time_threshold_ms"
+# Read by Ray when it is imported, or by a Ray that is started here.
+ENVIRONMENT = {
+    "RAY_gcs_server_request_timeout_seconds": "15",  # that it may look for a node on this machine (60 by itself)
+    "RAY_USAGE_STATS_ENABLED": "0",
+    IDLE: "600000",
+}
+LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's own way to listen on 127.0.0.1 and nowhere else
+
+
+@contextmanager
+def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
+    """Be connected to a Ray cluster while the block runs.
+
+    A process that is connected already stays so, and its connection is left as it was.
+
+    Args:
+        address: "auto" for the cluster that this machine belongs to, or HOST:PORT of its head node; None starts a Ray
+            on this machine, which nobody else can reach, and stops it at the end.
+        **how: further arguments of `ray.init`, such as `num_cpus` for a local Ray.
+
+    Raises:
+        MissingExtraError: if Ray is not installed.
+        InputError: if there is no cluster, or one of another version.
+        RunError: if a node of the cluster cannot run this version of acclimate, or Ray does not start.
+    """
+    ray = import_ray()
+    address = None if address in ("", "local") else address
+    if ray.is_initialized():
+        if address not in (None, "auto"):
+            raise InputError(f"this process is connected to a Ray already; call ray.shutdown() to use {address}.")
+        yield look_around()
+        return
+    quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
+    try:
+        if address is None:
+            with _loopback_only():
+                _start(**{"num_cpus": usable_cores(), "include_dashboard": False, **quiet, **how})
+        else:
+            _join(address, **{**quiet, **how})
+        cluster = look_around()
+        if address is not None:
+            check_versions()
+        yield cluster
+    finally:
+        ray.shutdown()
+
+
+def _start(**how: Any) -> None:
+    import ray
+
+    try:
+        ray.init("local", **how)
+    except Exception as error:  # Ray raises a bare one if its processes are not ready in time
+        raise RunError(
+            f"Ray did not start on this machine: {error} Try again when the machine is less busy, with free memory and "
+            "space on the disk; Ray's own logs are in the folder ray of the temporary folder."
+        ) from error
+
+
+def import_ray() -> Any:
+    """Ray, with our settings, if nobody has imported it before.
+
+    Raises:
+        MissingExtraError: if it is not installed.
+    """
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        if error.name != "ray":
+            raise
+        raise missing("work on a cluster needs Ray", "ray") from None
+    return ray
+
+
+def usable_cores() -> int:
+    """The cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """The host and the port of a cluster's address.
+
+    Examples:
+        >>> parse_address("10.0.0.1:6379")
+        ('10.0.0.1', 6379)
+
+    Raises:
+        InputError: if it is the address of something else.
+    """
+    scheme, separator, _ = address.partition("://")
+    if separator:
+        kinds = {"ray": "of a Ray client, which cannot run Ray Data", "http": "of the dashboard"}
+        what = kinds.get(scheme.removesuffix("s"), "of something else")
+        how = f"run this on a machine of the cluster with --address auto, give it to `ray job submit`, {LOCAL}"
+        raise InputError(f"{address} is the address {what}; {how}.")
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+        raise InputError(f"{address!r} is not an address; give auto or HOST:PORT of the head node, {LOCAL}.")
+    return host.strip("[]"), int(port)
+
+
+def _join(address: str, **how: Any) -> None:
+    """Connect to a cluster that runs."""
+    import ray
+
+    chosen = address  # Ray itself treats "auto" in its own way: it looks for the token of such a cluster
+    if address == "auto":
+        try:
+            address = str(ray._private.services.get_ray_address_from_environment("auto", None))
+        except ConnectionError:
+            start = "start one with `ray start --head`, give the address of another one"
+            raise InputError(f"no Ray cluster runs on this machine; {start}, {LOCAL}.") from None
+    host, port = parse_address(address)
+    if why := _silent(host, port):
+        raise InputError(f"no Ray cluster answers at {address}: {why}; check `ray status` on the head node, {LOCAL}.")
+    own = ray.util.get_node_ip_address()
+    with _loopback_only() if _is_loopback(host) and _silent(own, port) else nullcontext():
+        try:
+            ray.init(chosen, **how)
+        except Exception as error:  # of many kinds, by version
+            raise _refusal(address, error) from error
+
+
+def _silent(host: str, port: int) -> str:
+    """Why nothing that speaks gRPC answers there; "" if something does."""
+    try:
+        with socket.create_connection((host, port), SECONDS) as line:
+            line.settimeout(SECONDS)
+            if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+                return ""  # only Ray knows the certificates
+            line.sendall(PREFACE)
+            return "" if line.recv(9)[3:4] == b"\x04" else "what answers there is not Ray"
+    except TimeoutError:
+        return f"it does not answer within {SECONDS:g} seconds"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _refusal(address: str, error: Exception) -> InputError:
+    """What Ray says when it cannot connect, in our words."""
+    said = f"{error} {error.__cause__ or ''}"
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
+    if "ersion mismatch" in said and len(versions) == 2:
+        (ray, python), (own_ray, own_python) = versions
+        return InputError(
+            f"the cluster at {address} runs Ray {ray} on Python {python}, and this is Ray {own_ray} on Python "
+            f"{own_python}; install the same versions here or there."
+        )
+    if "token" in said.lower() or "authenticat" in said.lower():
+        return InputError(
+            f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
+            "`ray get-auth-token` prints on its head node."
+        )
+    if "No node info found" in said or "node_ip_address" in said:
+        return InputError(
+            f"this machine is not a node of the cluster at {address}; run the command on one that is, for example with "
+            f"`ray job submit`, or add this one with `ray start --address={address}`."
+        )
+    return InputError(f"cannot connect to the Ray cluster at {address}: {' '.join(str(error).split())[:300]}")
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+@contextmanager
+def _loopback_only() -> Iterator[None]:
+    """A Ray that is started in this block listens on 127.0.0.1 only, and so does a driver that connects to such a one.
+
+    Ray takes the address of another network interface even if 127.0.0.1 is asked for, except where clusters are off.
+    """
+    from ray._private import ray_constants
+
+    before, was = os.environ.get(LOOPBACK_ONLY), ray_constants.ENABLE_RAY_CLUSTER
+    os.environ[LOOPBACK_ONLY], ray_constants.ENABLE_RAY_CLUSTER = "0", False  # for its processes, and for this one
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = was
+        os.environ.pop(LOOPBACK_ONLY)
+        if before is not None:
+            os.environ[LOOPBACK_ONLY] = before

@@ -1,0 +1,216 @@
+"""Encode blocks of images with Ray Data: a pool of actors, each of which loads the model once.
+
+The pipeline is run by an actor of its own, `Encoding`. It owns what the pool encodes, so features never visit the
+driver, which is handed references only; and it can be killed, with the pool, at any time, which a pipeline that waits
+for a lost machine cannot.
+"""
+
+import logging
+import math
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import ray
+import ray.data
+from ray import cloudpickle
+
+from acclimate import __version__
+from acclimate.arrays import to_host
+from acclimate.classifier import Classifier
+from acclimate.encoders import Encoder, load_encoder
+from acclimate.encoders.base import BUNDLED, PREFIXES, absolute_model
+from acclimate.errors import AcclimateError, InputError, ModelError
+from acclimate.images import limit_pixels, pixel_limit
+from acclimate.reading import Batch, Preparer, encode_ahead
+from acclimate.sources.base import Sample
+
+REMOTE_READERS = 16  # per encoder, of images that come over a network
+AGAIN = "again: "  # how the text of an error begins after which it is worth to try again
+
+
+@dataclass(frozen=True)
+class EncoderSetup:
+    """How an actor loads the model, and how it encodes images."""
+
+    model: str | bytes  # a name, or a pickled encoder
+    loading: Mapping[str, Any]  # options of `load_encoder`
+    preparing: Mapping[str, Any]  # options of `Preparer`
+    batch_size: int  # images, counting views
+    workers: int  # that read images, per actor
+    fingerprint: str  # of the model of the driver
+    plugins: Sequence[str] = ()  # modules to import
+    pixels: int | None = field(default_factory=pixel_limit)  # of an image, at most
+    version: str = field(default=__version__)  # of acclimate
+
+    @classmethod
+    def of(
+        cls,
+        classifier: Classifier,
+        options: Mapping[str, Any],
+        cpus: float,
+        gpus: float,
+        plugins: Sequence[str] = (),
+        remote: bool = False,
+    ) -> "EncoderSetup":
+        """The setup that encodes as a classifier does, on actors with so many CPUs and GPUs.
+
+        `options` are those of `load_encoder` and `decoder`, as they were given. Images that are `remote` take longer to
+        come, and more of them are read at a time.
+        """
+        threads = max(1, math.ceil(cpus))
+        loading = {name: options[name] for name in ("device", "precision", "compile") if name in options}
+        if not gpus and loading.get("device", "auto") == "auto":
+            loading["device"] = "cpu"  # the GPUs of a machine belong to those who asked Ray for them
+        asked = options.get("decoder", "auto")
+        decoder = classifier.decoder if asked == "auto" and not gpus else asked
+        prepare = classifier.preparer
+        preparing = {"views": prepare.views, "seed": prepare.seed, "kind": prepare.kind, "generator": prepare.generator}
+        return cls(
+            model=_model(classifier),
+            loading=loading | {"threads": threads},
+            preparing=preparing | {"upright": prepare.upright, "decoder": decoder},
+            batch_size=classifier.batch_size,
+            workers=classifier.workers or max(threads + 1, REMOTE_READERS if remote else 0),
+            fingerprint=classifier.encoder.fingerprint,
+            plugins=tuple(plugins),
+        )
+
+    def load(self) -> Preparer:
+        """Load the model; refuse one that is not the driver's."""
+        if self.version != __version__:
+            raise ModelError(f"a node has acclimate {__version__}, the driver {self.version}; install the same there.")
+        limit_pixels(self.pixels)
+        for plugin in self.plugins:
+            import_module(plugin)
+        model = self.model
+        encoder = load_encoder(model, **self.loading) if isinstance(model, str) else pickle.loads(model)
+        if encoder.fingerprint != self.fingerprint:
+            raise ModelError(
+                f"{model if isinstance(model, str) else 'the model'} of a node is not that of the driver: its weights "
+                "or preprocessing differ. Copy the same files to all nodes."
+            )
+        return Preparer(encoder, **self.preparing)
+
+
+def _model(classifier: Classifier) -> str | bytes:
+    """The name of the model of a classifier; without a name, the pickled model."""
+    name = classifier.model
+    if name == BUNDLED or name.partition(":")[0] in PREFIXES:
+        return absolute_model(name)
+    encoder: Encoder = classifier.encoder
+    try:
+        return bytes(cloudpickle.dumps(encoder))
+    except Exception as error:  # what cannot be pickled says so in many ways
+        raise InputError(
+            f"the encoder, a {type(encoder).__name__}, cannot be sent to other machines ({error}); give a model by its "
+            "name, such as onnx:DIR, or an encoder that can be pickled."
+        ) from error
+
+
+class EncodeBlocks:
+    """What an actor of the pool does: a row of samples becomes a row of encoded batches.
+
+    An error is put into the row, as text, and so arrives as it is, whatever Ray makes of errors.
+    """
+
+    def __init__(self, setup: EncoderSetup) -> None:
+        self.setup = setup
+        self.prepare: Preparer | None = None
+
+    def __call__(self, rows: Mapping[str, Any]) -> dict[str, list[Any]]:
+        """Encode the block of the one row."""
+        content, why = b"", ""
+        try:
+            self.prepare = self.prepare or self.setup.load()
+            samples: list[Sample] = pickle.loads(rows["samples"][0])
+            content = pickle.dumps(self.encode(self.prepare, samples, int(rows["start"][0])), protocol=5)
+        except AcclimateError as error:
+            why = str(error)
+        except Exception as error:  # of a model; another attempt may succeed
+            why = f"{AGAIN}{type(error).__name__}: {error}"
+        return {"block": [int(rows["block"][0])], "content": [content], "error": [why]}
+
+    def encode(self, prepare: Preparer, samples: Sequence[Sample], start: int) -> list[Batch]:
+        """The encoded batches of a block that begins at a position of the stream, on the host."""
+        reading: dict[str, Any] = {"batch_size": self.setup.batch_size, "workers": self.setup.workers}
+        batches = encode_ahead(samples, prepare, start=start, on_error="skip", **reading)
+        return [batch._replace(features=to_host(batch.features)) for batch in batches]
+
+
+class Encoding:
+    """Runs the pipeline, and hands out references to encoded blocks in order."""
+
+    def __init__(
+        self, blocks: Any, setup: EncoderSetup, pool: tuple[int, int], cpus: float, gpus: float, bars: bool
+    ) -> None:
+        logging.getLogger("ray.data").setLevel(logging.ERROR)
+        encoded = blocks.map_batches(
+            EncodeBlocks,
+            batch_size=1,
+            fn_constructor_kwargs={"setup": setup},
+            compute=ray.data.ActorPoolStrategy(min_size=pool[0], max_size=pool[1]),
+            num_cpus=cpus,
+            num_gpus=gpus,
+        )
+        encoded.context.execution_options.preserve_order = True
+        encoded.context.enable_progress_bars = bars
+        self._bundles: Iterator[Any] = iter(encoded.iter_internal_ref_bundles())
+
+    def next(self) -> list[Any]:
+        """The reference to the next block, in a list so that only the reference travels; empty after the last."""
+        for bundle in self._bundles:
+            [ref] = bundle.block_refs
+            return [ref]
+        return []
+
+
+def block_rows(samples: Sequence[Sample], every: int, first: int = 0) -> Iterator[dict[str, Any]]:
+    """The rows of the blocks of a stream, from the block `first` on."""
+    for number, start in enumerate(range(first * every, len(samples), every), first):
+        yield {"block": number, "start": start, "samples": cloudpickle.dumps(list(samples[start : start + every]))}
+
+
+def start_encoding(
+    samples: Sequence[Sample],
+    every: int,
+    first: int,
+    setup: EncoderSetup,
+    pool: tuple[int, int],
+    cpus: float,
+    gpus: float,
+    bars: bool = False,
+) -> Any:
+    """Begin to encode the blocks of `every` samples, from the block `first` on, on the driver's machine.
+
+    With `bars`, Ray Data shows its own progress bars where the driver shows what its workers print.
+    """
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    rows = list(block_rows(samples, every, first))
+    blocks = ray.data.from_items(rows, override_num_blocks=len(rows))
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+    actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=here)(Encoding)
+    return actor.remote(blocks, setup, pool, cpus, gpus, bars)
+
+
+def encoded_batches(block: Any, number: int) -> list[Batch]:
+    """The batches of a block that came out of the pipeline.
+
+    Raises:
+        ModelError: the block cannot be encoded.
+        RuntimeError: it could not be encoded, but perhaps another time.
+    """
+    from ray.data.block import BlockAccessor
+
+    [row] = BlockAccessor.for_block(block).to_arrow().to_pylist()
+    if row["error"].startswith(AGAIN):
+        raise RuntimeError(row["error"].removeprefix(AGAIN))
+    if row["error"]:
+        raise ModelError(row["error"])
+    if row["block"] != number:
+        raise RuntimeError(f"block {row['block']} came in the place of {number}")
+    batches: list[Batch] = pickle.loads(row["content"])
+    return batches

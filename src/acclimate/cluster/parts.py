@@ -1,0 +1,218 @@
+"""What a job on a cluster leaves in its output folder: a parquet file per block, and `_acclimate` with the rest.
+
+Readers of parquet ignore names that begin with an underscore, so the folder is a data set as it is.
+"""
+
+import io
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from acclimate.arrays import HostArray
+from acclimate.classify.features import DTYPE
+from acclimate.classify.outputs import from_record, parquet_bytes, to_record
+from acclimate.classify.run import EDITED
+from acclimate.classify.summary import BlockSummary, Summary, is_count, require
+from acclimate.cluster.storage import Storage
+from acclimate.errors import InputError, RunError, StateError
+from acclimate.files import parse_snapshot
+from acclimate.methods import Adapter, state_to_bytes
+from acclimate.methods.persist import build_adapter
+from acclimate.predict import Prediction
+
+OWN = "_acclimate"  # folder of what is not results
+CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
+COMPLETE = f"{OWN}/run.json"  # exists when they are complete
+DIGEST = 32  # characters of a digest, at least, which tell nobody anything
+OWNER = f"{OWN}/owner"  # names the run that writes here, while it does
+HINT = "What was done so far is kept; pass --resume to go on."
+
+
+def part_name(block: int) -> str:
+    """The file of the rows of a block."""
+    return f"part-{block:06d}.parquet"
+
+
+def features_name(block: int) -> str:
+    """The file of the features of a block, for the second pass."""
+    return f"{OWN}/features-{block:06d}.bin"
+
+
+def write_part(out: Storage, block: int, predictions: Sequence[Prediction], about: Mapping[str, str]) -> BlockSummary:
+    """Write the rows of a block, all or nothing; returns what they add up to."""
+    summary = BlockSummary()
+    for prediction in predictions:
+        summary.add(prediction)
+    write(out, part_name(block), parquet_bytes([list(map(to_record, predictions))], about))
+    return summary
+
+
+def read_part(out: Storage, block: int) -> list[Prediction]:
+    """The predictions of a block, as far as the columns hold them."""
+    import pyarrow.parquet as pq
+
+    try:
+        return list(map(from_record, pq.read_table(io.BytesIO(out.read(part_name(block)))).to_pylist()))
+    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        raise _edited(out, part_name(block), error) from error
+
+
+def write_features(out: Storage, block: int, features: Sequence[HostArray]) -> None:
+    """Keep the features of the images of a block that could be read."""
+    content = b"".join(np.ascontiguousarray(each, DTYPE).tobytes() for each in features)
+    write(out, features_name(block), content)
+
+
+def read_features(out: Storage, block: int, shape: tuple[int, ...]) -> HostArray:
+    """The features (r, d) or (r, V, d) of a block, whose rows have this shape."""
+    try:
+        return np.frombuffer(out.read(features_name(block)), DTYPE).reshape(-1, *shape)
+    except (FileNotFoundError, ValueError) as error:
+        raise _edited(out, features_name(block), error) from error
+
+
+def write(out: Storage, name: str, content: bytes) -> None:
+    """Write a file of a job that has begun."""
+    try:
+        out.write(name, content)
+    except InputError as error:
+        raise RunError(f"{error} {HINT}") from error
+
+
+def claim(out: Storage) -> str:
+    """Become the run that writes here; another one that still does finds out, and stops."""
+    owner = secrets.token_hex(16)
+    write(out, OWNER, owner.encode())
+    return owner
+
+
+def check_owner(out: Storage, owner: str) -> None:
+    """Stop a run whose results another one writes now: rows of two jobs must not mix.
+
+    Raises:
+        RunError: there is another one.
+    """
+    try:
+        found = out.read(OWNER).decode(errors="replace")
+    except FileNotFoundError:  # the other one is complete already, or the folder was emptied
+        found = ""
+    except OSError as error:
+        raise RunError(f"cannot read {out.where(OWNER)}: {error}. {HINT}") from error
+    if found != owner:
+        raise RunError(
+            f"another run writes, or has written, its results to {out.url}, or they were removed; this one stops. Wait "
+            "for the other one, or choose another --out."
+        )
+
+
+class Checkpoint(NamedTuple):
+    """A job after some of its blocks: everything that the next block needs."""
+
+    adapter: Adapter
+    blocks: int  # whose rows are written
+    first_id: int  # of the first image of the stream, in the state
+    gates: list[str]  # what they remember
+    summary: Summary  # of the blocks
+
+    def write(self, out: Storage, identity: Mapping[str, Any]) -> None:
+        """Replace the checkpoint of a job."""
+        notes = {"identity": identity, "blocks": self.blocks, "first_id": self.first_id, "gates": self.gates}
+        notes["summary"] = self.summary.to_json()
+        write(out, CHECKPOINT, state_to_bytes(self.adapter, notes))
+
+    @classmethod
+    def read(cls, out: Storage, identity: Mapping[str, Any], like: Adapter) -> "Checkpoint":
+        """The checkpoint of a job, which must be this job.
+
+        Raises:
+            InputError: it is another job.
+            StateError: it was edited, or its method, settings or labels differ.
+        """
+        where = out.where(CHECKPOINT)
+        adapter, notes = build_adapter(*parse_snapshot(out.read(CHECKPOINT), where), where, like)
+        try:
+            check_identity(out, notes["identity"], identity)
+            summary = Summary.from_json(notes["summary"])
+            require(is_count(notes["blocks"]) and type(notes["first_id"]) is int, "blocks and ids are counted")
+            require(all(isinstance(gate, str) for gate in notes["gates"]), "gates remember text")
+            return cls(adapter, notes["blocks"], notes["first_id"], notes["gates"], summary)
+        except InputError:
+            raise
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            raise StateError(f"{where} {EDITED} ({error}); start again with --overwrite.") from error
+
+
+def check_identity(out: Storage, found: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
+    """Refuse to resume a job that was begun otherwise."""
+    for name, value in identity.items():
+        before = found.get(name)
+        if before != value:
+            was = f"{before}, not {value}" if max(len(str(before)), len(str(value))) < DIGEST else "different"
+            raise InputError(
+                f"cannot resume {out.url}: its {name} was {was}; pass what it was begun with, choose another --out, "
+                "or --overwrite it."
+            )
+
+
+def write_complete(out: Storage, identity: Mapping[str, Any], summary: Summary, about: Mapping[str, Any]) -> None:
+    """Say that the results are complete, and remove what only incomplete ones need."""
+    counts = {"images": summary.images, "answered": summary.answered, "changed": summary.changed}
+    content = {**about, **counts, "identity": identity, "summary": summary.to_json()}
+    write(out, COMPLETE, json.dumps(content, indent=1).encode())
+    clean_up(out)
+
+
+def read_complete(out: Storage, identity: Mapping[str, Any]) -> Summary | None:
+    """The summary of complete results of this job; None if they are not complete."""
+    if not out.exists(COMPLETE):
+        return None
+    try:
+        content = json.loads(out.read(COMPLETE))
+        check_identity(out, content["identity"], identity)
+        return Summary.from_json(content["summary"])
+    except InputError:
+        raise
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise _edited(out, COMPLETE, error) from error
+
+
+def clean_up(out: Storage) -> None:
+    """Remove the checkpoint, and then what is only needed with it."""
+    out.remove(CHECKPOINT)
+    _remove(out, OWN, "features-")
+    out.remove(OWNER)
+
+
+def has_results(out: Storage) -> bool:
+    """Whether there are results of a job, complete or not."""
+    return out.exists(CHECKPOINT) or out.exists(COMPLETE) or has_parts(out)
+
+
+def has_parts(out: Storage) -> bool:
+    """Whether there are files of rows."""
+    return any(map(_is_part, out.names()))
+
+
+def remove_results(out: Storage) -> None:
+    """Remove the results of a job, and nothing else."""
+    out.remove(COMPLETE)
+    clean_up(out)
+    _remove(out, "", "part-")
+
+
+def _remove(out: Storage, folder: str, prefix: str) -> None:
+    names: Iterable[str] = out.names(folder)
+    for name in names:
+        if name.startswith(prefix) and (folder or _is_part(name)):
+            out.remove(f"{folder}/{name}" if folder else name)
+
+
+def _is_part(name: str) -> bool:
+    return name.startswith("part-") and name.endswith(".parquet") and name[5:-8].isdigit()
+
+
+def _edited(out: Storage, name: str, error: Exception) -> StateError:
+    return StateError(f"{out.where(name)} is missing or was edited ({error}); start again with --overwrite.")

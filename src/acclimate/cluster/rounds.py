@@ -1,0 +1,147 @@
+"""The first pass over a stream: encode, adapt, exchange, write, round by round.
+
+A round is `shards` blocks. All of them start from the state at the end of the round before, and their states become
+one. With one block per round, this is what one machine does. The driver sees neither images nor features nor rows: it
+hands references from task to task, and gets the state when it saves a checkpoint. At that moment nothing else is under
+way, so what follows depends on the checkpoint alone, and not on the tasks before it.
+
+Memory is bounded, whatever is slowest: two rounds of encoded blocks are asked for ahead, Ray Data stops encoding when
+its share of the object store is full, two rounds are adapted to at a time, and few blocks wait to be written.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from copy import deepcopy
+from time import monotonic
+from typing import Any
+
+import ray
+
+from acclimate.cluster.adapting import Job, Learnt, adapt_task, merged, write_task
+from acclimate.cluster.machines import POLL, Machines
+from acclimate.cluster.parts import Checkpoint
+
+ROUNDS = 2  # under way at a time
+WRITES = 16  # blocks that are written at a time, or wait for it, beside those of these rounds
+
+
+class StopRequest(Exception):  # noqa: N818 (it is not an error)
+    """The user wants the run to stop."""
+
+
+class FirstPass:
+    """Adapts to the blocks of a stream that are not done yet.
+
+    Args:
+        job: what the tasks have in common.
+        encoding: the actor that gives the encoded blocks.
+        done: where the pass begins; replaced by newer ones.
+        blocks: of the whole stream.
+        shards: blocks per round.
+        ordered_first: blocks at the beginning of the stream that are rounds of their own.
+        save: called with every new checkpoint.
+        seconds: between two checkpoints.
+        progress: called with the number of images that are done.
+        stop: whether to stop.
+        machines: to look after while waiting.
+        adapter_gpus: that a task asks for which adapts.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        encoding: Any,
+        done: Checkpoint,
+        *,
+        blocks: int,
+        shards: int,
+        ordered_first: int,
+        save: Callable[[Checkpoint], None],
+        seconds: float,
+        progress: Callable[[int], None],
+        stop: Callable[[], bool],
+        machines: Machines,
+        adapter_gpus: float = 0.0,
+    ) -> None:
+        self.job, self.encoding, self.done, self.blocks, self.shards = job, encoding, done, blocks, shards
+        self.ordered_first = ordered_first
+        self.save, self.seconds, self.progress, self.stop, self.machines = save, seconds, progress, stop, machines
+        self._job, self._adapt = ray.put(job), adapt_task(job.learns and shards == 1, adapter_gpus)
+        self._learnt: Any = ray.put(Learnt(done.adapter, done.gates))  # after the last round that was begun
+        self._summary = deepcopy(done.summary)
+        self._rounds: deque[Any] = deque()  # states after the rounds that are under way
+        self._writes: deque[Any] = deque()  # of the rounds that were begun, in order
+        self._coming: deque[Any] = deque()  # encoded blocks that were asked for
+        self._asked = self._begun = done.blocks  # blocks
+
+    def run(self) -> bool:
+        """Go on to the end of the stream; returns False if it was stopped before."""
+        saved = monotonic()
+        try:
+            while self._begun < self.blocks:
+                self._begin_round()
+                if self._begun < self.blocks and monotonic() - saved >= self.seconds:
+                    self._save()
+                    saved = monotonic()
+        except StopRequest:
+            self._save()
+            return False
+        self._save()
+        return True
+
+    def _begin_round(self) -> None:
+        """Start the tasks of a round when its blocks are encoded."""
+        afters, writes = [], []
+        shards = 1 if self._begun < self.ordered_first else self.shards
+        for number in range(self._begun, min(self._begun + shards, self.blocks)):
+            block = self._next_block()
+            after, answered = self._adapt.remote(self._job, self._learnt, number, block)
+            writes.append(write_task.remote(self._job, number, answered))
+            afters.append(after)
+        if self.job.learns:
+            self._learnt = merged(self._learnt, afters)
+            self._rounds.append(self._learnt)
+        self._begun += len(afters)
+        self._writes += writes
+        if len(self._rounds) > ROUNDS:
+            self._wait(self._rounds.popleft())
+        while len(self._writes) > WRITES + ROUNDS * self.shards:
+            self._finish_write()
+
+    def _next_block(self) -> Any:
+        """A reference to the next encoded block."""
+        while self._asked < min(self.blocks, self._begun + (ROUNDS + 1) * self.shards):
+            self._coming.append(self.encoding.next.remote())
+            self._asked += 1
+        if self.stop():
+            raise StopRequest
+        self._wait(self._coming[0], stoppable=True)
+        [block] = ray.get(self._coming.popleft())
+        return block
+
+    def _finish_write(self) -> None:
+        write = self._writes.popleft()
+        self._wait(write)
+        self._summary.update(ray.get(write))
+        self.progress(self._summary.images)
+
+    def _save(self) -> None:
+        """Wait for the rounds that were begun, and make a checkpoint of them."""
+        if self._begun == self.done.blocks:
+            return
+        while self._writes:
+            self._finish_write()
+        self._wait(self._learnt)
+        learnt: Learnt = ray.get(self._learnt)
+        self.done = Checkpoint(learnt.adapter, self._begun, self.done.first_id, learnt.gates, deepcopy(self._summary))
+        self.save(self.done)
+        self._rounds.clear()
+        self._learnt = ray.put(learnt)  # what Ray would compute again after a failure begins here
+
+    def _wait(self, ref: Any, stoppable: bool = False) -> None:
+        """Wait for a task, and look after the machines meanwhile."""
+        while not ray.wait([ref], timeout=POLL, fetch_local=False)[0]:
+            if stoppable and self.stop():
+                raise StopRequest
+            self.machines.check()
+        self.machines.progress()

@@ -1,0 +1,184 @@
+"""Streams as the front sees them: calls of the actors that have them."""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import Lock
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError
+
+from acclimate.cluster.serving.answers import Asked, plain, within
+from acclimate.cluster.serving.images import Sent
+from acclimate.cluster.serving.settings import STREAM, Model, Settings
+from acclimate.cluster.serving.stream_actor import StreamActor
+from acclimate.evidence import Head
+from acclimate.methods import Adapter
+from acclimate.predict import Prediction
+from acclimate.serve.errors import NotFoundError
+from acclimate.serve.service import not_there
+from acclimate.serve.stream import Stream
+
+THREADS = 8  # that start actors and put images into the object store
+START_S = 60.0  # for an actor to read its files
+TRIES = 3  # of a call that may be repeated
+Options = ParamSpec("Options")
+Result = TypeVar("Result")
+
+
+class StreamActors:
+    """The actors of all streams, found or started when they are first asked for something."""
+
+    def __init__(self, settings: Settings, model: Model) -> None:
+        self._settings, self._model, self.timeout_s = settings, model, settings.limits.timeout_s
+        self._handles: dict[str, Any] = {}
+        self._lock = Lock()
+        self.pool = ThreadPoolExecutor(THREADS, "acclimate-ask")
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a stream with this name: whether it has a folder."""
+        return (self._settings.streams / name).is_dir()
+
+    def ask(self, name: str, method: str, *args: Any, put: bool = False) -> "Asked[Any]":
+        """Call a method of a stream's actor, without waiting. If it has to `put` images, that is done in a thread."""
+        asked: Asked[Any] = Asked()
+
+        def send(handle: Any) -> None:
+            given = [Sent(each) if isinstance(each, _Images) else each for each in args]
+            asked.follow(getattr(handle, method).remote(*given), lambda error: self._translate(name, handle, error))
+
+        def find_and_send() -> None:
+            try:
+                send(self.handle(name))
+            except Exception as error:
+                asked.set_exception(plain(error, f"the stream {name!r}"))
+
+        handle = self._handles.get(name)
+        if handle is None or put:
+            self.pool.submit(find_and_send)
+        else:
+            send(handle)
+        return asked
+
+    def handle(self, name: str) -> Any:
+        """The actor of a stream, which is started if there is none; blocks for a moment."""
+        handle = self._handles.get(name)
+        if handle is None:
+            if not self.exists(name):
+                raise not_there(name)
+            options = {"name": actor_name(name), "namespace": self._settings.name, "lifetime": "detached"}
+            options["scheduling_strategy"] = "SPREAD"  # a lost node should take few streams with it
+            # Calls are never repeated by Ray: images would be learnt twice.
+            made = ray.remote(StreamActor).options(
+                num_cpus=0, max_restarts=-1, max_task_retries=0, max_concurrency=1000, get_if_exists=True, **options
+            )
+            handle = made.remote(self._settings, name, self._model)
+            with self._lock:
+                self._handles[name] = handle
+        return handle
+
+    def open(self, name: str) -> None:
+        """Start the actor of a stream whose files have just got their name; blocks until it is ready."""
+        for left in reversed(range(TRIES)):
+            try:
+                self.reach(name, "describe", START_S)
+                return
+            except Exception as error:
+                if (handle := self._handles.get(name)) is not None:
+                    self.kill(name, handle)  # else it would go on with files that are removed now
+                # The actor of a stream of this name that was deleted before says that there is none.
+                if not left or not isinstance(error, NotFoundError):
+                    raise
+
+    def reach(self, name: str, method: str, seconds: float) -> Any:
+        """Call a method that may be repeated; blocks until it is done, and returns the actor that has done it.
+
+        The actor that is known here may be that of a stream which another replica has deleted and made anew.
+        """
+        for left in reversed(range(TRIES)):
+            handle = self.handle(name)
+            try:
+                ray.get(getattr(handle, method).remote(), timeout=seconds)
+                return handle
+            except Exception as error:
+                translated = self._translate(name, handle, error)
+                if not left or not isinstance(error, ActorDiedError):
+                    raise translated from error
+        raise AssertionError
+
+    def kill(self, name: str, handle: Any) -> None:
+        """End an actor for good."""
+        self._forget(name, handle)
+        ray.kill(handle, no_restart=True)
+
+    def _forget(self, name: str, handle: Any) -> None:
+        with self._lock:
+            if self._handles.get(name) is handle:
+                del self._handles[name]
+
+    def _translate(self, name: str, handle: Any, error: Exception) -> Exception:
+        """What a failed call means for a client."""
+        if isinstance(error, ActorDiedError):  # for good: the next call starts another one
+            self._forget(name, handle)
+        if isinstance(error, RayActorError) and not self.exists(name):
+            return not_there(name)
+        return plain(error, f"the stream {name!r}")
+
+
+class _Images(list[Any]):
+    """Images that are sent with a call."""
+
+
+class RemoteStream:
+    """A stream whose actor may be anywhere; see `Stream`, whose methods it calls there."""
+
+    def __init__(self, name: str, actors: StreamActors) -> None:
+        self.name, self._actors = name, actors
+
+    def classify(
+        self,
+        images: Sequence[bytes | str],
+        *,
+        names: Sequence[str] = (),
+        adapt: bool = True,
+        top_k: int = 5,
+        unsure: float | None = None,
+        client: str = "",
+    ) -> "Future[list[Prediction]]":
+        """`Stream.classify`; what it raises at once, the future raises here."""
+        options = {"names": list(names), "adapt": adapt, "top_k": top_k, "unsure": unsure, "client": client}
+        return self._actors.ask(self.name, "classify", _Images(images), options, put=Sent.is_large(images))
+
+    def correct(
+        self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
+    ) -> "Future[int]":
+        """`Stream.correct`."""
+        return self._actors.ask(self.name, "correct", label, sample_id, image, client)
+
+    def described(self) -> "Future[dict[str, Any]]":
+        """`Stream.describe`."""
+        return self._actors.ask(self.name, "describe")
+
+    def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
+        """`Stream.head_of`."""
+        return self._actors.ask(self.name, "head_of", list(add), list(remove), client)
+
+    def read_state(self, content: bytes) -> Adapter:
+        """`Stream.read_state`; blocks."""
+        adapter: Adapter = within(self._actors.timeout_s, self._actors.ask(self.name, "read_state", content))
+        return adapter
+
+    def later(
+        self, method: "Callable[Concatenate[Stream, Options], Result]", *args: Options.args, **kwargs: Options.kwargs
+    ) -> "Future[Result]":
+        """`Stream.later`."""
+        return self._actors.ask(self.name, "later", method.__name__, args, kwargs)
+
+    def look(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
+        """`Stream.look`."""
+        return self._actors.ask(self.name, "look", method.__name__)
+
+
+def actor_name(stream: str) -> str:
+    """The name of a stream's actor."""
+    return STREAM + stream

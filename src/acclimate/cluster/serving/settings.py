@@ -1,0 +1,66 @@
+"""What every process of the service knows."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from acclimate.methods import load_plugin
+from acclimate.serve.limits import Limits
+from acclimate.serve.stderr import BoundedLog, JsonLines
+
+STDERR = 2
+STREAM = "stream:"  # how the names of streams' actors begin
+
+
+@dataclass(frozen=True)
+class Model:
+    """What is known of the model where it is not loaded; see `acclimate.encoders.Encoder`."""
+
+    dim: int
+    logit_scale: float
+    logit_bias: float
+    fingerprint: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every process of the service knows.
+
+    Attributes:
+        name: of the service: of its application in Ray Serve, and of the namespace of its actors.
+        data: the folder of the streams, which all nodes see.
+        limits: as for the service on one machine; those of queues hold per process.
+        plugins: Python files with methods.
+    """
+
+    name: str
+    data: Path
+    limits: Limits
+    plugins: tuple[Path, ...] = ()
+
+    @property
+    def streams(self) -> Path:
+        """The folder of the streams' folders."""
+        return self.data / "streams"
+
+    @property
+    def tokens(self) -> Path:
+        """The token file as the service was told it last, with digests in place of tokens."""
+        return self.data / "tokens"
+
+    @property
+    def encoders(self) -> str:
+        """The name of the application that encodes."""
+        return f"{self.name}-encoders"
+
+    def begin(self) -> None:
+        """Prepare a process that has just been started: its log goes to stderr, where Ray collects it."""
+        logger = logging.getLogger("acclimate")
+        if not logger.handlers:
+            handler = BoundedLog(STDERR, self.limits.log_lines)
+            handler.setFormatter(JsonLines())
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+            logger.propagate = False
+        for path in self.plugins:
+            load_plugin(path)

@@ -1,0 +1,53 @@
+"""A real Ray on this machine."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ray", reason="the cluster needs Ray")
+pytest.importorskip("pyarrow", reason="results of a cluster are parquet")
+
+from cluster_bench import Bench
+from ray_nodes import HEAD, small_cluster
+
+# Older versions of Ray leave files open, and processes to themselves.
+RAY_WARNS = [
+    "ignore:unclosed file .*/ray/session_:ResourceWarning",
+    "ignore:subprocess [0-9]+ is still running:ResourceWarning",
+]
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            for warning in RAY_WARNS:
+                item.add_marker(pytest.mark.filterwarnings(warning))
+
+
+@pytest.fixture(scope="module")
+def ray_cluster():
+    """A cluster of a head node with 4 logical CPUs, to which tests may add nodes that they remove again."""
+    with small_cluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def local_ray(ray_cluster):
+    """The head node alone."""
+    return ray_cluster
+
+
+@pytest.fixture
+def nodes(ray_cluster):
+    """Two more nodes of 6 logical CPUs: what asks for 5 fits on each of them once, and not on the head node."""
+    added = [ray_cluster.add_node(**HEAD | {"num_cpus": 6}) for _ in range(2)]
+    ray_cluster.wait_for_nodes()
+    yield {node.node_id: node for node in added}
+    for node in added:
+        if node in ray_cluster.worker_nodes:
+            ray_cluster.remove_node(node)
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return Bench(tmp_path)

@@ -1,0 +1,66 @@
+"""Places to keep files: the local disk, a file system of fsspec, and an S3 server."""
+
+import pytest
+
+from object_store import find_moto, s3_server
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("fsspec")
+
+
+@pytest.fixture(scope="session")
+def s3_url():
+    if find_moto() is None:
+        pytest.skip("moto is not installed: pip install 'moto[s3]' flask flask-cors")
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3(s3_url, monkeypatch):
+    """The URL of a bucket."""
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_url,
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "secret",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }.items():
+        monkeypatch.setenv(name, value)
+    forget_filesystems()
+    yield "s3://bucket"
+    forget_filesystems()
+
+
+@pytest.fixture
+def remote(tmp_path, monkeypatch):
+    """The URL of a folder on a file system that only fsspec knows."""
+    import remote_disk  # noqa: F401 (registers itself)
+
+    monkeypatch.setenv("REMOTE_DISK", str(tmp_path))
+    (tmp_path / "host").mkdir()
+    forget_filesystems()
+    yield "remote://host"
+    forget_filesystems()
+
+
+@pytest.fixture(params=["path", "file", "remote", "s3"])
+def base(request, tmp_path):
+    """The URL of an empty folder, which need not exist."""
+    if request.param == "path":
+        return (tmp_path / "results").as_posix()
+    if request.param == "file":
+        return f"file://{(tmp_path / 'results').as_posix()}"
+    return f"{request.getfixturevalue(request.param)}/{tmp_path.name}/results"
+
+
+@pytest.fixture(params=["remote", "s3"])
+def elsewhere(request, tmp_path):
+    """The URL of an empty folder that is not on the local disk."""
+    return f"{request.getfixturevalue(request.param)}/{tmp_path.name}"
+
+
+def forget_filesystems():
+    from acclimate.cluster import filesystems, storage
+
+    filesystems._open.cache_clear()
+    storage._opened.cache_clear()

@@ -1,0 +1,197 @@
+import io
+import os
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import remote_disk
+from acclimate.cluster.listing import list_images
+from acclimate.cluster.storage import Storage
+from acclimate.errors import InputError
+from acclimate.sources import open_source
+from small_images import draw, encoded, labels, names, shade, write_tar
+
+
+def fill(url, files):
+    for name, content in files.items():
+        Storage(url).write(name, content)
+
+
+def tar_bytes(path, members):
+    write_tar(path, members)
+    return path.read_bytes()
+
+
+def parquet_bytes(**columns):
+    buffer = io.BytesIO()
+    pq.write_table(pa.table(columns), buffer)
+    return buffer.getvalue()
+
+
+PHOTOS = ["img10.png", "IMG2.png", "dogs/b #1.png", "dogs/puppies/a.png", ".hidden.png", ".cache/x.png", "dogs/.c.png"]
+
+
+# On the local disk: what `open_source` lists
+
+
+def test_local_sources_are_those_of_one_machine(here, monkeypatch):
+    for number, path in enumerate(PHOTOS):
+        draw(here / "photos" / path, number)
+    (here / "list.csv").write_text("file,label\nphotos/img10.png,ten\nphotos/missing.png,\n")
+    write_tar(here / "shards/0.tar", {"a.png": encoded(7), "a.cls": b"cat"})
+    for spec in (
+        "photos",
+        "photos/",
+        "./photos/img10.png",
+        "photos/**/*.png",
+        "list.csv",
+        "wds:shards",
+        here / "photos",
+    ):
+        spec = os.fspath(spec)
+        expected, samples = open_source(spec), list_images(spec)
+        assert (names(samples), labels(samples)) == (names(expected), labels(expected)), spec
+    samples = list_images(["list.csv", "photos", "wds:shards/{0..0}.tar"])
+    assert names(samples) == names(open_source(["list.csv", "photos", "wds:shards/{0..0}.tar"]))
+    monkeypatch.chdir("/")  # where a worker on another machine may be
+    assert [shade(each) for each in pickle.loads(pickle.dumps([samples[0], samples[-1]]))] == [0, 7]
+
+
+def test_a_file_url_is_a_local_path(here):
+    draw(here / "photos/dogs/a.png", 3)
+    (sample,) = list_images(f"file://{here.as_posix()}/photos")
+    assert (sample.name, sample.label, shade(sample)) == ((here / "photos/dogs/a.png").as_posix(), "dogs", 3)
+
+
+# By URL
+
+
+def test_a_folder_by_url_is_listed_as_on_disk(elsewhere, here):
+    for number, path in enumerate(PHOTOS):
+        draw(here / "photos" / path, number)
+        fill(elsewhere, {f"photos/{path}": encoded(number)})
+    fill(elsewhere, {"photos/notes.md": b"", "photos/clip.mp4": b"", "photos/dogs/more.cr2": b""})
+    expected, samples = open_source("photos"), list_images(f"{elsewhere}/photos/")
+    assert names(samples) == [f"{elsewhere}/{name}" for name in names(expected)]
+    assert labels(samples) == labels(expected)
+    assert list(map(shade, pickle.loads(pickle.dumps(list(samples))))) == list(map(shade, expected))
+    assert samples.skipped == {".md": 1, ".cr2": 1, ".mp4 (must be on the local disk: copy it there)": 1}
+    (one,) = list_images(f"{elsewhere}/photos/dogs/b #1.png")
+    assert (one.name, one.label, shade(one)) == (f"{elsewhere}/photos/dogs/b #1.png", None, 2)
+
+
+def test_several_sources_are_joined(elsewhere, here):
+    draw(here / "cats/a.png", 1)
+    fill(elsewhere, {"cats/b.png": encoded(2), "dogs/c.png": encoded(3)})
+    samples = list_images([f"{elsewhere}/cats", f"{elsewhere}/dogs", f"{elsewhere}/cats/b.png", "cats"])
+    assert names(samples) == [f"{elsewhere}/cats/b.png", f"{elsewhere}/dogs/c.png", "cats/a.png"]
+    assert labels(samples) == ["cats", "dogs", "cats"]
+
+
+LISTS = {
+    "txt": b"photos/a.png\n# a comment\nURL/photos/b.png\n/ROOT/photos/c.png\n",
+    "csv": b"file,label\nphotos/a.png,x\nURL/photos/b.png,\n/ROOT/photos/c.png,y\n",
+    "jsonl": b'{"path": "photos/a.png", "class": 7}\n{"path": "URL/photos/b.png"}\n{"path": "/ROOT/photos/c.png"}\n',
+    "parquet": ["photos/a.png", "URL/photos/b.png", "/ROOT/photos/c.png"],
+}
+
+
+@pytest.mark.parametrize("kind", LISTS)
+def test_lists_by_url(elsewhere, kind):
+    fill(elsewhere, {f"photos/{name}.png": encoded(number) for number, name in enumerate("abc")})
+    root = elsewhere.partition("://")[2].partition("/")[2]  # below the bucket
+    if kind == "parquet":
+        paths = [path.replace("URL", elsewhere).replace("ROOT", root) for path in LISTS[kind]]
+        content = parquet_bytes(File=paths, label=["x", None, "y"], other=[1, 2, 3])
+    else:
+        content = LISTS[kind].replace(b"URL", elsewhere.encode()).replace(b"ROOT", root.encode())
+    fill(elsewhere, {f"list.{kind}": content})
+    samples = list_images(f"{elsewhere}/list.{kind}")
+    assert names(samples) == [f"{elsewhere}/photos/{name}.png" for name in "abc"]
+    assert labels(samples) == {"txt": [None] * 3, "jsonl": ["7", None, None]}.get(kind, ["x", None, "y"])
+    assert list(map(shade, samples)) == [0, 1, 2]
+
+
+def test_a_local_list_may_name_urls(elsewhere, here):
+    fill(elsewhere, {"a.png": encoded(5)})
+    draw(here / "b.png", 6)
+    (here / "list.parquet").write_bytes(parquet_bytes(path=[f"{elsewhere}/a.png", "b.png"]))
+    assert [(each.name, shade(each)) for each in list_images("list.parquet")] == [
+        (f"{elsewhere}/a.png", 5),
+        ("b.png", 6),
+    ]
+
+
+def test_a_list_by_url_names_no_files_of_this_machine(remote, here):
+    fill(remote, {"list.txt": b"file:///etc/passwd\n"})
+    with pytest.raises(InputError, match="a list at remote://host names file:///etc/passwd, a file of this machine"):
+        list_images(f"{remote}/list.txt")
+
+
+SHARDS = {
+    "00": {"0.png": encoded(1), "0.cls": b"1", "1.png": encoded(2), "1.cls": b"cat"},
+    "01": {"0.png": encoded(3), "0.json": b"{}"},
+}
+
+
+@pytest.mark.parametrize("spec", ["train", "train/", "train/{00..01}.tar", "train/{00,01}.tar"])
+def test_shards_by_url(elsewhere, here, spec):
+    fill(elsewhere, {f"train/{name}.tar": tar_bytes(here / "one.tar", members) for name, members in SHARDS.items()})
+    fill(elsewhere, {"classnames.txt": b"tench\ngoldfish\n"})
+    samples = list_images(f"wds:{elsewhere}/{spec}")
+    assert names(samples) == [
+        f"{elsewhere}/train/{each}" for each in ("00.tar::0.png", "00.tar::1.png", "01.tar::0.png")
+    ]
+    assert labels(samples) == ["goldfish", "cat", None]
+    assert list(map(shade, pickle.loads(pickle.dumps(list(samples))))) == [1, 2, 3]
+
+
+def test_headers_of_shards_are_read_and_not_the_images(remote, here):
+    fill(remote, {"0.tar": tar_bytes(here / "one.tar", {f"{each}.png": bytes(2**20) for each in range(20)})})
+    before = remote_disk.bytes_read
+    assert len(list_images(f"wds:{remote}/0.tar")) == 20
+    assert remote_disk.bytes_read - before < 3 * 2**20
+
+
+def in_a_process(function, items):
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        return list(pool.map(function, items))
+
+
+def test_the_caller_chooses_what_reads_shards(s3, here):
+    url = f"{s3}/mapped"
+    fill(url, {f"{name}.tar": tar_bytes(here / "one.tar", members) for name, members in SHARDS.items()})
+    samples = list_images(f"wds:{url}/", map=in_a_process)
+    assert names(samples) == [f"{url}/{each}" for each in ("00.tar::0.png", "00.tar::1.png", "01.tar::0.png")]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("URL/nowhere", "nothing at URL/nowhere; check the names of the bucket and of the folder"),
+        ("URL/photos/*.png", "patterns and options cannot be part of it: name a folder"),
+        ("URL/notes", r"no images in URL/notes: found only 1 \.md"),
+        ("wds:URL/notes", r"no images in URL/notes: the folder contains no \.tar files"),
+        ("wds:URL/{0..1}.tar", r"no shard at URL/0\.tar; check the path"),
+        ("wds:URL/notes/a.md", "is truncated, compressed or not a tar file"),
+        ("URL/bad.parquet", "cannot be read as a parquet file"),
+        ("URL/odd.parquet", "no path among the columns text; name it file or path"),
+        ("URL/clips.txt", r"line 1: .*clip\.mp4 is a video, which must be on the local disk"),
+    ],
+)
+def test_what_cannot_be_listed_says_why(elsewhere, spec, message):
+    fill(elsewhere, {"notes/a.md": b"x", "bad.parquet": b"PAR1", "odd.parquet": parquet_bytes(text=["a.png"])})
+    fill(elsewhere, {"clips.txt": b"clip.mp4\n"})
+    with pytest.raises(InputError, match=message.replace("URL", elsewhere)):
+        list_images(spec.replace("URL", elsewhere))
+
+
+def test_a_missing_bucket_and_an_unknown_scheme(s3):
+    with pytest.raises(InputError, match="nothing at s3://no-such-bucket/photos; check the names of the bucket"):
+        list_images("s3://no-such-bucket/photos")
+    with pytest.raises(InputError, match="unknown scheme s3x://"):
+        list_images("s3x://bucket/photos")

@@ -1,0 +1,133 @@
+"""What workers do with a block, done here: encode, adapt, write, answer again."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from acclimate.arrays import is_tensor
+from acclimate.classify.summary import Summary
+from acclimate.cluster import parts
+from acclimate.cluster.adapting import Job, Learnt, adapt, answer_block_again, merge, on_device, write_block
+from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
+from acclimate.cluster.storage import Storage
+from acclimate.errors import MissingExtraError, ModelError, StateError
+from acclimate.methods import state_to_bytes
+from acclimate.predict import best_of
+
+EVERY = 40
+
+
+def encoded(bench, setup=None, first=0):
+    """The blocks of a stream, as they come out of the pipeline."""
+    setup = setup or EncoderSetup.of(bench.classifier("tda"), {}, cpus=1.0, gpus=0.0)
+    actor = EncodeBlocks(setup)
+    for row in block_rows(bench.samples, EVERY, first):
+        yield pa.table(actor({name: [value] for name, value in row.items()}))
+
+
+def job_of(bench, classifier):
+    out = Storage(bench.folder / "out")
+    return Job(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
+
+
+def test_a_stream_block_by_block_is_the_stream(bench):
+    rows, summary, adapter = bench.alone("tda")
+    classifier = bench.classifier("tda")
+    job, learnt, kept, mine = job_of(bench, classifier), Learnt(classifier.adapter, []), [], Summary()
+    for number, block in enumerate(encoded(bench)):
+        learnt, answered = adapt(job, learnt, number, block)
+        mine.update(write_block(job, number, answered))
+        kept.append(parts.read_features(job.out, number, (16,)))
+    assert state_to_bytes(learnt.adapter) == state_to_bytes(adapter)
+    assert (mine.images, mine.answered, mine.reasons) == (summary.images, summary.answered, summary.reasons)
+    best, scores = best_of(np.concatenate(list(learnt.adapter.refined(np.concatenate(kept)))), 3)
+    for number, features in enumerate(kept):
+        answer_block_again(job, number, best[: len(features)], scores[: len(features)])
+        best, scores = best[len(features) :], scores[len(features) :]
+    assert bench.rows() == rows
+
+
+def test_adapters_adapt_where_they_are_told(bench):
+    pytest.importorskip("torch")
+    classifier, block = bench.classifier("tda"), next(encoded(bench))
+    job, start = job_of(bench, classifier), Learnt(classifier.adapter, [])
+    host, answered = adapt(job, start, 0, block)
+    moved, others = adapt(replace(job, device="cpu"), start, 0, block)
+    assert not is_tensor(moved.adapter.head.class_vectors)
+    assert moved.adapter.entries().keys() == host.adapter.entries().keys()
+    for one, other in zip(answered, others, strict=True):
+        assert np.array_equal(one.answers.best, other.answers.best)
+        np.testing.assert_allclose(one.answers.scores, other.answers.scores, rtol=1e-4)
+        assert isinstance(other.half, np.ndarray)
+    with pytest.raises(ModelError, match="cannot use device 'cuda:99'"):
+        on_device("cuda:99")
+
+
+def test_a_gpu_needs_pytorch(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtraError, match="--adapter-gpus"):
+        on_device("cuda")
+
+
+def test_shards_merge(bench):
+    *_, adapter = bench.alone("tda", passes=1)
+    classifier = bench.classifier("tda")
+    job, start = job_of(bench, classifier), Learnt(classifier.adapter, [])
+    afters = [adapt(job, start, number, block)[0] for number, block in enumerate(encoded(bench))]
+    assert merge(start, *afters).adapter.entries() == adapter.entries()
+
+
+def test_a_frozen_classifier_has_no_new_state(bench):
+    classifier = bench.classifier("tda")
+    classifier.freeze()
+    job = replace(job_of(bench, classifier), learns=False, keep=False)
+    after, answered = adapt(job, Learnt(classifier.adapter, []), 0, next(encoded(bench)))
+    assert after is None
+    assert all(each.half is None for each in answered)
+
+
+def test_blocks_that_cannot_be_encoded_say_why(bench):
+    setup = EncoderSetup.of(bench.classifier("tda"), {"device": "auto"}, cpus=2.0, gpus=0.0)
+    assert setup.loading == {"device": "cpu", "threads": 2}
+    assert setup.workers == 3
+    assert EncoderSetup.of(bench.classifier("tda"), {}, 2.0, 0.0, remote=True).workers > 3
+    for changes, error, match in (
+        ({"fingerprint": "other"}, ModelError, "not that of the driver"),
+        ({"version": "0.0"}, ModelError, "acclimate 0.0|the driver 0.0"),
+        ({"model": "onnx:/nowhere"}, ModelError, "no ONNX model"),
+        ({"plugins": ("no_such_module",)}, RuntimeError, "ModuleNotFoundError"),
+    ):
+        with pytest.raises(error, match=match):
+            encoded_batches(next(encoded(bench, replace(setup, **changes))), 0)
+    with pytest.raises(RuntimeError, match="in the place of 3"):
+        encoded_batches(next(encoded(bench, setup)), 3)
+
+
+def test_models_are_found_from_other_folders(bench, monkeypatch, tmp_path):
+    classifier = bench.classifier("tda")
+    monkeypatch.chdir(tmp_path)
+    for name, found in (
+        ("onnx:clip", f"onnx:{tmp_path / 'clip'}"),
+        ("bundled", "bundled"),
+        ("hf:openai/clip-vit-base-patch16", "hf:openai/clip-vit-base-patch16"),
+    ):
+        classifier.model = name
+        assert EncoderSetup.of(classifier, {}, 1.0, 0.0).model == found
+
+
+def test_files_that_were_edited_are_refused(bench):
+    out = Storage(bench.folder / "out")
+    out.write(parts.part_name(0), b"PAR1")
+    out.write(parts.features_name(0), b"123")
+    out.write(parts.COMPLETE, b"{}")
+    for read in (
+        lambda: parts.read_part(out, 0),
+        lambda: parts.read_part(out, 1),
+        lambda: parts.read_features(out, 0, (16,)),
+        lambda: parts.read_complete(out, {}),
+    ):
+        with pytest.raises(StateError, match="--overwrite"):
+            read()

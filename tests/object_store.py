@@ -1,0 +1,42 @@
+"""An S3 server on this machine: moto, where it is installed."""
+
+import shutil
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+from waiting import wait_until
+
+
+def find_moto():
+    """The program that starts the server; None if it is not installed for this Python."""
+    return shutil.which("moto_server", path=Path(sys.executable).parent)
+
+
+@contextmanager
+def s3_server():
+    """The URL of a server with the bucket `bucket`."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [find_moto(), "-H", "127.0.0.1", "-p", str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url = f"http://127.0.0.1:{port}"
+    try:
+        wait_until(lambda: _answers(url))
+        urlopen(Request(f"{url}/bucket", method="PUT")).close()
+        yield url
+    finally:
+        server.kill()
+        server.wait()
+
+
+def _answers(url):
+    try:
+        urlopen(url).close()
+    except OSError:
+        return False
+    return True
