@@ -2,15 +2,50 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
+# --no-compile: most of the modules of the dependencies are never imported; the others are compiled then.
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo test lint docs benchmark clean
+# for `make test-ray`: a version of Ray, and what it needs to be older than it is now
+RAY ?= 2.40.0
+RAY_VENV ?= .venv-ray-$(RAY)
+RAY_NEEDS := $(if $(filter 2.4% 2.50% 2.51% 2.52% 2.53% 2.54% 2.55% 2.56%,$(RAY)),'protobuf<7')
+
+.PHONY: demo test test-cluster test-others test-ray coverage lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
 
-test: $(VENV)/.installed-dev lint docs
-	OMP_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist loadfile --cov --cov-report=term:skip-covered --cov-fail-under=95
+test: $(VENV)/.installed-dev
+	$(MAKE) --jobs=2 lint docs
+	$(MAKE) --jobs=2 test-cluster test-others
+
+# The same with the coverage measured, which takes a fifth longer.
+coverage:
+	$(MAKE) test COV='--cov --cov-report='
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --fail-under=95
+
+# One Ray at a time is enough for a machine. The service keeps its Ray for all of its tests, so they have a process.
+test-cluster: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.serving $(BIN)/pytest tests/cluster/serving $(COV)
+	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.cluster $(BIN)/pytest tests/cluster --ignore tests/cluster/serving $(COV)
+
+test-others: $(VENV)/.installed-dev
+	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.others $(BIN)/pytest --ignore tests/cluster \
+		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COV)
+
+# The cluster with another version of Ray, in an environment of its own: `make test-ray RAY=2.40.0`.
+# Old packages warn about their own dependencies, so warnings are not errors here.
+test-ray:
+	test -x $(RAY_VENV)/bin/python || $(PYTHON) -m venv $(RAY_VENV)
+	sed '/^ray==/d' constraints.txt > $(RAY_VENV)/constraints.txt
+	$(RAY_VENV)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(RAY_VENV)/constraints.txt \
+		'ray[data,serve]==$(RAY)' $(RAY_NEEDS) --editable '.[convert,ray]' flask flask-cors httpx hypothesis \
+		'moto[s3]' psutil pytest
+	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/cluster/serving -o filterwarnings=default --disable-warnings
+	OMP_NUM_THREADS=1 $(RAY_VENV)/bin/pytest tests/cluster --ignore tests/cluster/serving -o filterwarnings=default \
+		--disable-warnings
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check .
@@ -25,7 +60,7 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/adapter_speed.py
 
 clean:
-	rm -rf $(VENV) site .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-ray-* site .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

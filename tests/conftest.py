@@ -1,8 +1,12 @@
 """Fixtures of all tests."""
 
+import os
 import sys
+import warnings
+from contextlib import suppress
 from functools import partial
 from hashlib import sha256
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+import acclimate
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.methods import registry
 from acclimate.stream import write_stream
@@ -17,10 +22,51 @@ from acclimate.stream import write_stream
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("acclimate")
 
+# Ray lets all other processes go before its workers, which then hardly run beside other tests.
+os.environ.setdefault("RAY_worker_niceness", "0")
+
 
 def pytest_addoption(parser):
-    parser.addoption("--fuzz-seconds", type=float, default=20.0, help="seconds to fuzz each target for")
+    parser.addoption("--fuzz-seconds", type=float, default=8.0, help="seconds to fuzz each target for")
     parser.addoption("--fuzz-seed", type=int, default=0, help="number of the first case")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items):
+    """Files with slow tests come first, so that no process of `--dist loadfile` is left with one at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
+
+
+def _tracing():
+    """What measures the coverage, if anything does."""
+    coverage = sys.modules.get("coverage")
+    return coverage.Coverage.current() if coverage else None
+
+
+def pytest_collection_finish():
+    """What an untraced test would be the first to import is imported while imports are still traced."""
+    package = Path(acclimate.__file__).parent
+    names = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("[!_]*.py")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in sorted(names) if _tracing() else ():
+            if name[1] != "cluster":  # Ray takes seconds, and its tests are traced
+                with suppress(ImportError):  # an extra that is not installed
+                    import_module(".".join(name))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """Neither a test marked as untraced nor its fixtures are traced: both would take up to twice as long."""
+    tracing = _tracing()
+    if tracing is None or not item.get_closest_marker("untraced"):
+        return (yield)
+    tracing.stop()
+    try:
+        return (yield)
+    finally:
+        tracing.start()
 
 
 @pytest.fixture

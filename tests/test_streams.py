@@ -20,6 +20,7 @@ def real(request, shared):
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 @pytest.mark.parametrize("batch_size", [1, 7, 256, None])
 def test_answers_are_those_of_the_published_algorithm(real, to_backend, batch_size):
     stream, tensors = real

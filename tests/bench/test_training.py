@@ -58,6 +58,7 @@ def test_rows_that_have_too_few_training_images_say_so_before_anything_is_encode
 
 
 @pytest.mark.slow
+@pytest.mark.untraced
 def test_without_other_training_images_the_settings_stay_as_they_are(setup):
     """The validation images of ImageNet are the test images here, so they are not searched on."""
     draw_training_images(setup.root, few(1000, 1))
