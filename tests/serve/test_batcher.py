@@ -240,15 +240,23 @@ def test_limits_that_make_no_sense_are_refused(limits):
         Limits(**limits)
 
 
+def in_order(futures):
+    """A list to which each of the futures is appended when it ends."""
+    ended = []
+    for future in futures:
+        future.add_done_callback(ended.append)
+    return ended
+
+
 def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictures):
     batcher = start(batch=2, workers=1)
     watched.gate.clear()
     backlog = [batcher.submit(pictures, client="a") for _ in range(2)]
     single = batcher.submit(pictures[:1], client="b")
+    ended = in_order([single, *backlog])
     watched.gate.set()
-    single.result(30)
-    assert not any(future.done() for future in backlog)
-    assert [len(future.result(30).features) for future in backlog] == [12, 12]
+    assert [len(future.result(30).features) for future in (single, *backlog)] == [1, 12, 12]
+    assert ended[0] is single
 
 
 def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, watched, pictures):
@@ -263,12 +271,12 @@ def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, wat
     single = batcher.submit(pictures[:1], client="b")
     while len(batcher._ready) == enough:
         pass
+    ended = in_order([single, backlog])
     watched.gate.set()
-    single.result(30)
-    assert watched.sizes[:2] == [1, 2]
-    assert not backlog.done()
-    for future in (first, backlog):
+    for future in (first, single, backlog):
         future.result(30)
+    assert watched.sizes[:2] == [1, 2]
+    assert ended[0] is single
 
 
 def test_batches_of_a_slow_encoder_are_small(watched, monkeypatch, pictures):

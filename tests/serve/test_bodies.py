@@ -94,7 +94,7 @@ def test_others_are_answered_and_memory_is_bounded(tiny_onnx, tmp_path):
                 refused(post(client, path, body, kind), 400, 413, 422)
                 ended.set()
                 watching.join()
-                assert max(waited) < 2, name
+                assert max(waited) < 5, name
             assert memory("VmHWM") - idle < 200 * MB
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from acclimate.serve.errors import BusyError
 from acclimate.serve.pools import FairPool
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -36,6 +37,7 @@ def test_clients_take_turns(start):
 def test_one_client_never_has_all_threads(start):
     pool, gate = start(threads=4), Event()
     held = [pool.submit("greedy", lambda: gate.wait(30)) for _ in range(8)]
+    wait_until(lambda: sum(each.running() for each in held) == 2)
     assert pool.submit("modest", lambda: "at once").result(30) == "at once"
     assert sum(each.running() for each in held) == 2
     gate.set()
