@@ -24,9 +24,12 @@ def pytest_collection_modifyitems(items):
                 item.add_marker(pytest.mark.filterwarnings(warning))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def ray_cluster():
-    """A cluster of a head node with 4 logical CPUs, to which tests may add nodes that they remove again."""
+    """A cluster of a head node with 4 logical CPUs, to which tests may add nodes that they remove again.
+
+    One for all tests: to start it, and to run its first job, takes as long as several more jobs.
+    """
     with small_cluster() as cluster:
         yield cluster
 

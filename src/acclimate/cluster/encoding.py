@@ -2,7 +2,7 @@
 
 The pipeline is run by an actor of its own, `Encoding`. It owns what the pool encodes, so features never visit the
 driver, which is handed references only; and it can be killed, with the pool, at any time, which a pipeline that waits
-for a lost machine cannot.
+for a lost machine cannot. Ray Data is imported where it is used: it takes seconds, and tasks that adapt do not need it.
 """
 
 import logging
@@ -14,7 +14,6 @@ from importlib import import_module
 from typing import Any
 
 import ray
-import ray.data
 from ray import cloudpickle
 
 from acclimate import __version__
@@ -146,12 +145,14 @@ class Encoding:
     def __init__(
         self, blocks: Any, setup: EncoderSetup, pool: tuple[int, int], cpus: float, gpus: float, bars: bool
     ) -> None:
+        from ray.data import ActorPoolStrategy
+
         logging.getLogger("ray.data").setLevel(logging.ERROR)
         encoded = blocks.map_batches(
             EncodeBlocks,
             batch_size=1,
             fn_constructor_kwargs={"setup": setup},
-            compute=ray.data.ActorPoolStrategy(min_size=pool[0], max_size=pool[1]),
+            compute=ActorPoolStrategy(min_size=pool[0], max_size=pool[1]),
             num_cpus=cpus,
             num_gpus=gpus,
         )
@@ -187,25 +188,24 @@ def start_encoding(
 
     With `bars`, Ray Data shows its own progress bars where the driver shows what its workers print.
     """
+    from ray.data import from_items
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     rows = list(block_rows(samples, every, first))
-    blocks = ray.data.from_items(rows, override_num_blocks=len(rows))
+    blocks = from_items(rows, override_num_blocks=len(rows))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(num_cpus=0, max_restarts=0, scheduling_strategy=here)(Encoding)
     return actor.remote(blocks, setup, pool, cpus, gpus, bars)
 
 
 def encoded_batches(block: Any, number: int) -> list[Batch]:
-    """The batches of a block that came out of the pipeline.
+    """The batches of a block, an Arrow table of one row, that came out of the pipeline.
 
     Raises:
         ModelError: the block cannot be encoded.
         RuntimeError: it could not be encoded, but perhaps another time.
     """
-    from ray.data.block import BlockAccessor
-
-    [row] = BlockAccessor.for_block(block).to_arrow().to_pylist()
+    [row] = block.to_pylist()
     if row["error"].startswith(AGAIN):
         raise RuntimeError(row["error"].removeprefix(AGAIN))
     if row["error"]:

@@ -41,7 +41,7 @@ def open_page(browser):
 
     def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         problems, requests = [], []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)

@@ -15,7 +15,7 @@ from ray_nodes import RAY, node, short_folder
 
 pytest.importorskip("ray", reason="a cluster needs Ray")
 yaml = pytest.importorskip("yaml", reason="reads the files")
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 FOLDER = ROOT / "deploy" / "ray"
 
 

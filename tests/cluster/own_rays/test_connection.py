@@ -18,18 +18,6 @@ from waiting import wait_until
 pytest.importorskip("ray", reason="a cluster needs Ray")
 
 
-@pytest.fixture(autouse=True, scope="module")
-def unconnected():
-    """Other tests share a connection of this process."""
-    import ray
-
-    address = ray.get_runtime_context().gcs_address if ray.is_initialized() else None
-    ray.shutdown()
-    yield
-    if address is not None:
-        ray.init(address, log_to_driver=False, logging_level="ERROR")
-
-
 def test_a_local_ray_is_this_machines_alone_and_ends_with_the_block():
     import ray
 
