@@ -3,14 +3,14 @@
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import psutil
 import pytest
 
-from acclimate.cluster.connection import LOOPBACK_ONLY, _loopback_only, connect
+from acclimate.cluster.connection import LOOPBACK_ONLY, _loopback_only, connect, import_ray
 from guides import free_port
 from waiting import wait_until
 
@@ -27,7 +27,7 @@ def short_folder():
 @contextmanager
 def small_cluster():
     """A cluster of a head node with 4 logical CPUs, which this process is connected to while the block runs."""
-    import ray
+    ray = import_ray()  # with the settings of a Ray that is started by a command
     from ray.cluster_utils import Cluster
 
     ray.shutdown()  # what a test that failed may have left
@@ -60,9 +60,8 @@ def node(folder, options=("--head", "--disable-usage-stats"), **environment):
         assert process.poll() is None, (folder / "log").read_text()
         yield known | {"RAY_ADDRESS": address}
     finally:
-        started = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        process.wait(60)
-        for each in started:
-            if each.is_running():
+        started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+        for each in started:  # asked to end, it would wait half a minute for what Ray Data leaves
+            with suppress(psutil.NoSuchProcess):
                 each.kill()
+        process.wait(60)
