@@ -2,7 +2,6 @@
 
 import shutil
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from acclimate.errors import InputError, RunError
 from acclimate.sources.base import open_source
 from acclimate.sources.follow import Follow
 from drawn_images import draw, draw_folder
+from waiting import wait_until
 
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
 
@@ -141,9 +141,9 @@ def test_a_followed_folder_is_classified_as_images_arrive(make, folder, tmp_path
     worker = threading.Thread(target=run.run)
     worker.start()
     try:
-        wait_for(lambda: run.summary.images == 12)
+        wait_until(lambda: run.summary.images == 12)
         add_images(folder, 3)
-        wait_for(lambda: run.summary.images == 15)
+        wait_until(lambda: run.summary.images == 15)
     finally:
         stopped.set()
         worker.join(30)
@@ -254,10 +254,3 @@ def test_images_that_cannot_be_read_stop_a_followed_folder_only_if_asked(make, f
 def test_only_folders_can_be_followed(tmp_path):
     with pytest.raises(InputError, match="only a folder can be followed"):
         Follow(str(tmp_path / "x.png"))
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)

@@ -5,7 +5,6 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
-from time import monotonic, sleep
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from PIL import Image
 
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.stream import write_stream
+from waiting import wait_until
 
 pytest.importorskip("matplotlib")
 
@@ -92,10 +92,3 @@ def test_processes_end_when_the_command_is_killed(streams, here):
         started = [Path("/proc", pid) for pid in children.read_text().split()]
         running.kill()
     wait_until(lambda: not any(process.is_dir() for process in started))
-
-
-def wait_until(condition, seconds=60):
-    end = monotonic() + seconds
-    while not condition():
-        assert monotonic() < end, "it did not happen"
-        sleep(0.1)
