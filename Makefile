@@ -3,7 +3,9 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
-# --no-compile: most of the modules of the dependencies are never imported; the others are compiled then.
+# Most of the modules of the dependencies are never imported; the others are compiled then, and kept: where Python must
+# not write what it compiles, each of the hundreds of processes that tests start would compile them all again.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 # for `make test-ray`: a version of Ray, and what it needs to be older than it is now
