@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -204,12 +205,9 @@ def test_ctrl_c_stops_and_resume_goes_on(local_ray, photos, here):
     assert rows("out") == parquet.read_table(here / "one.parquet").to_pylist()
 
 
-def test_the_service_starts_answers_and_ends(photos, here):
-    """With the bundled model it answers as on one machine; a signal has it save what was learnt."""
-    images = [path.read_bytes() for path in sorted(photos.glob("*/*.png"))[:6]]
-    streams = Streams(here / "alone", load_encoder(device="cpu"))
-    alone = streams.create("shop", LABELS.split(", ")).classify(images).result(60)
-    streams.close()
+@contextmanager
+def serving(here, number):
+    """`acclimate cluster serve` on a Ray of its own, which this signal ends: the address of its stream `shop`."""
     run = [sys.executable, "-m", "acclimate", "cluster", "serve", "--data", "data", "--labels", LABELS]
     environment = {**os.environ, "ACCLIMATE_CACHE": str(here / ".cache"), "ACCLIMATE_SERVE_PORT": str(free_port())}
     with open("log", "w") as log:
@@ -217,15 +215,27 @@ def test_the_service_starts_answers_and_ends(photos, here):
     try:
         line = process.stdout.readline()
         assert line.startswith("serving on http://127.0.0.1:"), (here / "log").read_text()
-        address = f"{line.split()[2]}/v1/streams/shop/classify"
-        files = [("image", (f"{i}.png", image, "image/png")) for i, image in enumerate(images)]
-        found = httpx.post(address, files=files, timeout=60).json()["results"]
-        process.send_signal(signal.SIGTERM)
+        yield f"{line.split()[2]}/v1/streams/shop"
+        process.send_signal(number)
         assert process.wait(120) == 0, (here / "log").read_text()
     finally:
         process.kill()
         process.stdout.close()
+
+
+def test_the_service_starts_answers_ends_and_goes_on(photos, here):
+    """With the bundled model it answers as on one machine; a signal has it save what was learnt."""
+    images = [path.read_bytes() for path in sorted(photos.glob("*/*.png"))[:6]]
+    streams = Streams(here / "alone", load_encoder(device="cpu"))
+    alone = streams.create("shop", LABELS.split(", ")).classify(images).result(60)
+    streams.close()
+    files = [("image", (f"{i}.png", image, "image/png")) for i, image in enumerate(images)]
+    with serving(here, signal.SIGTERM) as shop:
+        found = httpx.post(f"{shop}/classify", files=files, timeout=60).json()["results"]
+        state = httpx.get(f"{shop}/state", timeout=60).content
     assert [each["predictions"][0]["label"] for each in found] == [each.label for each in alone]
     assert [each["entropy"] for each in found] == pytest.approx([each.entropy for each in alone], abs=1e-4)
     assert [each["admitted"] for each in found] == [list(each.admitted) for each in alone]
     assert len(list((here / "data" / "streams" / "shop").glob("*.safetensors"))) == 2  # one is of the shutdown
+    with serving(here, signal.SIGINT) as shop:
+        assert httpx.get(f"{shop}/state", timeout=60).content == state

@@ -3,18 +3,21 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Event
 
 import httpx
 import pytest
 import ray
 
-from acclimate.cluster.serving.service import ClusterService
+from acclimate.cluster.serving.service import TARGET, ClusterService
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError
 from acclimate.serve.streams import Streams
-from cluster_service import KEEPER, bearer
+from cluster_service import KEEPER, LABELS, bearer
 from service_process import service
+from waiting import wait_until
 
 DRIVER = """
 import sys
@@ -113,3 +116,32 @@ def test_what_is_wrong_with_the_model_is_said(running, tmp_path):
     wrong = ClusterService(data=tmp_path, model="onnx:/nowhere", port=0, cpus=0.1)
     with pytest.raises(ModelError, match="no ONNX model in /nowhere"), wrong.running():
         pass
+
+
+def test_under_load_there_are_more_encoders(running, pictures, tmp_path):
+    """With the bundled model, for which requests wait; Ray Serve watches half a minute before it starts another one."""
+    running.stop()
+    growing, over, statuses = ClusterService(data=tmp_path, port=0, replicas=(1, 2), cpus=0.5), Event(), []
+
+    def send(url):
+        with httpx.Client(base_url=url, timeout=120) as client:
+            while not over.is_set():
+                statuses.append(client.post("/v1/streams/s/classify", files={"image": pictures[0]}).status_code)
+
+    with growing.running() as url, ThreadPoolExecutor(4 * TARGET) as pool:
+        httpx.post(f"{url}/v1/streams", json={"name": "s", "labels": LABELS}, timeout=60).raise_for_status()
+        assert encoders(growing) == 1
+        sending = [pool.submit(send, url) for _ in range(4 * TARGET)]
+        try:
+            wait_until(lambda: encoders(growing) == 2)
+        finally:
+            over.set()
+        for each in sending:
+            each.result(120)
+    assert set(statuses) == {200}
+
+
+def encoders(service):
+    """How many encoder replicas answer."""
+    found = ray.serve.status().applications[service._settings.encoders].deployments["Encoders"]
+    return found.replica_states.get("RUNNING", 0)
