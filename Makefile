@@ -3,8 +3,8 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
-# Most of the modules of the dependencies are never imported; the others are compiled then, and kept: where Python must
-# not write what it compiles, each of the hundreds of processes that tests start would compile them all again.
+# Modules are compiled when they are first imported (most never are), and must be kept then: otherwise each of the
+# hundreds of processes that tests start would compile them all again.
 unexport PYTHONDONTWRITEBYTECODE
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 

@@ -93,7 +93,7 @@ def classify(
     from acclimate.cluster.connection import connect, import_ray
     from acclimate.cluster.listing import list_images
     from acclimate.cluster.nodes import check_readable, check_shared
-    from acclimate.cluster.parts import has_results
+    from acclimate.cluster.parts import check_no_results
     from acclimate.cluster.plugins import send_plugins
     from acclimate.cluster.progress import ray_bar
     from acclimate.cluster.storage import Storage
@@ -114,8 +114,8 @@ def classify(
     asked = None if workers is None else least_and_most(workers, "--workers")
     storage = Storage(out)
     storage.check_writable()
-    if not (resume or overwrite) and has_results(storage):
-        raise InputError(f"{storage.url} has results; pass --resume to complete them, or --overwrite to replace them.")
+    if not (resume or overwrite):
+        check_no_results(storage)
     names = ("labels", "model", "method", "setting", "fitted", "template", "views")
     task = read_task(**{name: given[name] for name in names}, state=state)
     samples = options.list_images(source, given["order"], task.names, given["fps"], list_images)
@@ -192,11 +192,10 @@ def _say_end(run: "ClusterRun", finished: bool) -> None:
     written = {"Results": run.out.url, "State": None if run.was_complete else run.state}
     where = "".join(f" {what}: {path}." for what, path in written.items() if path)
     say(f"{count_answers(run.summary)}.{where}", err=True)
-    blocks = -(-total // run.every)
-    how = f"one state, in order, {count(blocks, 'block')} of {run.every} images"
+    how = f"one state, in order, {count(run.blocks, 'block')} of {run.every} images"
     if run.policy == "merged":
-        first = min(blocks, -(-run.ordered_first // run.every)) if run.shards > 1 else 0
-        rounds = count(first + -(-(blocks - first) // run.shards), "round")
+        first = min(run.blocks, run.ordered_blocks)
+        rounds = count(first + -(-(run.blocks - first) // run.shards), "round")
         began = f", the first {first * run.every:,} images in order" if first else ""
         how = f"{count(run.shards, 'shard')}, states exchanged every {run.every} images of each, {rounds}{began}"
     say(f"Policy {run.policy}: {how}.", err=True)

@@ -186,9 +186,14 @@ def clean_up(out: Storage) -> None:
     out.remove(OWNER)
 
 
-def has_results(out: Storage) -> bool:
-    """Whether there are results of a job, complete or not."""
-    return out.exists(CHECKPOINT) or out.exists(COMPLETE) or has_parts(out)
+def check_no_results(out: Storage) -> None:
+    """Refuse to mix with the results of a job, complete or not.
+
+    Raises:
+        InputError: there are some.
+    """
+    if out.exists(CHECKPOINT) or out.exists(COMPLETE) or has_parts(out):
+        raise InputError(f"{out.url} has results; pass --resume to complete them, or --overwrite to replace them.")
 
 
 def has_parts(out: Storage) -> bool:

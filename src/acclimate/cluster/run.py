@@ -126,7 +126,7 @@ class ClusterRun:
             "policy": self.policy,
             "number of shards": self.shards,
             "number of images between two exchanges": self.every,
-            "number of images adapted to in order": self._ordered_first * self.every,
+            "number of images adapted to in order": self.ordered_blocks * self.every,
             "list of images": _digest(self.samples),
             "choice of --adapter-gpus": self.adapter_gpus > 0,
         }
@@ -149,7 +149,7 @@ class ClusterRun:
             return True
         done = self._retrying(self._first_pass, begun)
         self.classifier.adapter, self.summary = duplicate(done.adapter), done.summary  # what Ray gave is read-only
-        if done.blocks < self._blocks:
+        if done.blocks < self.blocks:
             return False
         if self.passes == 2:
             summary = self._retrying(self._second_pass, done)
@@ -160,12 +160,13 @@ class ClusterRun:
         return True
 
     @property
-    def _blocks(self) -> int:
+    def blocks(self) -> int:
+        """Blocks of the stream."""
         return -(-len(self.samples) // self.every)
 
     @property
-    def _ordered_first(self) -> int:
-        """Blocks that are adapted to in order, before several are at a time."""
+    def ordered_blocks(self) -> int:
+        """Blocks that are adapted to in order, before several are at a time; the stream may have fewer."""
         return 0 if self.shards == 1 else -(-self.ordered_first // self.every)
 
     def _check(self) -> None:
@@ -210,8 +211,8 @@ class ClusterRun:
         if overwrite:
             self._owner = parts.claim(self.out)  # first, so that another run does not write what is removed
             parts.remove_results(self.out)
-        elif not resume and parts.has_results(self.out):
-            raise InputError(f"{self.out.url} has results; pass --resume to complete them, or --overwrite them.")
+        elif not resume:
+            parts.check_no_results(self.out)
         adapter, gates = self.classifier.adapter, self.classifier.gates
         complete = parts.read_complete(self.out, self._identity)
         if complete is not None:
@@ -254,7 +255,7 @@ class ClusterRun:
                 ) from failure
 
     def _first_pass(self, done: Checkpoint) -> Checkpoint:
-        if done.blocks == self._blocks:
+        if done.blocks == self.blocks:
             return done
         machines = Machines(self.cpus, self.gpus, self._workers, self.adapter_gpus, self.patience)
         encoding = start_encoding(
@@ -272,9 +273,9 @@ class ClusterRun:
                 self._job(done),
                 encoding,
                 done,
-                blocks=self._blocks,
+                blocks=self.blocks,
                 shards=self.shards,
-                ordered_first=self._ordered_first,
+                ordered_first=self.ordered_blocks,
                 save=self._save,
                 seconds=self.checkpoint_every,
                 progress=lambda images: self.progress(images, len(self.samples), "first pass"),
@@ -296,7 +297,7 @@ class ClusterRun:
                 done.adapter,
                 Path(folder, "features"),
                 (*views, self.classifier.head.dim),
-                blocks=self._blocks,
+                blocks=self.blocks,
                 progress=lambda images: self.progress(images, len(self.samples), "second pass"),
                 stop=self.stop,
             )
@@ -343,7 +344,7 @@ class ClusterRun:
             "policy": self.policy,
             "shards": self.shards,
             "every": self.every,
-            "ordered_first": self._ordered_first * self.every,
+            "ordered_first": self.ordered_blocks * self.every,
             "passes": self.passes,
         }
         return about | {"method": self.classifier.adapter.name, "model": self.classifier.model, "version": __version__}
