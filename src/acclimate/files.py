@@ -34,7 +34,7 @@ def to_bytes(tensors: Mapping[str, HostArray], metadata: Mapping[str, str]) -> b
 
     The safetensors library writes metadata in random order, so the header is written again with its keys sorted.
     """
-    content = serialise({name: np.ascontiguousarray(values) for name, values in tensors.items()}, dict(metadata))
+    content = serialise({name: _as_stored(values) for name, values in tensors.items()}, dict(metadata))
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     header["__metadata__"] = dict(sorted(metadata.items()))
@@ -255,9 +255,18 @@ def _refuse_constant(name: str) -> None:
 def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
     checksum = crc32(text.encode())
     for name in sorted(tensors):
-        about = f"{name} {tensors[name].dtype} {tensors[name].shape}"
-        checksum = crc32(np.ascontiguousarray(tensors[name]).data, crc32(about.encode(), checksum))
+        values = _as_stored(tensors[name])
+        about = f"{name} {values.dtype} {values.shape}"
+        checksum = crc32(values.data, crc32(about.encode(), checksum))
     return checksum
+
+
+def _as_stored(values: HostArray) -> HostArray:
+    """Return the array as a file gives it back: in C order, in native byte order, and of the same shape.
+
+    `np.ascontiguousarray` would not do: it makes the shape () into (1,).
+    """
+    return np.asarray(values, dtype=values.dtype.newbyteorder("="), order="C")
 
 
 def sync_folder(folder: Path) -> None:

@@ -8,14 +8,18 @@ import time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.testing import assert_array_equal
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
 import acclimate
 from acclimate import TDA, Head, load_state, merge_states, save_state, state_from_bytes, state_to_bytes
 from acclimate.errors import InputError, StateError
-from acclimate.files import snapshot_bytes
-from acclimate.methods import duplicate, load_with_notes
+from acclimate.files import parse_snapshot, snapshot_bytes
+from acclimate.methods import CLASSES, Sums, Tensors, duplicate, load_with_notes
 
 
 @pytest.fixture
@@ -65,6 +69,43 @@ def test_loading_gives_the_adapter_back(state_file, adapter):
 def test_saving_twice_gives_the_same_bytes(state_file, tmp_path):
     save_state(load_state(state_file), tmp_path / "again.safetensors")
     assert (tmp_path / "again.safetensors").read_bytes() == state_file.read_bytes()
+
+
+@given(shape=st.lists(st.integers(0, 3), max_size=3).map(tuple), classes=st.booleans(), added=st.booleans())
+def test_state_of_any_shape_can_be_saved(shape, classes, added):
+    class Keeps(acclimate.ZeroShot):
+        name = "keeps"
+
+        def setup(self):
+            axes = (CLASSES, *shape) if classes else shape
+            self.sums = self.declare("sums", Sums(self.head, x=axes))
+            self.tensors = self.declare("tensors", Tensors(self.head, y=axes))
+
+    adapter = Keeps(Head(np.eye(3), logit_scale=10.0))
+    if added:
+        adapter.tensors["y"][...] = 0.5
+        adapter.sums.add(x=np.full(adapter.sums["x"].shape, 0.25))
+    loaded = state_from_bytes(state_to_bytes(adapter), like=adapter)
+    for name, values in adapter.dump().items():
+        assert loaded.dump()[name].shape == values.shape
+        assert_array_equal(loaded.dump()[name], values)
+    loaded.settle()
+    assert state_to_bytes(state_from_bytes(state_to_bytes(loaded), like=loaded)) == state_to_bytes(loaded)
+
+
+@given(
+    values=arrays(
+        st.sampled_from(["<f4", ">f4", "<f8", ">f8", "<i8", ">i8", "?"]),
+        array_shapes(min_dims=0, min_side=0, max_side=4),
+    ),
+    transposed=st.booleans(),
+)
+def test_arrays_of_any_kind_and_layout_are_read_as_they_were_written(values, transposed):
+    values = values.T if transposed else values
+    (read,) = parse_snapshot(snapshot_bytes({"x": values}, {}))[0].values()
+    assert read.shape == values.shape
+    assert read.dtype.name == values.dtype.name
+    assert_array_equal(read, values)
 
 
 def test_batches_leave_no_trace_in_the_file(stream, tmp_path):
