@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, Prior, Step, Sums, ZeroShot
+from acclimate import TDA, Prior, Step, Sums, Tensors, ZeroShot
 from acclimate.checks import LAWS, check_adapter, why_not
 from acclimate.errors import InputError
-from acclimate.methods import CLASSES, State
+from acclimate.methods import CLASSES, DIM, State
 from acclimate.methods.corrections import Corrections
 
 
@@ -151,6 +151,50 @@ class CountsTheStartAgain(Prior):
         self.answers.merged = lambda dumps, start=None: merged(dumps)
 
 
+class NeverSettles(ZeroShot):
+    """Adds every sample to its sums, and does not say when they count."""
+
+    kind = "online"
+    merges = "sum"
+
+    def setup(self):
+        self.sums = self.declare("sums", Sums(self.head, counts=(CLASSES,)))
+
+    def respond(self, evidence, ids, learn):
+        if learn:
+            self.sums.add(counts=evidence.probs.sum(axis=0))
+        return Step(evidence.logits + self.sums["counts"].astype(np.float32))
+
+
+class Says(ZeroShot):
+    """Says that it learns, and does not."""
+
+    kind = "online"
+
+
+class LearnsWhatAllClassesShare(Says):
+    """Adds the same to the logits of all classes."""
+
+    def respond(self, evidence, ids, learn):
+        return Step(evidence.logits + self.samples_seen)
+
+
+class StepsOncePerBatch(ZeroShot):
+    """Moves its class vectors after each batch."""
+
+    kind = "online"
+    merges = None
+
+    def setup(self):
+        self.tensors = self.declare("moved", Tensors(self.head, shift=(CLASSES, DIM)))
+
+    def respond(self, evidence, ids, learn):
+        logits = evidence.logits + evidence.features @ self.tensors["shift"].T
+        if learn:
+            self.tensors["shift"][...] += 0.1 * evidence.probs.T @ evidence.features
+        return Step(logits)
+
+
 class Remembers(TDA):
     """Says that it answers every sample by itself, and does not."""
 
@@ -239,6 +283,7 @@ def test_a_sound_adapter_passes():
     ("method", "law"),
     [
         (SeesTheBatch, "answers_do_not_depend_on_batches"),
+        (StepsOncePerBatch, "answers_do_not_depend_on_batches"),
         (SeesTheBatch, "ties_are_stable"),
         (Random, "same_stream_same_answers"),
         (WritesToItsInput, "inputs_stay_untouched"),
@@ -252,6 +297,9 @@ def test_a_sound_adapter_passes():
         (CountsWrong, "sum_merge_counts_once"),
         (CountsTheFirstMore, "shards_merge_to_the_stream"),
         (CountsTheStartAgain, "forks_merge_to_the_stream"),
+        (NeverSettles, "learning_changes_answers"),
+        (Says, "learning_changes_answers"),
+        (LearnsWhatAllClassesShare, "learning_changes_answers"),
         (Remembers, "answers_stand_alone"),
         (LearnsBeforeItLooks, "bad_input_changes_nothing"),
         (Wide, "answers_keep_the_callers_type"),
@@ -269,6 +317,20 @@ def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):
     monkeypatch.setattr("acclimate.checks.laws.LAWS", tuple(each for each in LAWS if each.__name__ == law))
     monkeypatch.setattr(method, "name", "broken")
     with pytest.raises(AssertionError, match=f"{method.__name__} breaks the law '{law}'"):
+        check_adapter(method)
+
+
+@pytest.mark.parametrize(
+    ("method", "advice"),
+    [
+        (NeverSettles, r"what was added to the Sums in 'sums' still waits. Define period\(\)"),
+        (Says, r"respond\(\) must change the state"),
+        (StepsOncePerBatch, r"The Tensors in 'moved' must change after every sample.*add what is learnt to Sums"),
+    ],
+)
+def test_a_broken_law_says_what_to_do(method, advice, monkeypatch):
+    monkeypatch.setattr(method, "name", "broken")
+    with pytest.raises(AssertionError, match=advice):
         check_adapter(method)
 
 

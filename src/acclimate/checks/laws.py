@@ -27,7 +27,7 @@ from acclimate.checks.merge_laws import (
 from acclimate.checks.trial import Trial
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, FewShot, load_state, save_state
+from acclimate.methods import Adapter, FewShot, Sums, Tensors, load_state, save_state
 
 CORRECTED = slice(90, 110)  # samples of which half were shown to `Trial.warm`
 
@@ -153,6 +153,18 @@ def frozen_never_changes(trial: Trial) -> None:
     assert_same_state(adapter, reference)
 
 
+def learning_changes_answers(trial: Trial) -> None:
+    """A method that learns from the stream answers otherwise once it has seen one."""
+    samples = 2000
+    adapter = trial.adapter()
+    before = adapter.step(trial.features, learn=False)
+    adapter.step(trial.stream(samples).features)
+    after = adapter.step(trial.features, learn=False)
+    gap = np.abs(_centred(after) - _centred(before)).max()
+    why = _why_nothing_counts(adapter)
+    assert gap > 1e-4 * np.abs(before).max(), f"it learnt from {samples} samples, and no answer changed; {why}"
+
+
 def answers_stand_alone(trial: Trial) -> None:
     """A method that does not learn from the stream answers a sample the same whatever came before it."""
     assert_close(trial.warm().step(trial.features[100:]), trial.adapter().step(trial.features[100:]), "logits")
@@ -246,6 +258,7 @@ LAWS: tuple[Callable[[Trial], None], ...] = (
     first_sample_works,
     one_class_works,
     frozen_never_changes,
+    learning_changes_answers,
     answers_stand_alone,
     answers_keep_the_callers_type,
     bad_input_changes_nothing,
@@ -272,6 +285,8 @@ def why_not(law: Callable[[Trial], None], method: type[Adapter], text: bool = Fa
         return "it learns from its own answers, which are those of a shard"
     if law is answers_stand_alone and method.kind == "online":
         return "it learns from the stream"
+    if law is learning_changes_answers and method.kind != "online":
+        return "it does not learn from the stream"
     found = getattr(sys.modules.get(method.__module__), method.__name__, None)
     if law is pickled_adapter_continues_exactly and found is not method:
         return "pickle finds only classes at the top of a module"
@@ -299,6 +314,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
         >>> check_adapter(ZeroShot, skip={"memory_is_bounded": "it has no state"})
         skipped 'memory_is_bounded': it has no state
         skipped 'sum_merge_counts_once': its merge rule is union
+        skipped 'learning_changes_answers': it does not learn from the stream
     """
     skip = dict(skip or {})
     unknown = set(skip) - {law.__name__ for law in LAWS}
@@ -327,5 +343,39 @@ def _same_for_any_cut(trial: Trial, features: HostArray) -> None:
         adapter = trial.adapter()
         parts = [adapter.step(part) for part in np.split(features, list(cuts))]
         what = f"a stream cut into {len(parts)} batches"
-        assert_close(np.concatenate(parts), expected, f"logits of {what}")
-        assert_similar_state(adapter, reference, what)
+        try:
+            assert_close(np.concatenate(parts), expected, f"logits of {what}")
+            assert_similar_state(adapter, reference, what)
+        except AssertionError as error:
+            raise AssertionError(f"{error}{_advice_on_tensors(adapter)}") from error
+
+
+def _advice_on_tensors(adapter: Adapter) -> str:
+    """Say how a method that keeps Tensors can answer the same for any cut; "" for a method without."""
+    parts = [name for name, part in adapter.parts.items() if isinstance(part, Tensors) and part.rule is None]
+    if not parts:
+        return ""
+    return (
+        f". The Tensors in {', '.join(map(repr, parts))} must change after every sample, not once per batch: loop over "
+        "the samples in respond(). Or add what is learnt to Sums and define period(): the frame cuts every stream at "
+        "the same positions and lets the sums count from there."
+    )
+
+
+def _why_nothing_counts(adapter: Adapter) -> str:
+    """Say what a method that learns without effect is missing."""
+    for name, part in adapter.parts.items():
+        if isinstance(part, Sums) and part.waiting:
+            return (
+                f"what was added to the Sums in {name!r} still waits. Define period(), the number of samples after "
+                "which the frame settles the state, or call settle() on the sums in respond()."
+            )
+    return (
+        "respond() must change the state where `learn` is true, and answer from it. A method that answers every "
+        'sample by itself says kind = "episodic"; one that learns only from samples of another kind skips this law.'
+    )
+
+
+def _centred(logits: HostArray) -> HostArray:
+    """Return logits less what all classes share, which changes no answer."""
+    return np.asarray(logits - logits.mean(axis=1, keepdims=True))

@@ -283,6 +283,11 @@ class Sums(Tensors):
         """Names of the sums; what waits is there only once something was added."""
         return [name for name in self.axes if not name.startswith(WAITING)]
 
+    @property
+    def waiting(self) -> list[str]:
+        """Names of the sums to which something was added that does not count yet."""
+        return [name for name in self.lasting if f"{WAITING}{name}" in self._values]
+
     def latest(self, name: str) -> Array:
         """A sum with what was not settled yet."""
         return self[name] + self._values.get(f"{WAITING}{name}", 0.0)
@@ -302,9 +307,8 @@ class Sums(Tensors):
 
     def settle(self) -> None:
         """Let everything that was added count from now on."""
-        for name in self.lasting:
-            if f"{WAITING}{name}" in self._values:
-                self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
+        for name in self.waiting:
+            self._values[name] = self[name] + self._values.pop(f"{WAITING}{name}")
 
     def limits(self, name: str, samples: int) -> Range:
         """The lowest and highest value that an array can have after so many samples."""
