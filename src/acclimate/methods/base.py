@@ -29,6 +29,7 @@ from acclimate.methods.step import check_ids, joined
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
 CORRECTIONS = "corrections"  # the part of the state that every adapter has
+MethodKind = Literal["online", "episodic", "few-shot"]
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
 
@@ -78,7 +79,7 @@ class Adapter(ABC):
 
     name: ClassVar[str]
     summary: ClassVar[str]
-    kind: ClassVar[Literal["online", "episodic", "few-shot"]] = "online"
+    kind: ClassVar[MethodKind] = "online"
     merges: ClassVar[MergeRule | None] = None
     self_taught: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from math import exp
 from operator import itemgetter
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
-from acclimate.methods.base import Step
+from acclimate.methods.base import Step, ViewsKind
 from acclimate.methods.registry import register
 from acclimate.methods.tda import TDA
 
@@ -43,7 +44,7 @@ class BoostAdapter(TDA):
     name = "boost"
     summary = "TDA with confident views of each image beside the positive cache (BoostAdapter)"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     extra: int = 1
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import log
+from typing import ClassVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
+from acclimate.methods.state import MergeRule
 
 BLOCK = 2**20  # numbers that are gathered at once
 
@@ -47,7 +49,7 @@ class DMN(Adapter):
 
     name = "dmn"
     summary = "class prototypes made for each image from a memory of confident samples (DMN-ZS)"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
 
     memory_capacity: int = 50
     beta: float = 5.5

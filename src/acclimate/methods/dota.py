@@ -1,6 +1,7 @@
 """DOTA: a Gaussian discriminant that is learnt from the stream (Han et al., NeurIPS 2025), with a pooled covariance."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -9,7 +10,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import Moments
+from acclimate.methods.state import MergeRule, Moments
 
 
 def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
@@ -69,7 +70,7 @@ class DOTA(Adapter):
 
     name = "dota"
     summary = "running Gaussian discriminant of the stream, soft labels, pooled covariance"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
 
     rate: float = 0.02
     limit: float = 0.2

@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.base import Adapter, Ids, Step, ViewsKind, require
+from acclimate.methods.base import Adapter, Ids, MethodKind, Step, ViewsKind, require
 
 Labels = Sequence[int] | HostArray
 Progress = Callable[[int], None]
@@ -55,7 +55,7 @@ class FewShot(Adapter):
         array([0])
     """
 
-    kind = "few-shot"
+    kind: ClassVar[MethodKind] = "few-shot"
     needs = frozenset({"labels"})
     views_kind: ClassVar[ViewsKind] = "crop"  # of the augmented versions that it is fitted to
 

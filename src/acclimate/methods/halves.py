@@ -16,7 +16,7 @@ from acclimate.methods.base import Adapter, Step
 from acclimate.methods.cache import HIGHEST
 from acclimate.methods.experts import TAUS, Answers, Pace, Scorer, Settled, effective, lowest_loss, ramp
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Sums, Tensors
+from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
 from acclimate.methods.tda import TDA
 
 BETAS = 2.0 ** np.arange(-2, 2.5, 0.5)  # temperatures of the answer
@@ -59,7 +59,7 @@ class Halves(Adapter):
 
     name = "halves"
     summary = "zero-shot, TDA's votes, and a Gaussian head that counts as much as its two halves agree"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
     self_taught = True
     checks_evidence = True
 

@@ -1,11 +1,13 @@
 """MTA: the mode of the views of an image (Zanella and Ben Ayed, CVPR 2024)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.base import Adapter, MethodKind, Step, ViewsKind
 from acclimate.methods.registry import register
+from acclimate.methods.state import MergeRule
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
 ROUNDING = 1e-6  # squared distances below this are rounding
@@ -43,10 +45,10 @@ class MTA(Adapter):
 
     name = "mta"
     summary = "mode of the views of each image (MTA)"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     neighbours: float = 0.3
     agreement: float = 4.0

@@ -1,7 +1,7 @@
 """OGA: Gaussians of the most confident samples (Fuchs et al., CVPR 2025 workshops)."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from acclimate.methods.base import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import add_by_class, lay_out
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Tensors
+from acclimate.methods.state import CLASSES, DIM, MergeRule, Tensors
 
 FLOOR = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
 
@@ -52,7 +52,7 @@ class OGA(Adapter):
 
     name = "oga"
     summary = "Gaussians of the lowest-entropy samples of each class, pooled precision (OGA)"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
 
     cache_capacity: int = 8
     strength: float = 0.05

@@ -1,13 +1,14 @@
 """Prior: take out the class shares that the model believes it has seen."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, Sums
+from acclimate.methods.state import CLASSES, MergeRule, Sums
 
 
 @register
@@ -39,7 +40,7 @@ class Prior(Adapter):
 
     name = "prior"
     summary = "correction of the class shares that the model has answered so far"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
 
     strength: float = 0.5
     smoothing: float = 10.0

@@ -1,13 +1,14 @@
 """SCA: a ridge classifier of the whole stream (Guan et al., NeurIPS 2025)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import Moments
+from acclimate.methods.state import MergeRule, Moments
 
 
 @register
@@ -46,7 +47,7 @@ class SCA(Adapter):
 
     name = "sca"
     summary = "ridge classifier on soft labels of the whole stream (SCA)"
-    merges = "sum"
+    merges: ClassVar[MergeRule | None] = "sum"
 
     ridge: float = 1.0
     cover: float = 0.5

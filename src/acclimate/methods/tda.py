@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from math import log2
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.jagged import Layout, add_by_class, compact
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan
+from acclimate.methods.state import MergeRule
 
 STEADY = 64  # reads of caches that do not change, after which a graph of their sums pays for its capture
 
@@ -73,7 +74,7 @@ class TDA(Adapter):
 
     name = "tda"
     summary = "positive and negative caches of the most useful samples of the stream"
-    merges = "union"
+    merges: ClassVar[MergeRule | None] = "union"
     checks_evidence = True
 
     positive: bool = True

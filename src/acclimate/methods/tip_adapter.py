@@ -2,13 +2,14 @@
 
 from dataclasses import dataclass
 from math import ceil
+from typing import ClassVar
 
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Change, Step
+from acclimate.methods.base import Change, Step, ViewsKind
 from acclimate.methods.cache import Cache
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class
@@ -58,7 +59,7 @@ class TipAdapter(FewShot):
 
     name = "tip-adapter"
     summary = "a cache of labelled samples that vote for their classes (Tip-Adapter)"
-    views_kind = "large-crop"
+    views_kind: ClassVar[ViewsKind] = "large-crop"
 
     alpha: float = 1.17
     beta: float = 1.0

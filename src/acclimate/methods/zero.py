@@ -1,11 +1,13 @@
 """ZERO: the most confident views of an image vote (Farina et al., NeurIPS 2024)."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import HostArray, device, namespace
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.base import Adapter, MethodKind, Step, ViewsKind
 from acclimate.methods.registry import register
+from acclimate.methods.state import MergeRule
 
 
 @register
@@ -30,10 +32,10 @@ class Zero(Adapter):
 
     name = "zero"
     summary = "vote of the most confident views of each image (ZERO)"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views"})
-    views_kind = "crop"
+    views_kind: ClassVar[ViewsKind] = "crop"
 
     voters: float = 0.3
 

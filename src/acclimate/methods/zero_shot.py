@@ -1,11 +1,13 @@
 """Zero-shot: the model's own answer, unchanged. The baseline of every comparison."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.base import Adapter, MethodKind, Step
 from acclimate.methods.registry import register
+from acclimate.methods.state import MergeRule
 
 
 @register
@@ -22,8 +24,8 @@ class ZeroShot(Adapter):
 
     name = "zero-shot"
     summary = "the model's own answer; nothing is learnt"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """The logits of the evidence."""

@@ -2,14 +2,15 @@
 
 from dataclasses import dataclass
 from math import log
-from typing import Any
+from typing import Any, ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Step
+from acclimate.methods.base import MethodKind, Step
 from acclimate.methods.gradient.prompt import PromptMethod, descend, gradients, with_gradients
 from acclimate.methods.registry import register
+from acclimate.methods.state import MergeRule
 
 Tensor = Any  # torch.Tensor
 
@@ -41,8 +42,8 @@ class TPT(PromptMethod):
 
     name = "tpt"
     summary = "prompt tuned to the views of each image by one gradient step"
-    kind = "episodic"
-    merges = "union"
+    kind: ClassVar[MethodKind] = "episodic"
+    merges: ClassVar[MergeRule | None] = "union"
     needs = frozenset({"views", "text"})
 
     context: str = "a photo of a"
