@@ -6,14 +6,19 @@ PROCESSES ?= $(shell $(PYTHON) -c 'import os; print(os.cpu_count())')
 # Modules are compiled when they are first imported (most never are), and must be kept then: otherwise each of the
 # hundreds of processes that tests start would compile them all again.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
+CONSTRAINTS ?= constraints.txt
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint $(CONSTRAINTS)
+
+# for `make test-numpy`
+NUMPY ?= 1.26.4
+NUMPY_VENV ?= .venv-numpy-$(NUMPY)
 
 # for `make test-ray`: a version of Ray, and what it needs to be older than it is now
 RAY ?= 2.40.0
 RAY_VENV ?= .venv-ray-$(RAY)
 RAY_NEEDS := $(if $(filter 2.4% 2.50% 2.51% 2.52% 2.53% 2.54% 2.55% 2.56%,$(RAY)),'protobuf<7')
 
-.PHONY: demo test test-cluster test-others test-ray coverage lint docs benchmark clean
+.PHONY: demo test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
@@ -36,6 +41,13 @@ test-cluster: $(VENV)/.installed-dev
 test-others: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 COVERAGE_FILE=.coverage.others $(BIN)/pytest --ignore tests/cluster \
 		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COV)
+
+# Everything with another version of NumPy, in an environment of its own: `make test-numpy NUMPY=1.26.4`.
+# The newest pandas needs NumPy 2, so pip chooses one that fits.
+test-numpy:
+	mkdir -p $(NUMPY_VENV)
+	sed -e 's/^numpy==.*/numpy==$(NUMPY)/' -e '/^pandas==/d' constraints.txt > $(NUMPY_VENV)/constraints.txt
+	$(MAKE) test VENV=$(NUMPY_VENV) CONSTRAINTS=$(NUMPY_VENV)/constraints.txt
 
 # The cluster with another version of Ray, in an environment of its own: `make test-ray RAY=2.40.0`.
 # Old packages warn about their own dependencies, so warnings are not errors here.
@@ -62,15 +74,15 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/adapter_speed.py
 
 clean:
-	rm -rf $(VENV) .venv-ray-* site .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) .venv-numpy-* .venv-ray-* site .coverage* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) --editable '.[plot,serve]'
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
+$(VENV)/.installed-dev: pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $@ $(VENV)/.installed

@@ -78,10 +78,15 @@ def _chosen_rows(plan: Plan, board: Iterable[Curve]) -> Iterable[tuple[str, ...]
 
 
 def _chosen(scores: Sequence[Score]) -> str:
-    found = [each for each in scores if each.validation and each.alpha is not None and each.beta is not None]
+    found = [
+        (each.alpha, each.beta)
+        for each in scores
+        if each.validation and each.alpha is not None and each.beta is not None
+    ]
     if not found:
         return ABSENT
-    return f"{np.mean([each.alpha for each in found]):.2f} / {np.mean([each.beta for each in found]):.2f}"
+    alpha, beta = np.mean(found, axis=0)
+    return f"{alpha:.2f} / {beta:.2f}"
 
 
 def _range(numbers: Iterable[int]) -> str:

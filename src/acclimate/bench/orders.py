@@ -80,7 +80,8 @@ def order_names(order: str, count: int) -> list[str]:
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
     """One group after another, in random order; shuffled within each group."""
     rank = rng.permutation(int(groups.max()) + 1)
-    return np.lexsort((rng.random(len(groups)), rank[groups]))
+    positions: HostArray = np.lexsort((rng.random(len(groups)), rank[groups]))
+    return positions
 
 
 def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -92,7 +93,8 @@ def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
         shares = rng.dirichlet(np.full(segments, CONCENTRATION))
         ends = np.round(np.cumsum(shares) * len(members)).astype(int)
         segment[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    return np.lexsort((rng.random(len(groups)), segment))
+    positions: HostArray = np.lexsort((rng.random(len(groups)), segment))
+    return positions
 
 
 def _mixed(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -110,7 +112,8 @@ def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
     sequence = rng.permutation(len(counts))
     seen = np.cumsum(counts[sequence])[:-1]
     first = sequence[: 1 + int(np.argmin(np.abs(seen - len(groups) / 2)))]
-    return np.lexsort((rng.random(len(groups)), ~np.isin(groups, first)))
+    positions: HostArray = np.lexsort((rng.random(len(groups)), ~np.isin(groups, first)))
+    return positions
 
 
 def _few(groups: HostArray, rng: np.random.Generator) -> HostArray:

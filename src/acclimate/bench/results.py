@@ -253,10 +253,12 @@ def _rounded(value: Any) -> Any:
 
 
 def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """The mean of every value over dicts with the same keys; None stays None."""
-    return {
-        key: None if value is None else float(np.mean([one[key] for one in each])) for key, value in each[0].items()
-    }
+    """Return the mean of every value over dicts with the same keys; None where one of them has None."""
+    means: dict[str, Any] = {}
+    for key in each[0]:
+        values = [one[key] for one in each]
+        means[key] = None if None in values else float(np.array(values, np.float64).mean())
+    return means
 
 
 def _spread(runs: Sequence[Run]) -> dict[str, Any]:

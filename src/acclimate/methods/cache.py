@@ -57,7 +57,7 @@ class Cache(State):
     def clear(self) -> None:
         """Forget every entry."""
         self._aside: Dump = {}  # the entries that corrections contradict
-        self._places = np.empty(0, np.int64)  # (a,) and how many entries come before each of them in a dump
+        self._places: HostArray = np.empty(0, np.int64)  # (a,) and how many entries come before each of them in a dump
         if not self.bounded:
             self.capacity = 0
         self.queues: Queues = {}

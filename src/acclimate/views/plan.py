@@ -110,7 +110,8 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
     left = np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2)
     top = np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2)
     left, top = np.floor(left), np.floor(top)
-    return np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
+    boxes: HostArray = np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
+    return boxes
 
 
 def _amounts(operations: HostArray, levels: HostArray, signs: HostArray, view_size: tuple[int, int]) -> HostArray:

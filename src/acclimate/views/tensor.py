@@ -115,7 +115,8 @@ def lines(operations: HostArray, amounts: HostArray, width: int, height: int) ->
     from_centre = y - height / 2
     x_line = np.concatenate([x_shear * y - sin * from_centre, cos], axis=1) * (2 / width)
     y_line = np.concatenate([y_shear * (width / 2) + cos * from_centre, y_shear + sin], axis=1) * (2 / height)
-    return np.stack([x_line, y_line]).astype(np.float32)
+    lines: HostArray = np.stack([x_line, y_line]).astype(np.float32)
+    return lines
 
 
 def kinds(
