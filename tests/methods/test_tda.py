@@ -1,5 +1,7 @@
 """TDA against the paper's algorithm, told naively (`reference.NaiveTDA`)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -90,10 +92,10 @@ def test_half_precision_features_are_adapted_in_float32(stream):
 
 
 def test_on_equal_entropy_the_first_sample_stays():
-    vectors = np.eye(3, dtype=np.float32)
-    twins = np.array([[1.0, 0.3, 0.0], [1.0, 0.0, 0.3]] * 3, np.float32)  # equal entropies, different features
-    adapter = TDA(Head(vectors, logit_scale=10.0), positive_capacity=2, negative=False)
-    adapter.step(twins)
+    head = Head(np.eye(3, dtype=np.float32), logit_scale=10.0)
+    evidence = head.observe(np.array([[1.0, 0.3, 0.0], [1.0, 0.0, 0.3]] * 3, np.float32))
+    adapter = TDA(head, positive_capacity=2, negative=False)
+    adapter.adapt(replace(evidence, entropy=np.full(6, 0.5, np.float32)))
     assert [entry.id for entry in adapter.entries()["positive"]] == [0, 1]
 
 

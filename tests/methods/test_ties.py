@@ -43,8 +43,11 @@ def test_any_cut_gives_the_same_entries_where_vectors_are_equal(seed, sources, c
     others = np.concatenate([blocks.step(part) for part in np.split(features, sorted(set(cuts)))])
     np.testing.assert_allclose(logits, others, atol=1e-3)
     for name, entries in ones.entries().items():
-        held = [(entry.class_index, entry.id) for entry in entries]
-        assert sorted(held) == sorted((entry.class_index, entry.id) for entry in blocks.entries()[name])
+        same = blocks.entries()[name]
+        assert [entry.class_index for entry in entries] == [entry.class_index for entry in same]
+        # Not their ids: of two equal classes all entropies are about ln 2, and rounding decides which are held.
+        entropies = [entry.entropy for entry in entries]
+        np.testing.assert_allclose(entropies, [entry.entropy for entry in same], atol=1e-4)
     assert {entry.class_index for entry in ones.entries()["positive"]} <= {sources.index(each) for each in sources}
 
 

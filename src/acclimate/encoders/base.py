@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, Protocol, cast, get_args, runtime_checkable
 
 from PIL import Image
 
@@ -141,11 +141,11 @@ def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile
         from acclimate.encoders.open_clip import OpenClipEncoder
 
         return OpenClipEncoder(*encoder, precision=precision, compile=compile)
-    if isinstance(encoder, Encoder):
-        return encoder
     members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
     missing = [name for name in members if not hasattr(encoder, name)]
-    raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
+    if missing:
+        raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
+    return cast(Encoder, encoder)
 
 
 def absolute_model(name: str) -> str:

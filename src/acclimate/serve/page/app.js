@@ -78,8 +78,8 @@ async function create(images = []) {
   const name = await newStream($, images, names, defaults);
   if (name === null) return false;
   await listStreams();
+  say(`Created stream ${name}.`); // before its buttons can be clicked, which say more
   await open(name);
-  say(`Created stream ${name}.`);
   return true;
 }
 
