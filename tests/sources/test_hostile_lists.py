@@ -52,7 +52,9 @@ def test_a_header_that_promises_gigabytes_is_not_read(here, kind):
 )
 def test_headers_that_mislead_are_refused(here, content):
     (here / "bad.tar").write_bytes(content)
-    with pytest.raises(InputError, match=r"the shard bad\.tar is truncated, compressed or not a tar file"):
+    # Some versions of Python take a negative size for the end of the file.
+    said = r"the shard bad\.tar is truncated, compressed or not a tar file|no images in the shards of bad\.tar"
+    with pytest.raises(InputError, match=said):
         open_source("wds:bad.tar")
 
 

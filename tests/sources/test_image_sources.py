@@ -3,6 +3,7 @@ import json
 import os
 import pickle
 import sys
+from importlib.util import find_spec
 
 import pytest
 from hypothesis import given
@@ -113,11 +114,13 @@ def test_pipes_and_devices_are_listed_and_cannot_be_read(here):
     os.mkfifo(here / "pipe")
     (here / "photos").mkdir()
     draw(here / "photos/a.png", 5)
-    targets = {"b.jpg": "/dev/zero", "c.png": "/dev/urandom", "d.jpg": here / "pipe", "e.mp4": here / "pipe"}
+    targets = {"b.jpg": "/dev/zero", "c.png": "/dev/urandom", "d.jpg": here / "pipe"}
+    if find_spec("av"):  # without it, videos are not listed
+        targets["e.mp4"] = here / "pipe"
     for name, target in targets.items():
         (here / "photos" / name).symlink_to(target)
     samples = open_source("photos")
-    assert len(samples) == 5
+    assert len(samples) == 1 + len(targets)
     assert shade(samples[0]) == 5
     for sample in samples[1:]:
         with pytest.raises(OSError, match=r"a (device|pipe), not a regular file"):

@@ -56,7 +56,8 @@ def test_a_cluster_that_runs_is_joined_and_left(tmp_path):
     other = tmp_path / "other"
     (other / "acclimate").mkdir(parents=True)
     script = "from acclimate.cluster.connection import connect\nwith connect('auto') as c: print(c.room(1, 0))"
-    environment = {"PYTHONPATH": str(other), "RAY_AUTH_MODE": "disabled"}
+    # Python would take a compiled module for that of a file of the same size from the same second.
+    environment = {"PYTHONPATH": str(other), "PYTHONDONTWRITEBYTECODE": "1", "RAY_AUTH_MODE": "disabled"}
     with short_folder() as folder, node(folder, **environment) as known:
         address = known["RAY_ADDRESS"]
         for content, said in (
