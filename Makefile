@@ -43,10 +43,11 @@ test-others: $(VENV)/.installed-dev
 		--numprocesses $(PROCESSES) --dist loadfile --no-loadscope-reorder $(COV)
 
 # Everything with another version of NumPy, in an environment of its own: `make test-numpy NUMPY=1.26.4`.
-# The newest pandas needs NumPy 2, so pip chooses one that fits.
+# Of pandas and pyarrow, the newest versions need NumPy 2.
 test-numpy:
 	mkdir -p $(NUMPY_VENV)
-	sed -e 's/^numpy==.*/numpy==$(NUMPY)/' -e '/^pandas==/d' constraints.txt > $(NUMPY_VENV)/constraints.txt
+	sed -e 's/^numpy==.*/numpy==$(NUMPY)/' -e '/^pandas==/d' -e 's/^pyarrow==.*/pyarrow<26/' constraints.txt \
+		> $(NUMPY_VENV)/constraints.txt
 	$(MAKE) test VENV=$(NUMPY_VENV) CONSTRAINTS=$(NUMPY_VENV)/constraints.txt
 
 # The cluster with another version of Ray, in an environment of its own: `make test-ray RAY=2.40.0`.

@@ -36,7 +36,8 @@ class Running:
     def __init__(self, model, folder, token_file):
         self.model, self.folder, self.token_file, self._stack = model, folder, token_file, ExitStack()
         self._runs = False
-        limits = Limits(body_bytes=BODY, workers=1, timeout_s=60.0)
+        # Snapshots are those that calls ask for, however long the tests take.
+        limits = Limits(body_bytes=BODY, workers=1, timeout_s=60.0, snapshot_s=86_400.0)
         labels, setup = check_setup(LABELS, {"method": "tda", "skip_duplicates": False, "guard": None}, limits)
         self.service = ClusterService(
             data=folder,

@@ -85,8 +85,8 @@ def test_a_name_that_is_too_long_is_cut_as_the_tokenizer_cuts_it(encoder):
 def test_two_classes_of_one_name_read_the_same(encoder):
     tower = encoder.text_tower()
     vectors = tower.prompts(["cat", "cat (2)", "cat (1990)"], 4).vectors(tower.words(WORDS))
-    np.testing.assert_array_equal(vectors[0], vectors[1])
-    assert not np.allclose(vectors[0], vectors[2])
+    np.testing.assert_allclose(vectors[0], vectors[1], atol=1e-6)
+    assert not np.allclose(vectors[0], vectors[2], atol=1e-4)
 
 
 def test_the_model_is_as_before_and_threads_do_not_meet(encoder):
