@@ -1,6 +1,7 @@
 """Fixtures of all tests."""
 
 import os
+import signal
 import sys
 import warnings
 from contextlib import suppress
@@ -21,6 +22,10 @@ from acclimate.stream import write_stream
 
 settings.register_profile("acclimate", deadline=None, max_examples=40, derandomize=True)
 settings.load_profile("acclimate")
+
+# In the background of a shell SIGINT is ignored, also by the processes that tests start, and stop as Ctrl-C does.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Ray lets all other processes go before its workers, which then hardly run beside other tests.
 os.environ.setdefault("RAY_worker_niceness", "0")
