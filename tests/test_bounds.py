@@ -9,6 +9,7 @@ import time
 from contextlib import suppress
 
 import numpy as np
+import PIL
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,6 +240,8 @@ def decoding():
     """In a child process: the pixels that decoding is said to take, and the memory that it takes, for each mode."""
     taken = {}
     for mode in MODES:
+        if mode == "YCbCr" and int(PIL.__version__.split(".")[0]) < 13:
+            continue  # older versions cannot read the TIFF that they write
         kind = "PNG" if mode in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16") else "TIFF"
         examined = examine_image(encoded(Image.new(mode, SIZE), kind))
         before = reset_peak()

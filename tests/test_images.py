@@ -291,7 +291,7 @@ def test_thumbnails_carry_no_metadata(kind):
     exif = Image.Exif()
     exif[0x010E] = "private " * 1000
     more = {"icc_profile": b"private " * 1000, "exif": exif}
-    more |= {"comment": b"private " * 7000} if kind in ("JPEG", "GIF") else {}
+    more |= {"comment": b"private " * 1000} if kind in ("JPEG", "GIF") else {}
     content = encoded(draw("red", 1, (300, 200)), kind, **more)
     assert b"private" in content
     with Image.open(io.BytesIO(content)) as opened:
