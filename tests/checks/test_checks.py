@@ -166,6 +166,11 @@ class NeverSettles(ZeroShot):
         return Step(evidence.logits + self.sums["counts"].astype(np.float32))
 
 
+class SettlesLate(NeverSettles):
+    def period(self):
+        return 5000
+
+
 class Says(ZeroShot):
     """Says that it learns, and does not."""
 
@@ -324,6 +329,7 @@ def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):
     ("method", "advice"),
     [
         (NeverSettles, r"what was added to the Sums in 'sums' still waits. Define period\(\)"),
+        (SettlesLate, "the Sums in 'sums' count only after 5000 samples. Check it with a shorter period."),
         (Says, r"respond\(\) must change the state"),
         (StepsOncePerBatch, r"The Tensors in 'moved' must change after every sample.*add what is learnt to Sums"),
     ],

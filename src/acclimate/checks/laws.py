@@ -366,6 +366,8 @@ def _why_nothing_counts(adapter: Adapter) -> str:
     """Say what a method that learns without effect is missing."""
     for name, part in adapter.parts.items():
         if isinstance(part, Sums) and part.waiting:
+            if period := adapter.settles_at(0):
+                return f"the Sums in {name!r} count only after {period} samples. Check it with a shorter period."
             return (
                 f"what was added to the Sums in {name!r} still waits. Define period(), the number of samples after "
                 "which the frame settles the state, or call settle() on the sums in respond()."

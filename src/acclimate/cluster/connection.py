@@ -25,7 +25,7 @@ IDLE = "RAY_idle_worker_killing_time_threshold_ms"
 ENVIRONMENT = {
     "RAY_gcs_server_request_timeout_seconds": "15",  # that it may look for a node on this machine (60 by itself)
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # after 5, its default, Ray Serve ends a proxy that starts slowly
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default it ends a proxy that is not ready after 5
     IDLE: "600000",
 }
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's own way to listen on 127.0.0.1 and nowhere else
