@@ -20,7 +20,7 @@ class UnmergedOGA(OGA):
     merges = None
 
 
-class UnmergedPrior(Prior):
+class UnitedPrior(Prior):
     merges = "union"
 
 
