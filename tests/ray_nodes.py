@@ -60,8 +60,9 @@ def node(folder, options=("--head", "--disable-usage-stats"), **environment):
         assert process.poll() is None, (folder / "log").read_text()
         yield known | {"RAY_ADDRESS": address}
     finally:
-        started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-        for each in started:  # asked to end, it would wait half a minute for what Ray Data leaves
-            with suppress(psutil.NoSuchProcess):
-                each.kill()
+        with suppress(psutil.NoSuchProcess):  # if it did not start, what it said is more than that
+            started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            for each in started:  # asked to end, it would wait half a minute for what Ray Data leaves
+                with suppress(psutil.NoSuchProcess):
+                    each.kill()
         process.wait(60)
