@@ -42,7 +42,8 @@ class FeatureStream:
         domains: n names of the domain of each sample; None when unknown.
         files: n names of the images; None when unknown.
         encoder: the model that made the features.
-        prompts: the templates that made the class vectors.
+        prompts: what the class vectors were made of: templates, or a description; in a .safetensors file that has no
+            `prompts`, what its metadata say of `class_vectors`.
         views_kind: "augmix", "crop", "large-crop" or "diffusion"; "" when unknown or of one view.
         skipped: images that could not be read and are missing here.
         encode_s: seconds that encoding took; None when unknown.
@@ -191,7 +192,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _read_safetensors(path: Path) -> dict[str, Any]:
     with safe_open(path, framework="numpy") as file:
-        content: dict[str, Any] = {name: text for name, text in (file.metadata() or {}).items() if name not in TENSORS}
+        metadata = file.metadata() or {}
+        content: dict[str, Any] = {name: text for name, text in metadata.items() if name not in TENSORS}
+        content.setdefault("prompts", metadata.get("class_vectors", ""))
         content.update({name: json.loads(content[name]) for name in LISTS if name in content})
         content.update({name: file.get_tensor(name) for name in TENSORS if name in file.keys()})  # noqa: SIM118
     return content

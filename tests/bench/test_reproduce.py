@@ -12,7 +12,7 @@ from acclimate.bench.prequential import Variant
 from acclimate.bench.reasons import reasons
 from acclimate.bench.recipes import RECIPES, protocol_of, usual_protocol
 from acclimate.bench.report import write_report
-from acclimate.bench.reproduction import run_on_streams
+from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE, read_results
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -32,7 +32,7 @@ def swept(tmp_path_factory):
         streams[name] = replace(stream, encoder="one for both")
         write_stream(streams[name], folder / f"{name}.safetensors")
     recipes = [RECIPES[name] for name in ABLATIONS]
-    results = run_on_streams(recipes, sorted(folder.glob("*.safetensors")), ["stored"], folder)
+    results = plan_streams(recipes, sorted(folder.glob("*.safetensors"))).run(["stored"], folder)
     return folder, streams, results
 
 
@@ -145,7 +145,7 @@ def test_a_table_shows_what_a_run_alone_measures(swept):
     _, streams, results = swept
     (group,) = group_results(results)
     (table,) = recipe_tables(RECIPES["caches"], group)
-    assert table.columns == ("a", "b", "average")
+    assert table.columns == ("a", "b", "average", "imagenet")
     expected = {
         "zero-shot": {"positive": False, "negative": False},
         "positive": {"negative": False},
@@ -155,10 +155,12 @@ def test_a_table_shows_what_a_run_alone_measures(swept):
     for (label, cells), (name, settings) in zip(table.rows, expected.items(), strict=True):
         assert label == name
         measured = [accuracy(stream, **settings) for stream in streams.values()]
-        assert [cell.measured for cell in cells] == pytest.approx([*measured, np.mean(measured)], abs=1e-3)
-        assert [cell.reported for cell in cells[:-1]] == [None, None]
-        assert cells[-1].reported is not None
-        assert "the datasets and prompts are not the paper's." in cells[-1].why
+        assert [cell.measured for cell in cells[:3]] == pytest.approx([*measured, np.mean(measured)], abs=1e-3)
+        assert [cell.reported for cell in cells[:2]] == [None, None]
+        assert cells[2].reported is not None
+        assert "the datasets and prompts are not the paper's." in cells[2].why
+        assert cells[3].measured is None  # the paper's figures for ImageNet stand in a column of their own
+    assert [cells[3].reported for _, cells in table.rows] == [59.81, None, 60.83, 61.35]
 
 
 def test_settings_that_recipes_share_are_run_once(swept):
@@ -206,7 +208,7 @@ def test_the_start_of_the_stream(swept):
     start = replace(stream, features=stream.features[:3], labels=stream.labels[:3])
     zero_shot, tda = (accuracy(start, **settings) for settings in first)
     assert rows["0"][0].measured == pytest.approx(tda - zero_shot, abs=1e-3)
-    assert [cell.measured for cell in rows["25"]] == [0, 0, 0]
+    assert [cell.measured for cell in rows["25"]] == [0, 0, 0, None]
     assert rows["0"][-1].reported == -0.06
 
 
@@ -216,7 +218,7 @@ def test_a_report_is_a_page_with_pictures_and_the_same_each_time(swept, tmp_path
     recipes = [RECIPES["caches"], RECIPES["entropy-range"]]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        page = write_report(recipes, results, tmp_path / name, "acclimate reproduce ...", on_streams=True)
+        page = write_report(recipes, results, tmp_path / name, "acclimate reproduce ...")
         text = page.read_text()
         assert "**These are not the paper's datasets.**" in text
         assert "```\nacclimate reproduce ...\n```" in text
@@ -247,7 +249,7 @@ def test_results_of_other_models_prompts_and_orders_stand_apart(swept):
 def test_a_report_of_two_models_has_pictures_of_both(swept, tmp_path):
     _, _, results = swept
     others = [replace(result, model="another") for result in results]
-    page = write_report([RECIPES["caches"]], [*results, *others], tmp_path, "...", on_streams=True).read_text()
+    page = write_report([RECIPES["caches"]], [*results, *others], tmp_path, "...").read_text()
     assert "](caches.png)" in page
     assert "](caches-2.png)" in page
     assert (tmp_path / "caches-2.png").is_file()
@@ -264,18 +266,16 @@ def test_streams_that_cannot_be_used_are_refused(stream, tmp_path):
     path = tmp_path / "x.safetensors"
     write_stream(replace(stream, labels=None), path)
     with pytest.raises(InputError, match="x has no labels"):
-        run_on_streams([RECIPES["caches"]], [path], ["stored"], tmp_path)
+        plan_streams([RECIPES["caches"]], [path])
     with pytest.raises(InputError, match="two feature files have the same name"):
-        run_on_streams([RECIPES["caches"]], [path, path], ["stored"], tmp_path)
-    with pytest.raises(InputError, match="ood compares the paper's datasets and cannot run on feature files"):
-        run_on_streams([RECIPES["ood"]], [path], ["stored"], tmp_path)
+        plan_streams([RECIPES["caches"]], [path, path])
 
 
 def as_dataset(result, key, **changes):
     """A result as if it were of one of the paper's datasets, by the paper's protocol."""
     dataset = DATASETS[key]
     own = {"dataset": key, "n": dataset.test, "classes": dataset.classes, "views": dataset.views, "prompts": "dataset"}
-    return replace(result, **{"model": "open_clip:ViT-B-16/openai", **own, **changes})
+    return replace(result, **{"model": "open_clip:ViT-B-16/openai", "file": "", **own, **changes})
 
 
 @pytest.fixture
@@ -304,6 +304,11 @@ def test_a_suites_table_has_the_papers_rows_and_ours(default):
     assert rows["zero-shot"][0].why == ("prompts: dataset; in the paper: openai-80.",)
     assert [label for label, _ in gains.rows] == ["tda", "tda, authors-per-dataset", "mine"]
     assert gains.rows[0][1][0].measured == pytest.approx(100 * default.gain)
+    assert gains.rows[0][1][0].reported == pytest.approx(69.51 - 68.34)
+    assert gains.rows[0][1][0].why == (
+        "the paper's gain is over its CLIP row, which has prompts and views of its own.",
+    )
+    assert {cell.reported for cell in dict(gains.rows)["mine"]} == {None}
     assert "tda: prompts dataset; views per image 1 or 64 augmix." in table.notes
     assert rows["tda, authors-per-dataset"][5].measured is None  # not all five were run
     assert rows["CoOp"][0].measured is None
@@ -345,7 +350,8 @@ def test_a_part_of_a_dataset_is_a_column_of_its_own(default):
     recipe = RECIPES["ood"]
     results = [as_dataset(default, key) for key in ("imagenet", "imagenet-a", "imagenet-a-authors", "dtd")]
     table, _ = recipe_tables(recipe, group_results(results)[0])
-    assert table.columns[:4] == ("ImageNet", "ImageNet-A", "ImageNet-A (6,862)", "ImageNet-V2")
+    assert table.columns == ("ImageNet", "ImageNet-A", "ImageNet-A (6,862)", "Average of 2 of 5")
+    assert dict(table.rows)["CoOp"][-1].reported == pytest.approx((71.51 + 49.71) / 2)
     tda, zero_shot = dict(table.rows)["tda"], dict(table.rows)["zero-shot"]
     assert [cell.reported for cell in tda[1:3]] == [60.11, 60.11]
     assert "6,862 of the 7,500 images" in tda[1].why[0]
@@ -397,7 +403,7 @@ def test_a_row_that_deviates_from_its_protocol_stands_apart_with_a_reason(defaul
     assert other.context == "Model: open_clip:ViT-B-16/openai. Views: 64 augmix. Order: stored."
     assert [result.method for result in main.results] == ["tpt", "zero-shot"]
     table, _ = recipe_tables(suite, other)
-    assert dict(table.rows)["tpt"][1].why == ("views: 64 augmix; in the paper: 64 crop.",)
+    assert dict(table.rows)["tpt"][0].why == ("views: 64 augmix; in the paper: 64 crop.",)
     assert reasons(results[-1], "ViT-B/16") == ("views: 64 augmix; in the paper: 64 crop.",)
 
 
@@ -406,7 +412,7 @@ def test_given_settings_are_in_the_name_of_a_row_and_a_reason(default):
     coop = replace(coop, settings="given", config={**coop.config, "epochs": 1})
     (group,) = group_results([coop])
     cells = dict(recipe_tables(RECIPES["ood"], group)[0].rows)["coop, epochs 1"]
-    assert cells[1].why == (*RECIPES["ood"].protocol("coop").remarks, "the settings are not the paper's: epochs 1.")
+    assert cells[0].why == (*RECIPES["ood"].protocol("coop").remarks, "the settings are not the paper's: epochs 1.")
 
 
 def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(default):
@@ -431,7 +437,7 @@ def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(defaul
     assert [cell.reported for cell in rows["DiffTPT"]][:2] == [2085, 2085 / 12]
     assert {cell.measured for cell in rows["DiffTPT"]} == {None}
     assert rows["tpt"][0].why == (
-        "the number of images or classes is not the paper's.",
+        "1,000 of 50,000 images.",
         "the paper's machine has one RTX 6000.",
     )
     assert dict(batched.rows)["tda"][0].measured == pytest.approx(7.5)
@@ -449,7 +455,8 @@ def test_one_dataset_needs_no_average(swept):
     assert [cell.reported for _, (cell,) in caches.rows] == [59.81, None, 60.83, 61.35]  # Figure 3
     (group,) = group_results([as_dataset(result, "dtd") for result in results if result.dataset == "a"])
     (caches,) = recipe_tables(RECIPES["caches"], group)
-    assert "the paper's figure is for Aircraft, Caltech101" in dict(caches.rows)["both"][0].why[-1]
+    assert caches.columns == ("dtd", "imagenet")  # the latter with the paper's figures alone
+    assert [cells[0].reported for _, cells in caches.rows] == [None] * 4
 
 
 def test_the_average_of_the_caches_leaves_out_imagenet(swept):
@@ -466,6 +473,17 @@ def test_the_average_of_the_caches_leaves_out_imagenet(swept):
     (group,) = group_results([as_dataset(result, key, model=model) for key in keys[:2] for result in results])
     (table,) = recipe_tables(RECIPES["caches"], group)
     assert table.columns == keys[:2]  # one dataset besides ImageNet has no average
+    (group,) = group_results([as_dataset(result, key, model=model) for key in keys[:4] for result in results])
+    (table,) = recipe_tables(RECIPES["caches"], group)
+    assert table.columns == (*keys[:4], "average of 3 of 10")
+    assert "the paper's figure is for Aircraft, Caltech101" in dict(table.rows)["both"][-1].why[-1]
+
+
+def test_the_settings_of_an_ablation_are_the_papers(swept):
+    results = [as_dataset(result, "imagenet") for result in swept[2] if result.dataset == "a"]
+    (group,) = group_results([replace(result, model="open_clip:RN50/openai") for result in results])
+    alpha, _ = recipe_tables(RECIPES["alpha-beta"], group)
+    assert {reason for label, (cell,) in alpha.rows if label != "zero-shot" for reason in cell.why} == set()
 
 
 def test_the_overview_leaves_out_nothing_and_repeats_nothing(swept, default):

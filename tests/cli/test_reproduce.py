@@ -27,7 +27,8 @@ def streams(here):
 
 def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
     result = invoke("reproduce", "caches", "alpha-beta", "--streams", *streams, "--out", "out")
-    assert "Caches: top-1 accuracy, % (average; measured / reported)" in result.stdout
+    assert "Caches: top-1 accuracy, % (measured / reported)" in result.stdout
+    assert "a does not stand for a dataset of the paper: no dataset of the paper has this name." in result.stderr
     page = (here / "out" / "README.md").read_text()
     assert "acclimate reproduce caches alpha-beta --streams streams/*.safetensors --out out\n" in page
     assert "**These are not the paper's datasets.**" in page
@@ -36,13 +37,56 @@ def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
         assert "(a) the model is not the paper's (OpenAI's CLIP RN50)." in shown
         assert "(b) the datasets and prompts are not the paper's." in shown
         assert "(c) the paper's figure is for Aircraft, Caltech101," in shown
-    (both,) = (line for line in result.stdout.splitlines() if line.startswith("  both "))
-    assert both.endswith(" / 61.03 (a, b, c)")
+    (both,) = (line for line in result.stdout.splitlines() if line.startswith("both "))
+    assert " / 61.03 (a, b, c) " in both
+    assert both.endswith(" \N{EN DASH} / 61.35")  # ImageNet was not measured
     assert {path.name for path in (here / "out").iterdir()} == {"README.md", "runs", "caches.png", "alpha-beta.png"}
     assert {path.name for path in (here / "out" / "runs").iterdir()} == {"a.json", "b.json"}
     with_orders = invoke("reproduce", "caches", "--streams", streams[0], "--orders", 3, "--out", "out2").stdout
     assert " ± " in with_orders
     assert f"--streams {streams[0]} --orders 3 --out out2" in (here / "out2" / "README.md").read_text()
+
+
+def test_suites_on_feature_files_of_the_papers_datasets(invoke, streams, here):
+    stream = shifted_stream(samples=200, classes=10, dim=16)
+    stream = replace(stream, encoder="OpenAI CLIP ViT-B/16", prompts="words of our own")
+    write_stream(stream, here / "eurosat.safetensors")
+    files = ("--streams", "eurosat.safetensors", *streams)
+    output = invoke("reproduce", "cross-domain", "caches", *files, "--out", "out")
+    assert "b does not stand for a dataset of the paper: no dataset of the paper has this name." in output.stderr
+    assert "not among the feature files: aircraft, caltech101, cars," in output.stderr
+    assert "cross-domain: TPT is not measured; it needs the text tower of a model: --data." in output.stderr
+    page = (here / "out" / "README.md").read_text()
+    first, second = (
+        page.index("**These are the paper's datasets**"),
+        page.index("**These are not the paper's datasets.**"),
+    )
+    assert first < page.index("| eurosat | 200 of 8,100 | 10 | words of our own |") < second
+    assert "- CoOp was not measured: it needs ImageNet's training images: --data." in page
+    assert "| CoOp | \N{EN DASH} / 46.39 |" in page
+    for shown in (page, output.stdout):
+        assert "(a) 200 of 8,100 images." in shown
+        assert "(b) prompts: words of our own; in the paper: openai-80." in shown
+    authors = [line for line in output.stdout.splitlines() if line.startswith("tda, authors-per-dataset ")]
+    assert " / 58.00 (a, " in authors[0]
+    assert "| eurosat | imagenet |" in invoke("tables", "out").stdout  # the same groups from the JSON files
+
+
+def test_methods_by_name_on_feature_files(invoke, here):
+    stream = shifted_stream(samples=100, classes=10, dim=16)
+    write_stream(replace(stream, encoder="OpenAI CLIP RN50", prompts="words"), here / "eurosat.safetensors")
+    options = ("--method", "dota", "--method", "tda", "--set", "tda.positive_alpha=1.5", "--out", "out")
+    output = invoke("reproduce", "cross-domain", "--streams", "eurosat.safetensors", *options)
+    page = (here / "out" / "README.md").read_text()
+    assert "--method dota --method tda --set tda.positive_alpha=1.5 --out out\n" in page
+    assert "| dota |" in page
+    assert "| tda, positive_alpha 1.5 |" in page
+    assert "is not measured" not in output.stderr
+    (zero_shot,) = (line for line in output.stdout.splitlines() if line.startswith("zero-shot "))
+    assert " / 25.79 (" in zero_shot  # the paper's figure for RN50
+    needs = "coop in cross-domain needs ImageNet's training images: --data."
+    command = ("reproduce", "cross-domain", "--streams", "eurosat.safetensors", "--method", "coop")
+    assert needs in invoke(*command, exit_code=2).stderr
 
 
 def test_without_matplotlib_the_pictures_are_left_out(invoke, streams, here, monkeypatch):
@@ -86,9 +130,14 @@ def test_tables_of_a_plain_run(invoke, streams):
         (["caches", "--data", "data"], "or --data with a folder and --model"),
         (["caches", "--streams", "x.safetensors", "--data", "data"], "either --streams"),
         (["caches", "--streams", "x.safetensors"], "no feature file at x.safetensors"),
-        (["ood", "--streams", "streams/a.safetensors"], "ood compares the paper's datasets and cannot run on"),
+        (
+            ["ood", "--streams", "streams/a.safetensors"],
+            "no feature file stands for a dataset of ood (a: no dataset of the paper has this name).",
+        ),
+        (["efficiency", "--streams", "streams/a.safetensors"], "efficiency measures the time from the image"),
+        (["caches", "--streams", "streams/a.safetensors", "--method", "dota"], "--method and --set are for ood,"),
         (["ood", "--data", "data", "--model", "onnx:x"], "data contains none of imagenet, imagenet-adversarial"),
-        (["caches", "--streams", "streams/a.safetensors", "--shots", "4"], "--set, --shots and --generated are for"),
+        (["caches", "--streams", "streams/a.safetensors", "--shots", "4"], "--shots and --generated are for --data"),
     ],
 )
 def test_what_cannot_be_done_is_said(invoke, streams, arguments, message):
@@ -215,7 +264,23 @@ def test_the_ablation_on_the_real_streams(invoke, shared, here):
     if not files:
         pytest.skip("the real streams are not on this machine")
     invoke("reproduce", "caches", "--streams", *files, "--out", "out")
+    assert "**These are not the paper's datasets.**" in (here / "out" / "README.md").read_text()  # though named so
     rows = [line.split("|") for line in invoke("tables", "out").stdout.split("### ")[1].splitlines()]
-    average = {row[1].strip(): float(row[-2].split("/")[0]) for row in rows if len(row) > 2 and "/" in row[-2]}
+    average = {row[1].strip(): float(row[-3].split("/")[0]) for row in rows if len(row) > 2 and "/" in row[-2]}
     assert average["both"] > average["positive"] > average["zero-shot"]
     assert average["both"] > average["negative"] > average["zero-shot"]
+
+
+def test_the_papers_tables_from_the_real_features(invoke, shared, here):
+    files = sorted((shared / "clip").glob("*.safetensors"))
+    if not files:
+        pytest.skip("the features of the paper's datasets are not on this machine")
+    output = invoke("reproduce", "ood", "cross-domain", "--streams", *files, "--out", "out")
+    assert "does not stand for" not in output.stderr
+    page = (here / "out" / "README.md").read_text()
+    assert "**These are the paper's datasets**" in page
+    assert "| imagenet | 5,000 of 50,000 | 1,000 |" in page
+    assert "| method | Aircraft | Caltech101 | EuroSAT | Pets | UCF101 | Average of 5 of 10 |" in page
+    gains = page.split("Table 3): gain over zero-shot")[1]
+    (tda,) = (line for line in gains.splitlines() if line.startswith("| tda |"))
+    assert all(float(cell.split("/")[0]) > 0 for cell in tda.split("|")[2:-1])

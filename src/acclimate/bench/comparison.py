@@ -14,6 +14,7 @@ from acclimate.bench.results import Result, pass_title
 
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
+PAPER_GAIN = "the paper's gain is over its CLIP row, which has prompts and views of its own."
 ROUNDING = 0.0049  # how far a printed average may be from the mean of the printed cells; two round a half up
 
 
@@ -37,12 +38,6 @@ class Table:
     columns: tuple[str, ...]  # headings
     rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
     notes: tuple[str, ...] = ()  # how the rows were measured
-
-    def column(self, place: int) -> "Table":
-        """The table with one of its columns alone."""
-        return replace(
-            self, columns=(self.columns[place],), rows=tuple((name, (cells[place],)) for name, cells in self.rows)
-        )
 
 
 @dataclass(frozen=True)
@@ -116,13 +111,18 @@ def every_table(group: Group) -> list[Table]:
 
 
 def _context(result: Result) -> str:
-    """What a result was measured with; of its prompts and views only what is not as in the protocol of its row."""
+    """Return what a result was measured with; of its prompts and views only what is not as in the protocol of its row.
+
+    Feature files of one model have different prompts and stand in one table, where the cells name the prompts.
+    """
     if paper_dataset(result) is None:
         own = {"Prompts": result.prompts} | ({"Views": str(result.views)} if result.views > 1 else {})
     else:
         # zero-shot is run as the paper's CLIP row, or beside TDA with the same prompts and views
         runs_as = [replace(result, method="tda"), result] if result.method == "zero-shot" else [result]
         own = {name: ours for name, (ours, _) in min(map(deviations, runs_as), key=len).items()}
+        if result.file:
+            own.pop("Prompts", None)
     first, *more = result.orders["names"]
     order = f"{1 + len(more)}, {first} to {more[-1]}" if more else first
     return " ".join(f"{name}: {what}." for name, what in ({"Model": result.model} | own | {"Order": order}).items())
@@ -196,7 +196,7 @@ def _table(
 
 
 def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """Rows are the paper's methods in the paper's order, then others; columns are datasets and averages."""
+    """Rows are the paper's methods in the paper's order, then others; columns are measured datasets and averages."""
     measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> name of the row -> dataset -> result
     for result in group.results:
         dataset = paper_dataset(result)
@@ -204,11 +204,10 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
             measured.setdefault(result.method, {}).setdefault(_label(result), {})[dataset.key] = result
     if not measured:
         return []
-    measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if paper_dataset(each)])}
     model = backbone(group.results[0].model) or SUITE_MODEL
-    parts = [key for key in group.datasets if key in DATASETS and DATASETS[key].part_of in recipe.datasets]
-    shown = {each.title: (key,) for key, each in DATASETS.items() if key in (*recipe.datasets, *parts)}
-    columns = {**shown, **recipe.averages}
+    keys = {key for named in measured.values() for found in named.values() for key in found}
+    columns = _suite_columns(recipe, [key for key in DATASETS if key in keys])
+    measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if each.dataset in keys])}
     rows, reported, remarks = {}, {}, {}
     for name in recipe.reported[model]:
         figures = _paper_row(recipe, model, name, columns)
@@ -221,8 +220,28 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     accuracies = _table(group, title, "method", rows, columns, reported, model, remarks=remarks)
     rows = {label: found for label, found in rows.items() if found and label != "zero-shot"}
     title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
-    gains = _table(group, title, "method", rows, columns, {}, model, "gain")
+    base = reported["zero-shot"]
+    paper = {
+        label: {at: figure - base[at] for at, figure in reported.get(label, {}).items() if at in base} for label in rows
+    }
+    remarks = {label: dict.fromkeys(figures, PAPER_GAIN) for label, figures in paper.items()}
+    gains = _table(group, title, "method", rows, columns, paper, model, "gain", remarks)
     return [replace(accuracies, notes=notes), *([gains] if rows else [])]
+
+
+def _suite_columns(recipe: Recipe, keys: Sequence[str]) -> dict[str, Sequence[str]]:
+    """Return heading -> datasets to average over, for the datasets that were measured (keys); averages come last."""
+    columns: dict[str, Sequence[str]] = {DATASETS[key].title: (key,) for key in keys}
+    for heading, every in recipe.averages.items():
+        present = [key for key in every if key in keys]
+        if len(present) > 1:
+            columns[_part_heading(heading, present, every)] = present
+    return columns
+
+
+def _part_heading(average: str, present: Sequence[str], every: Sequence[str]) -> str:
+    """Return the heading of an average, such as "Average of 5 of 10" if it is not over all of its datasets."""
+    return average if set(present) == set(every) else f"{average} of {len(present)} of {len(every)}"
 
 
 def _label(result: Result) -> str:
@@ -325,19 +344,22 @@ def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
             found = {"zero-shot": {name: _zero_shot(results[name]) for name in datasets}, **found}
         columns = {name: [name] for name in datasets}
         single = set(sweep.reported) - {AVERAGE} if AVERAGE in sweep.reported else set()  # those the average leaves out
-        if len(averaged := [name for name in datasets if name not in single]) > 1:
-            columns[AVERAGE] = averaged
+        averaged = [name for name in datasets if name not in single]
+        theirs = [key for key in recipe.datasets if key not in single] if AVERAGE in sweep.reported else []
+        average = _part_heading(AVERAGE, averaged, theirs) if set(averaged) < set(theirs) else AVERAGE
+        if len(averaged) > 1:
+            columns[average] = averaged
+        headings = {place: average if place == AVERAGE else place for place in sweep.reported}
+        # The paper's figure for a dataset that was not measured has a column of its own.
+        columns |= {place: [place] for place in headings if place != AVERAGE and place not in columns}
         reported: dict[str, dict[str, float]] = {}
         remarks: dict[str, dict[str, str]] = {}
-        shown = [place for place in sweep.reported if place in columns]
-        for place in shown or list(sweep.reported)[:1]:
-            column = place if shown else list(columns)[-1]
-            theirs = [key for key in recipe.datasets if key not in single] if place == AVERAGE else [place]
-            titles = ", ".join(DATASETS[key].title for key in theirs)
+        titles = ", ".join(DATASETS[key].title for key in theirs)
+        for place, heading in headings.items():
             for label, figure in sweep.reported[place].items():
-                reported.setdefault(label, {})[column] = figure
-                if set(columns[column]) != set(theirs):
-                    remarks.setdefault(label, {})[column] = f"the paper's figure is for {titles}."
+                reported.setdefault(label, {})[heading] = figure
+                if place == AVERAGE and set(averaged) != set(theirs):
+                    remarks.setdefault(label, {})[heading] = f"the paper's figure is for {titles}."
         model, score = ABLATION_MODEL, sweep.score
         tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))
     return tables

@@ -6,6 +6,7 @@ The facts about each dataset are data: `data/datasets.json` (folders, counts, se
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -106,6 +107,16 @@ SUITES: Mapping[str, tuple[str, ...]] = {
 }
 
 
+def dataset_named(name: str) -> Dataset | None:
+    """Return the dataset with a name: its key, its folder in CoOp's layout or its title in the paper; else None.
+
+    Capitals, hyphens and underscores make no difference: oxford_pets is the folder of pets.
+    """
+    wanted = _letters(name)
+    whole = (each for each in DATASETS.values() if not each.part_of)
+    return next((each for each in whole if wanted in map(_letters, (each.key, each.folder, each.title))), None)
+
+
 def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
     """The datasets of the suites and those named individually, without duplicates."""
     for kind, known, names in (("suite", SUITES, suites), ("dataset", DATASETS, keys)):
@@ -170,6 +181,11 @@ def folder_images(folder: Path) -> list[Path]:
 def sub_folders(folder: Path) -> list[str]:
     """The names of the folders in a folder without hidden ones, sorted."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name, without capitals."""
+    return re.sub(r"[-_ ]", "", name.lower())
 
 
 def plain(name: str) -> str:

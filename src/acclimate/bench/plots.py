@@ -17,6 +17,7 @@ from acclimate.bench.comparison import Cell, Table
 from acclimate.bench.few_shot import Curve
 from acclimate.bench.leaderboard import Standing, shape_title, size_text
 from acclimate.bench.metrics import running_accuracy
+from acclimate.bench.recipes import AVERAGE
 from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
@@ -27,7 +28,7 @@ BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN
 BY_ROW = {"coop": "#b08900", "cocoop": "#e0c068", "tip-adapter": RED, "tpt": BLUE, "difftpt": "#8fb0d8"}
 BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}  # in tables of the paper's methods
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
-REPORTED_LABEL = "reported,\non the paper's data"
+REPORTED_LABEL = "reported\nin the paper"
 GAIN = "gain over zero-shot, points"
 LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
 FULL_COLOUR = 6.0  # points of gain or loss
@@ -112,9 +113,10 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
             measured, reported = _gains(cells, zero_shot)
             axes.bar(at, measured, 0.92 * width, color=_colour_of(label, colour), label=label)
             axes.scatter(at, reported, **REPORTED, label=None if place else REPORTED_LABEL)
-        averages = sum("average" in heading.lower() for heading in table.columns)
-        axes.axvline(len(x) - averages - 0.5, color=GREY, linewidth=0.8, linestyle=":")
-        axes.set_xticks(x, table.columns)
+        averages = [place for place, heading in enumerate(table.columns) if AVERAGE in heading.lower()]
+        if averages:
+            axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
+        axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
         axes.set_ylabel(GAIN)
         _finish(figure, tables[:1])
 
@@ -132,14 +134,19 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
             zero_shot = rows.pop("zero-shot", None)
             x = np.arange(len(rows))
             gains = [_gains(cells, zero_shot) for cells in rows.values()]
-            measured = np.array([each for each, _ in gains]).T  # (columns, rows)
-            reported = [next((gain for gain in each if gain == gain), np.nan) for _, each in gains]  # in any column
+            measured, reported = (np.array(each).T for each in zip(*gains, strict=True))  # (columns, rows)
             if zero_shot:
                 axes.axhline(0, color=GREY, linewidth=1)
-            for name, values, colour in zip(table.columns[:-1], measured, _colours(len(table.columns)), strict=False):
-                axes.plot(x, values, **style, markersize=4, linewidth=1, color=colour, label=name)
-            axes.plot(x, measured[-1], **style, markersize=7, linewidth=2.6, color="black", label=table.columns[-1])
-            axes.scatter(x, reported, **REPORTED, label=REPORTED_LABEL)
+            for name, values, paper, other in zip(
+                table.columns, measured, reported, _colours(len(table.columns)), strict=False
+            ):
+                thick = name.startswith(AVERAGE)
+                colour = "black" if thick else other
+                size = {"markersize": 7, "linewidth": 2.6} if thick else {"markersize": 4, "linewidth": 1}
+                if not np.isnan(values).all():
+                    axes.plot(x, values, **style, **size, color=colour, label=name)
+                if not np.isnan(paper).all():
+                    axes.scatter(x, paper, **{**REPORTED, "edgecolors": colour}, label=f"{name},\n{REPORTED_LABEL}")
             axes.set_xticks(x, rows, rotation=45 if categories else 0)
             axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else table.title.partition(":")[2])
             if categories:

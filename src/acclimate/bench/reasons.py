@@ -8,17 +8,24 @@ from acclimate.bench.results import OF_FILE, Result
 from acclimate.methods import list_methods
 
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models, as names have them
+DESCRIBED = {f"openai clip {paper.lower()}": paper for paper in BACKBONES}  # the same in words, and nothing more
 
 
 def backbone(model: str) -> str | None:
-    """Which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to; None for others."""
+    """Return which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to, or None.
+
+    A name without a loader, as in open_clip:RN50/openai, is a description, which must say "OpenAI CLIP RN50" and
+    nothing more: features of that model that were centred afterwards are not those of the paper.
+    """
     name = model.lower()
+    if ":" not in name:
+        return DESCRIBED.get(name)
     matching = (paper for paper, pattern in BACKBONES.items() if re.search(pattern, name))
     return next(matching, None) if "openai" in name else None
 
 
 def paper_dataset(result: Result) -> Dataset | None:
-    """The paper's dataset that a result was measured on; None for others and for feature files of any name."""
+    """Return the paper's dataset that a result was measured on; None for other datasets and feature files."""
     return None if result.prompts == OF_FILE else DATASETS.get(result.dataset)
 
 
@@ -30,14 +37,16 @@ def reasons(result: Result, model: str) -> tuple[str, ...]:
     dataset = paper_dataset(result)
     if dataset is None:
         return (*why, "the datasets and prompts are not the paper's.")
-    if result.n not in dataset.counts or result.classes != dataset.classes:
-        why.append("the number of images or classes is not the paper's.")
+    if result.n not in dataset.counts:
+        why.append(f"{images_text(result)}.")
+    if result.classes != dataset.classes:
+        why.append(f"{result.classes:,} classes; in the paper: {dataset.classes:,}.")
     why += (f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items())
     protocol = protocol_of(result.method, dataset)
     why += protocol.remarks
     if result.trained != protocol.trained:
         why.append(f"fitted to {result.trained}; in the paper: {protocol.trained}.")
-    if result.settings in ("given", "custom") and (changed := changed_settings(result, protocol)):
+    if result.settings == "given" and (changed := changed_settings(result, protocol)):
         why.append(f"the settings are not the paper's: {', '.join(changed)}.")
     authors = dataset.authors.get(result.method, {})
     if result.settings == "paper" and any(result.config[name] != value for name, value in authors.items()):
@@ -52,6 +61,16 @@ def reasons(result: Result, model: str) -> tuple[str, ...]:
         if part.part_of == dataset.key and result.method in part.authors
     )
     return tuple(why)
+
+
+def images_text(result: Result) -> str:
+    """Return the number of images in words, such as "5,000 of 50,000 images" for a part of a dataset of the paper."""
+    dataset = paper_dataset(result)
+    if dataset is None or result.n in dataset.counts:
+        return f"{result.n:,} images"
+    if result.n < dataset.test:
+        return f"{result.n:,} of {dataset.test:,} images"
+    return f"{result.n:,} images; in the paper: {dataset.test:,}"
 
 
 def deviations(result: Result) -> dict[str, tuple[str, str]]:

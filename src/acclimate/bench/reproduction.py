@@ -1,15 +1,19 @@
 """Running recipes: the paper's tables and figures, on its datasets or on feature files."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from acclimate.bench import Progress, silent
 from acclimate.bench.cost import time_jobs
-from acclimate.bench.datasets import DATASETS, Listing, present_datasets
+from acclimate.bench.datasets import DATASETS, Dataset, Listing, dataset_named, present_datasets
+from acclimate.bench.prequential import Variant
+from acclimate.bench.reasons import BACKBONES, backbone
 from acclimate.bench.recipes import Protocol, Recipe, protocol_of
-from acclimate.bench.results import Result, write_results
+from acclimate.bench.results import OF_FILE, Result, write_results
 from acclimate.bench.store import Setup
 from acclimate.bench.suite import Job, job_for, list_datasets, read_labelled, run_jobs, run_stream, text_lack
 from acclimate.bench.training import Trainer, training_folder
@@ -17,6 +21,7 @@ from acclimate.encoders import Encoder, load_encoder
 from acclimate.errors import InputError
 from acclimate.files import writing
 from acclimate.methods import FewShot, find_method
+from acclimate.stream import FeatureStream
 from acclimate.views.generated import open_generator
 
 
@@ -71,7 +76,8 @@ def plan_recipes(recipes: Sequence[Recipe], setup: Setup, choice: Choice = EVERY
     timed: dict[str, list[Job]] = {}
     lacking: dict[str, dict[str, str]] = {}
     for recipe in recipes:
-        protocols, lacking[recipe.name] = _rows(recipe, setup, encoder, trainer, choice)
+        lack_of = partial(_lack, recipe=recipe, setup=setup, encoder=encoder, trainer=trainer, given=choice.settings)
+        protocols, lacking[recipe.name] = _rows(recipe, choice, lack_of)
         for key in (key for key in recipe.datasets if key in listings):
             dataset = DATASETS[key]
             found = [
@@ -86,23 +92,114 @@ def plan_recipes(recipes: Sequence[Recipe], setup: Setup, choice: Choice = EVERY
     return Plan(jobs, timed, lacking, listings, encoder, trainer, choice.limit)
 
 
-def run_on_streams(
-    recipes: Sequence[Recipe], paths: Sequence[Path], orders: Sequence[str], folder: Path, progress: Progress = silent
-) -> list[Result]:
-    """Run ablations on feature files with labels; `folder` gets a JSON file of results per feature file."""
+@dataclass(frozen=True)
+class FeatureFile:
+    """A feature file with labels, and what to run on it."""
+
+    name: str  # of the file, without the suffix
+    stream: FeatureStream
+    dataset: Dataset | None  # the dataset of the paper that it stands for
+    why_not: str = ""  # why it stands for none, in words
+    variants: tuple[Variant, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The name of its results."""
+        return self.name if self.dataset is None else self.dataset.key
+
+    @property
+    def prompts(self) -> str:
+        """The prompts of a dataset of the paper, as the file records them; remarks in brackets are left out."""
+        return OF_FILE if self.dataset is None else re.sub(r" *\([^()]*\)", "", self.stream.prompts)
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What recipes run on feature files. Everything that can be refused was checked."""
+
+    files: Sequence[FeatureFile]  # in the order of the paper's datasets, then those that stand for none
+    lacking: Mapping[str, Mapping[str, str]]  # recipe -> the paper's methods that cannot be run here -> what they need
+
+    def run(self, orders: Sequence[str], folder: Path, progress: Progress = silent) -> list[Result]:
+        """Run everything; `folder` gets a JSON file of results per feature file."""
+        runs = (
+            run_stream(each.key, each.stream, each.variants, orders, progress, each.prompts, file=each.name)
+            for each in self.files
+            if each.variants
+        )
+        return _write_each(runs, folder)
+
+
+def plan_streams(recipes: Sequence[Recipe], paths: Sequence[Path], choice: Choice = EVERYTHING) -> FilePlan:
+    """Decide what recipes run on feature files with labels.
+
+    Ablations run on all of them. The rows of a suite run on those that stand for one of its datasets.
+
+    Raises:
+        InputError: a file cannot be used, none stands for a dataset of a suite, two stand for the same one, a method
+            that was chosen by name cannot be run, or a recipe measures time.
+    """
+    files = [_feature_file(name, stream) for name, stream in read_labelled(paths).items()]
+    keys = [each.key for each in files]
+    for file in files:
+        if keys.count(file.key) > 1:
+            raise InputError(f"the results of two feature files would be those of {file.key!r}; leave out one of them.")
+    known = list(DATASETS)
+    files.sort(key=lambda each: known.index(each.key) if each.dataset else len(known))
+    variants: dict[str, list[Variant]] = {key: [] for key in keys}
+    lacking: dict[str, dict[str, str]] = {}
     for recipe in recipes:
-        if recipe.kind != "settings":
-            raise InputError(f"{recipe.name} compares the paper's datasets and cannot run on feature files.")
-    rows = [variant for recipe in recipes for sweep in recipe.sweeps for variant in sweep.rows.values()]
-    variants = list({repr(variant.config): variant for variant in rows}.values())  # recipes have some in common
-    streams = read_labelled(paths)
-    return _write_each((run_stream(name, each, variants, orders, progress) for name, each in streams.items()), folder)
+        if recipe.kind == "cost":
+            raise InputError(f"{recipe.name} measures the time from the image to the answer: it needs --data.")
+        suite = [each for each in files if each.dataset and each.key in recipe.datasets]
+        if recipe.rows and not suite:
+            why = "; ".join(f"{each.name}: {each.why_not or 'not in this table'}" for each in files)
+            raise InputError(f"no feature file stands for a dataset of {recipe.name} ({why}).")
+        views = min((each.stream.views for each in suite), default=1)
+        protocols, lacking[recipe.name] = _rows(recipe, choice, partial(_file_lack, views=views))
+        for file in suite:
+            for protocol in protocols:
+                given = choice.settings.get(protocol.method)
+                variants[file.key] += protocol.variants(file.dataset, given) if file.dataset else []
+        for own in variants.values():
+            own += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
+    distinct = {  # recipes have some in common
+        key: {(each.method, each.settings_name, repr(each.config)): each for each in own}
+        for key, own in variants.items()
+    }
+    return FilePlan([replace(each, variants=tuple(distinct[each.key].values())) for each in files], lacking)
 
 
-def _rows(
-    recipe: Recipe, setup: Setup, encoder: Encoder, trainer: Trainer, choice: Choice
-) -> tuple[list[Protocol], dict[str, str]]:
-    """How to measure the chosen rows of a recipe, and what the paper's rows that cannot be measured need."""
+def _feature_file(name: str, stream: FeatureStream) -> FeatureFile:
+    """Find the dataset of the paper that a feature file stands for by its name, classes, encoder and prompts."""
+    dataset = dataset_named(name)
+    why_not = ""
+    if dataset is None:
+        why_not = "no dataset of the paper has this name"
+    elif len(stream.head) != dataset.classes:
+        why_not = f"{len(stream.head):,} classes, and {dataset.title} has {dataset.classes:,}"
+    elif backbone(stream.encoder) is None:
+        wanted = " or ".join(BACKBONES)
+        why_not = f"the encoder is {stream.encoder or 'not recorded'}, and not OpenAI CLIP {wanted}"
+    elif not stream.prompts:
+        why_not = "the prompts of its class vectors are not recorded"
+    return FeatureFile(name, stream, None if why_not else dataset, why_not)
+
+
+def _file_lack(protocol: Protocol, views: int) -> str:
+    """Return what a row needs and feature files with this number of views do not have; "" if it can be measured."""
+    needs = find_method(protocol.method).needs
+    if protocol.shots:
+        return "ImageNet's training images: --data"
+    if "text" in needs:
+        return "the text tower of a model: --data"
+    if "views" in needs and views == 1:
+        return "feature files with several views per image"
+    return ""
+
+
+def _rows(recipe: Recipe, choice: Choice, lack_of: Callable[[Protocol], str]) -> tuple[list[Protocol], dict[str, str]]:
+    """Return how to measure the chosen rows of a recipe, and what the paper's rows that cannot be measured need."""
     if not recipe.rows:
         return [], {}
     names = {protocol.method: name for name, protocol in recipe.rows.items()}
@@ -110,7 +207,7 @@ def _rows(
     for method in dict.fromkeys(("zero-shot", *choice.methods) if choice.methods else names):
         known = method in names
         protocol = recipe.protocol(method) if known else protocol_of(method, DATASETS[recipe.datasets[0]])
-        if not (lack := _lack(protocol, recipe, setup, encoder, trainer, choice.settings.get(method, {}))):
+        if not (lack := lack_of(protocol)):
             protocols.append(protocol)
         elif choice.methods:
             raise InputError(f"{method} in {recipe.name} needs {lack}.")
@@ -120,12 +217,17 @@ def _rows(
 
 
 def _lack(
-    protocol: Protocol, recipe: Recipe, setup: Setup, encoder: Encoder, trainer: Trainer, settings: Mapping[str, Any]
+    protocol: Protocol,
+    recipe: Recipe,
+    setup: Setup,
+    encoder: Encoder,
+    trainer: Trainer,
+    given: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """What a row needs and does not have, in words; "" if it can be measured."""
     method, folder = find_method(protocol.method), training_folder(setup.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
-    settings = {**method.default_settings(), **protocol.config, **settings}
+    settings = {**method.default_settings(), **protocol.config, **given.get(protocol.method, {})}
     if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):
         return "the classes that it was fitted to, as it cannot take new ones"
     if protocol.shots and not folder.is_dir():

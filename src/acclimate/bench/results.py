@@ -75,6 +75,7 @@ class Result:
     trained: str = ""
     end_to_end: bool = False
     label: str = ""
+    file: str = ""
     gain_interval: list[float] | None = None
     per_class: dict[str, dict[str, float | int | None]] | None = None
     pretrained: str = ""
@@ -108,10 +109,11 @@ def summarise(
     zero_shot: Outcome,
     prompts: str = OF_FILE,
     passes: int = 1,
+    file: str = "",
 ) -> Result:
     """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names.
 
-    With `passes` 2, the answers of the second pass are scored.
+    With `passes` 2, the answers of the second pass are scored. `file` names the feature file of a dataset.
     """
     adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
     runs = list((outcome.runs if passes == 1 else outcome.refined).values())
@@ -161,6 +163,7 @@ def summarise(
         views_kind=stream.views_kind,
         trained=variant.trained,
         label=variant.label,
+        file=file,
     )
     return Result(**_rounded(asdict(result)))
 

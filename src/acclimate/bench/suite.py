@@ -194,10 +194,11 @@ def run_stream(
     prompts: str = OF_FILE,
     device: str = "numpy",
     text: Encoder | None = None,
+    file: str = "",
 ) -> list[Result]:
     """The results of zero-shot and of variants, in one pass over a stream for each order."""
     adapting = [variant for variant in variants if variant.method != "zero-shot"]
     total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
-    return [summarise(name, stream, outcome, outcomes[0], prompts) for outcome in outcomes]
+    return [summarise(name, stream, outcome, outcomes[0], prompts, file=file) for outcome in outcomes]

@@ -1,0 +1,168 @@
+"""Feature files that stand for datasets of the paper."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from acclimate.bench.comparison import group_results, recipe_tables
+from acclimate.bench.datasets import DATASETS, dataset_named
+from acclimate.bench.recipes import RECIPES
+from acclimate.bench.reproduction import Choice, plan_streams
+from acclimate.bench.results import OF_FILE
+from acclimate.checks.synthetic import shifted_stream
+from acclimate.errors import InputError
+from acclimate.stream import read_stream, write_stream
+
+SUITE = RECIPES["cross-domain"]
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a small feature file with the classes of a dataset, and return its path."""
+
+    def write(name, classes, **changes):
+        stream = shifted_stream(samples=150, classes=classes, dim=32, seed=classes)
+        known = {"encoder": "OpenAI CLIP ViT-B/16", "prompts": "words of our own"}
+        write_stream(replace(stream, **{**known, **changes}), tmp_path / f"{name}.safetensors")
+        return tmp_path / f"{name}.safetensors"
+
+    return write
+
+
+def run(recipes, paths, folder, *methods, **settings):
+    return plan_streams(recipes, paths, Choice(methods, settings)).run(["stored"], folder / "runs")
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("eurosat", "eurosat"),
+        ("fgvc_aircraft", "aircraft"),
+        ("oxford_pets", "pets"),
+        ("Stanford-Cars", "cars"),
+        ("caltech-101", "caltech101"),
+        ("oxford_flowers", "flowers102"),
+        ("imagenet_a", "imagenet-a"),
+        ("imagenet-adversarial", "imagenet-a"),
+        ("imagenet-s", "imagenet-sketch"),
+        ("imagenetv2", "imagenet-v2"),
+    ],
+)
+def test_names_of_datasets(name, key):
+    assert dataset_named(name).key == key
+
+
+def test_other_names():
+    assert dataset_named("cifar10") is None
+    assert all(dataset_named(dataset.key) == dataset for dataset in DATASETS.values() if not dataset.part_of)
+
+
+@pytest.mark.parametrize(
+    ("name", "classes", "changes", "why"),
+    [
+        ("holidays", 10, {}, "no dataset of the paper has this name"),
+        ("eurosat", 9, {}, "9 classes, and EuroSAT has 10"),
+        ("eurosat", 10, {"encoder": ""}, "the encoder is not recorded, and not OpenAI CLIP ViT-B/16 or RN50"),
+        ("eurosat", 10, {"encoder": "OpenAI CLIP ViT-B/16, centred"}, "the encoder is OpenAI CLIP ViT-B/16, centred,"),
+        ("eurosat", 10, {"prompts": ""}, "the prompts of its class vectors are not recorded"),
+    ],
+)
+def test_files_that_stand_for_no_dataset(write, tmp_path, name, classes, changes, why):
+    path = write(name, classes, **changes)
+    with pytest.raises(InputError) as error:
+        plan_streams([SUITE], [path])
+    assert f"no feature file stands for a dataset of cross-domain ({name}: {why}" in str(error.value)
+    (file,) = plan_streams([RECIPES["caches"]], [path]).files  # an ablation runs on any file
+    assert file.why_not.startswith(why)
+    zero_shot, *_ = run([RECIPES["caches"]], [path], tmp_path)
+    assert (zero_shot.dataset, zero_shot.prompts) == (name, OF_FILE)
+
+
+def test_a_dataset_of_another_suite(write):
+    with pytest.raises(InputError, match=r"no feature file stands for a dataset of ood \(eurosat: not in this table\)"):
+        plan_streams([RECIPES["ood"]], [write("eurosat", 10)])
+
+
+def test_two_files_of_one_dataset_are_refused(write):
+    with pytest.raises(InputError, match="the results of two feature files would be those of 'pets'"):
+        plan_streams([SUITE], [write("pets", 37), write("oxford_pets", 37)])
+
+
+def test_times_need_images(write):
+    with pytest.raises(InputError, match="efficiency measures the time from the image to the answer: it needs --data"):
+        plan_streams([RECIPES["efficiency"]], [write("imagenet", 1000)])
+
+
+def test_the_rows_of_a_suite_from_feature_files(write, tmp_path):
+    paths = [write("oxford_pets", 37, prompts="other words (of a repository)"), write("eurosat", 10)]
+    results = run([SUITE, RECIPES["caches"]], paths, tmp_path)
+    assert {(each.dataset, each.file, each.prompts) for each in results} == {
+        ("eurosat", "eurosat", "words of our own"),
+        ("pets", "oxford_pets", "other words"),
+    }
+    assert {path.name for path in (tmp_path / "runs").iterdir()} == {"eurosat.json", "pets.json"}
+    (group,) = group_results(results)  # though the prompts differ
+    assert group.context == "Model: OpenAI CLIP ViT-B/16. Order: stored."
+    table, gains = recipe_tables(SUITE, group)
+    assert table.columns == ("EuroSAT", "Pets", "Average of 2 of 10")
+    rows = dict(table.rows)
+    assert list(rows) == ["zero-shot", "CoOp", "CoCoOp", "TPT", "DiffTPT", "tda", "tda, authors-per-dataset"]
+    assert [cell.reported for cell in rows["zero-shot"]] == pytest.approx([50.42, 86.92, (50.42 + 86.92) / 2])
+    assert [cell.measured for cell in rows["CoOp"]] == [None, None, None]
+    eurosat, pets, average = rows["tda, authors-per-dataset"]
+    assert eurosat.why == ("150 of 8,100 images.", "prompts: words of our own; in the paper: dataset.")
+    assert pets.why == ("150 of 3,669 images.", "prompts: other words; in the paper: dataset.")
+    assert set(average.why) == {*eurosat.why, *pets.why}
+    assert rows["tda"][0].why[-1].startswith("the same settings (alpha, beta) for all datasets")
+    assert [label for label, _ in gains.rows] == ["tda", "tda, authors-per-dataset"]
+    assert [cell.reported for cell in gains.rows[0][1][:2]] == pytest.approx([58.0 - 50.42, 88.63 - 86.92])
+    assert gains.rows[0][1][0].measured == pytest.approx(rows["tda"][0].measured - rows["zero-shot"][0].measured)
+    by_settings = {each.settings: each for each in results if each.dataset == "pets" and each.method == "tda"}
+    assert by_settings["authors-per-dataset"].config["positive_beta"] == 7.0
+    (caches,) = recipe_tables(RECIPES["caches"], group)
+    assert caches.columns == ("eurosat", "pets", "average of 2 of 10", "imagenet")
+
+
+def test_rows_that_features_cannot_give(write):
+    plan = plan_streams([SUITE], [write("eurosat", 10)])
+    assert plan.lacking == {
+        "cross-domain": {
+            "CoOp": "ImageNet's training images: --data",
+            "CoCoOp": "ImageNet's training images: --data",
+            "TPT": "the text tower of a model: --data",
+            "DiffTPT": "the text tower of a model: --data",
+        }
+    }
+
+
+def test_methods_by_name_and_their_settings(write, tmp_path):
+    path = write("eurosat", 10)
+    results = run([SUITE], [path], tmp_path, "dota", "tda", tda={"positive_alpha": 1.5})
+    assert [(each.method, each.settings) for each in results] == [
+        ("zero-shot", "paper"),
+        ("dota", "paper"),
+        ("tda", "given"),
+    ]
+    (group,) = group_results(results)
+    rows = dict(recipe_tables(SUITE, group)[0].rows)
+    assert rows["tda, positive_alpha 1.5"][0].why[-1] == "the settings are not the paper's: positive_alpha 1.5."
+    assert rows["dota"][0].reported is None
+    with pytest.raises(InputError, match="mta in cross-domain needs feature files with several views per image"):
+        plan_streams([SUITE], [path], Choice(("mta",)))
+    with pytest.raises(InputError, match="tpt in cross-domain needs the text tower of a model"):
+        plan_streams([SUITE], [path], Choice(("tpt",)))
+
+
+def test_methods_that_need_views_run_on_files_with_views(write, tmp_path):
+    path = write("eurosat", 10)
+    single = read_stream(path)
+    features = np.repeat(single.features[:, None], 3, axis=1)
+    write_stream(replace(single, features=features, views_kind="crop"), path)
+    results = run([SUITE], [path], tmp_path, "mta")
+    assert [(each.method, each.views) for each in results] == [("zero-shot", 3), ("mta", 3)]
+
+
+def test_files_that_no_recipe_uses_are_not_run(write, tmp_path):
+    results = run([SUITE], [write("eurosat", 10), write("holidays", 5)], tmp_path)
+    assert {each.dataset for each in results} == {"eurosat"}
