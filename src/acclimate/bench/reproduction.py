@@ -110,7 +110,9 @@ class FeatureFile:
     @property
     def prompts(self) -> str:
         """The prompts of a dataset of the paper, as the file records them; remarks in brackets are left out."""
-        return OF_FILE if self.dataset is None else re.sub(r" *\([^()]*\)", "", self.stream.prompts)
+        if self.dataset is None:
+            return OF_FILE
+        return re.sub(r" *\([^()]*\)", "", self.stream.prompts) or self.stream.prompts
 
 
 @dataclass(frozen=True)
