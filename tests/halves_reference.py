@@ -1,4 +1,4 @@
-"""Halves as the guide tells it: one sample at a time, float64, all figures computed anew from a list of samples."""
+"""Accord as the guide tells it: one sample at a time, float64, all figures computed anew from a list of samples."""
 
 from copy import deepcopy
 

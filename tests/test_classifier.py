@@ -78,7 +78,7 @@ def test_errors_name_the_file(classifier, tmp_path):
 def test_it_says_what_it_is(classifier, paths):
     assert repr(classifier) == (
         "Classifier(5 labels: 'red circle', 'green square', 'blue_stripes', 'cat', 'dog'; model='OnnxEncoder', "
-        "method='halves', images seen: 0, learns)"
+        "method='accord', images seen: 0, learns)"
     )
     classifier(paths[:2])
     classifier.add_labels(["fox"])
@@ -438,7 +438,7 @@ def test_a_fitted_classifier_from_its_file(encoder, paths, fitted):
 
 
 def test_what_cannot_be_fitted(encoder, classifier, paths, fitted, tmp_path):
-    with pytest.raises(InputError, match="'halves' learns without labels"):
+    with pytest.raises(InputError, match="'accord' learns without labels"):
         classifier.fit(paths[:2], ["cat", "dog"])
     few_shot = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path)
     with pytest.raises(InputError, match="needs to be fitted"):

@@ -51,7 +51,7 @@ def test_batches_do_not_matter(seed, cuts):
     assert np.concatenate(found).tolist() == whole.tolist()
 
 
-@given(st.integers(0, 99), st.lists(st.booleans(), min_size=1, max_size=80), st.sampled_from(["tda", "halves", "dota"]))
+@given(st.integers(0, 99), st.lists(st.booleans(), min_size=1, max_size=80), st.sampled_from(["tda", "accord", "dota"]))
 @settings(max_examples=40, deadline=None)
 def test_learning_from_some_samples_of_a_batch_is_as_one_by_one(seed, chosen, method):
     features, mask = drawn(seed, len(chosen)), np.array(chosen)

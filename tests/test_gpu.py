@@ -19,7 +19,7 @@ def both(tiny_clip, **options):
     return [Classifier(LABELS, f"local:{tiny_clip}", device=device, **EXACT, **options) for device in ("cpu", "cuda")]
 
 
-@pytest.mark.parametrize("method", ["zero-shot", "tda", "halves", "dota", "dmn", "oga", "bca", "free-tta", "sca"])
+@pytest.mark.parametrize("method", ["zero-shot", "tda", "accord", "dota", "dmn", "oga", "bca", "free-tta", "sca"])
 def test_streams_are_answered_alike(tiny_clip, photos, method):
     one, other = both(tiny_clip, method=method, reject=method == "tda", skip_duplicates=method == "tda")
     assert other.head.class_vectors.device.type == "cuda"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate import TDA, Halves, ZeroShot
+from acclimate import TDA, Accord, ZeroShot
 from acclimate.arrays import directions, to_host, unit_rows
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -104,7 +104,7 @@ def test_directions_are_unit_rows_and_say_which_have_none(device):
 
 
 @on_any_device
-@pytest.mark.parametrize("method", [TDA, Halves, ZeroShot])
+@pytest.mark.parametrize("method", [TDA, Accord, ZeroShot])
 @pytest.mark.parametrize("learn", [True, False])
 def test_rows_without_a_direction_are_refused_before_anything_is_learnt(device, method, learn):
     stream = shifted_stream(samples=60, classes=5, dim=8)
@@ -181,7 +181,7 @@ def test_caches_that_have_long_been_steady_are_read_in_one_go(device, frozen, mo
 
 
 @on_any_device
-@pytest.mark.parametrize("method", [TDA, Halves, ZeroShot])
+@pytest.mark.parametrize("method", [TDA, Accord, ZeroShot])
 def test_predictions_are_those_of_the_host(device, method):
     stream = shifted_stream(samples=400, classes=12, dim=32, seed=5)
     found = []
@@ -218,7 +218,7 @@ def count_waits(monkeypatch):
 
 
 @on_gpu
-@pytest.mark.parametrize("method", [TDA, Halves, ZeroShot])
+@pytest.mark.parametrize("method", [TDA, Accord, ZeroShot])
 @pytest.mark.parametrize("size", [1, 64, 256])
 def test_a_step_waits_once_at_most(device, method, size, monkeypatch):
     stream = shifted_stream(samples=3000, classes=50, dim=64)
@@ -231,7 +231,7 @@ def test_a_step_waits_once_at_most(device, method, size, monkeypatch):
         with count_waits(monkeypatch) as waits:
             seen = adapter.samples_seen
             adapter.step(batch)
-        settled = method is Halves and adapter.settles_at(seen) <= seen + size  # parameters are computed on the host
+        settled = method is Accord and adapter.settles_at(seen) <= seen + size  # parameters are computed on the host
         assert len(waits) <= 1 or settled, waits
 
 

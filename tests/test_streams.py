@@ -76,8 +76,8 @@ def test_after_the_second_pass_the_order_hardly_matters(real, method):
     assert min(refined) > min(online)  # sorted by class, the first pass is the weakest answer of all
 
 
-def test_the_second_pass_of_halves_makes_up_for_most_of_a_sorted_order(real):
+def test_the_second_pass_of_accord_makes_up_for_most_of_a_sorted_order(real):
     # It starts from the answers of the first pass, so something of the order remains: 3.5 points on EuroSAT.
-    online, refined = in_two_orders(real[0], "halves")
+    online, refined = in_two_orders(real[0], "accord")
     assert abs(refined[0] - refined[1]) <= max(0.6, 0.25 * abs(online[0] - online[1]))
     assert min(refined) > min(online) - 0.5  # cifar10, where there is nothing to gain

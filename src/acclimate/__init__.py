@@ -27,7 +27,7 @@ _MODULES = {
         "CoOp",
         "DiffTPT",
         "FreeTTA",
-        "Halves",
+        "Accord",
         "OnZeta",
         "Prior",
         "TipAdapter",

@@ -37,7 +37,7 @@ class Classifier:
         labels: names of the classes, at least two, or one with `reject`; those of the file when `fitted` is given.
         encoder: a model's name (see `load_encoder`; the bundled one needs no download), an object with the members of
             `Encoder`, or open_clip's (model, preprocess, tokenizer).
-        method: name of the method, see `list_methods`; "halves" when not given.
+        method: name of the method, see `list_methods`; "accord" when not given.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.

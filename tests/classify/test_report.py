@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from acclimate import Halves, create
+from acclimate import Accord, create
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify.report import write_report
 from acclimate.classify.summary import Summary, ranked
@@ -251,7 +251,7 @@ def test_report_says_which_answer_is_which(stream, tmp_path):
 
 
 def test_report_passes_on_what_the_method_advises_and_shows_all_that_it_learnt(stream, run, tmp_path):
-    adapter = Halves(stream.head)
+    adapter = Accord(stream.head)
     adapter.step(stream.features[stream.labels < 2])
     report(tmp_path / "few.html", title="x", settings={}, **run | {"adapter": adapter})
     page = Page((tmp_path / "few.html").read_text("utf-8"))

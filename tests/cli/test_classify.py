@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import Halves, load_state, read_stream
+from acclimate import Accord, load_state, read_stream
 from acclimate.classify.wording import count
 from drawn_images import draw_folder
 
@@ -163,7 +163,7 @@ def test_methods_settings_and_templates(invoke, model, photos):
 
 def test_what_the_method_advises_is_said_at_the_end(invoke, model, photos, tmp_path, monkeypatch):
     assert "note: " not in invoke("classify", photos, *model, "--method", "tda").stderr
-    monkeypatch.setattr(Halves, "advice", lambda self: "look at this.")
+    monkeypatch.setattr(Accord, "advice", lambda self: "look at this.")
     said = invoke("classify", photos, *model, "--report", "report.html")
     assert said.stderr.endswith("note: look at this.\n")
     assert "Note: look at this." in (tmp_path / "report.html").read_text(encoding="utf-8")

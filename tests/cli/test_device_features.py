@@ -62,7 +62,7 @@ def close(one, other):
     ]
 
 
-@pytest.mark.parametrize("method", ["halves", "tda", "dota", "zero-shot"])
+@pytest.mark.parametrize("method", ["accord", "tda", "dota", "zero-shot"])
 def test_classifying_and_correcting(invoke, both, tiny_onnx, photos, method):
     model = ["--model", f"onnx:{tiny_onnx}"]
 

@@ -26,7 +26,7 @@ def test_a_table_a_picture_and_every_run(invoke, streams, here):
     result = invoke("few-shot", *streams, *given, "--jobs", 1)
     with (here / "out" / "few-shot.csv").open() as file:
         rows = list(csv.DictReader(file))
-    assert {row["method"] for row in rows} == {"zero-shot", "tda", "halves", "tip-adapter", "tip-adapter-f"}
+    assert {row["method"] for row in rows} == {"zero-shot", "tda", "accord", "tip-adapter", "tip-adapter-f"}
     assert {row["shots"] for row in rows if row["stream"] == "two"} == {"0", "2", "8"}
     page = (here / "out" / "few-shot.md").read_text()
     assert f"\nacclimate few-shot *.safetensors {' '.join(map(str, given))}\n" in page

@@ -220,7 +220,7 @@ def test_recipes_on_datasets(invoke, tiny_onnx, here, monkeypatch):
         (["--method", "coop"], "coop in cross-domain needs ImageNet's training images in data/imagenet/images/train."),
         (["--method", "tip-adapter"], "tip-adapter in cross-domain needs the classes that it was fitted to"),
         (["--method", "tpt"], "tpt in cross-domain needs a text tower that takes embeddings"),
-        (["--set", "halves.rounds=1"], "'halves' is not among the methods of this run"),
+        (["--set", "accord.rounds=1"], "'accord' is not among the methods of this run"),
         (["--method", "tda", "--set", "alpha=1"], "alpha"),
     ],
 )
@@ -234,20 +234,20 @@ def test_rows_that_cannot_be_run_are_refused_before_anything_is_encoded(invoke, 
 def test_methods_of_ours_stand_beside_the_papers_rows(invoke, tiny_onnx, here, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(here / "texts"))
     draw_dataset(here / "data", DATASETS["eurosat"], few(3, 2))
-    options = ("--method", "halves", "--method", "mta", "--set", "halves.rounds=0")
+    options = ("--method", "accord", "--method", "mta", "--set", "accord.rounds=0")
     invoke("reproduce", "cross-domain", "--data", "data", "--model", f"onnx:{tiny_onnx}", *options, "--out", "out")
     rows = json.loads((here / "out" / "runs" / "eurosat.json").read_text())
     assert {
         (each["method"], each["prompts"], each["views"], each["views_kind"], each["settings"]) for each in rows
     } == {
         ("zero-shot", "openai-80", 1, "", "paper"),
-        ("halves", "dataset", 1, "", "given"),
+        ("accord", "dataset", 1, "", "given"),
         ("mta", "dataset", 64, "crop", "paper"),
     }
     page = (here / "out" / "README.md").read_text()
-    assert "--method halves --method mta --set halves.rounds=0 --out out\n" in page
+    assert "--method accord --method mta --set accord.rounds=0 --out out\n" in page
     assert (
-        "- halves, rounds 0: prompts dataset; views per image 1.\n- mta: prompts dataset; views per image 64 crop."
+        "- accord, rounds 0: prompts dataset; views per image 1.\n- mta: prompts dataset; views per image 64 crop."
         in page
     )
 

@@ -126,17 +126,17 @@ def test_values_with_commas_of_their_own(invoke, stream_file):
 
 def test_gains_have_paired_intervals(invoke, stream_file, tmp_path):
     output = invoke("run", stream_file, "--orders", 4, "--json", "out.json").stdout
-    zero_shot, tda, halves = json.loads((tmp_path / "out.json").read_text())
+    zero_shot, tda, accord = json.loads((tmp_path / "out.json").read_text())
     assert zero_shot["gain_interval"] is None
-    evaluation = evaluate(stream_file, ["tda", "halves"], orders=4)
-    for result in (tda, halves):
+    evaluation = evaluate(stream_file, ["tda", "accord"], orders=4)
+    for result in (tda, accord):
         low, high = result["gain_interval"]
         assert low <= result["gain"] <= high
         found = evaluation.difference("shifted", result["method"], "zero-shot")
         assert (low, high) == pytest.approx((found.low, found.high), abs=1e-6)
         assert f"{100 * low:+.2f} to {100 * high:+.2f}" in output
-    pair = evaluation.difference("shifted", "tda", "halves")
-    worse, better = ("tda", "halves") if pair.difference < 0 else ("halves", "tda")
+    pair = evaluation.difference("shifted", "tda", "accord")
+    worse, better = ("tda", "accord") if pair.difference < 0 else ("accord", "tda")
     row = output.split("\n\n")[1].splitlines()[1].split()
     assert row[:3] == ["shifted", worse, better]
     assert float(row[3]) == pytest.approx(-100 * abs(pair.difference), abs=0.005)

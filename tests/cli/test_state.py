@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import TDA, Halves, Head, create, load_state, save_state
+from acclimate import TDA, Accord, Head, create, load_state, save_state
 from acclimate.files import read_snapshot, snapshot_bytes
 
 
@@ -182,7 +182,7 @@ def test_states_of_two_runs_merge(invoke, stream_file, here, method):
 
 
 def test_state_inspect_passes_on_what_the_method_advises(invoke, tmp_path):
-    adapter = Halves(Head(np.eye(8), logit_scale=20.0))
+    adapter = Accord(Head(np.eye(8), logit_scale=20.0))
     adapter.step(np.eye(8)[np.arange(200) % 2])
     save_state(adapter, tmp_path / "few.safetensors")
     assert "note: about 2 of the 8 classes" in invoke("state", "inspect", "few.safetensors").stdout
@@ -202,7 +202,7 @@ def test_states_that_differ_in_one_array_differ(invoke, states, tmp_path, name):
     assert invoke("state", "diff", states[0], states[0]).stdout == "no difference\n"
 
 
-@pytest.mark.parametrize("method", ["dota", "halves", "bca"])
+@pytest.mark.parametrize("method", ["dota", "accord", "bca"])
 def test_one_more_sample_is_a_difference(invoke, tmp_path, stream, method):
     adapter = create(method, stream.head)
     adapter.step(stream.features[:200])

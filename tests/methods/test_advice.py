@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from acclimate import Halves, Head, create, list_methods, load_state, save_state
+from acclimate import Accord, Head, create, list_methods, load_state, save_state
 from acclimate.checks.synthetic import shifted_stream
 
 
@@ -24,21 +24,21 @@ def samples(classes, rng):
 
 def test_it_says_that_few_classes_occur(head, rng, tmp_path):
     few = samples(rng.integers(0, 3, 300), rng)
-    adapter = Halves(head)
+    adapter = Accord(head)
     assert adapter.advice() == ""
     adapter.step(few)
     assert "about 3 of the 10 classes seem to occur" in adapter.advice()
     assert "few_classes=true" in adapter.advice()
     save_state(adapter, tmp_path / "few")
     assert load_state(tmp_path / "few").advice() == adapter.advice()
-    stated = Halves(head, few_classes=True)
+    stated = Accord(head, few_classes=True)
     stated.step(few)
     assert stated.advice() == ""
 
 
 def test_it_says_that_images_are_sorted(head, rng):
     classes = np.arange(300) % 10
-    sorted_by_class, shuffled = Halves(head), Halves(head)
+    sorted_by_class, shuffled = Accord(head), Accord(head)
     sorted_by_class.step(samples(np.sort(classes), rng))
     shuffled.step(samples(rng.permutation(classes), rng))
     assert "a second pass or a shuffled order" in sorted_by_class.advice()

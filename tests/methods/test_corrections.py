@@ -12,7 +12,7 @@ from acclimate.errors import InputError, StateError
 from acclimate.methods.corrections import DOUBT, MOST, SHARPNESS, STRENGTH, Corrections, id_of
 
 STREAM = shifted_stream(samples=120, classes=5, dim=16, seed=1)
-METHODS = ("zero-shot", "tda", "halves", "dota", "dmn", "oga", "prior")
+METHODS = ("zero-shot", "tda", "accord", "dota", "dmn", "oga", "prior")
 
 
 def shown(method="tda", samples=80, **settings):
@@ -141,7 +141,7 @@ def test_the_order_of_corrections_does_not_matter():
 
 
 def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_them(tmp_path):
-    adapter = shown("halves")
+    adapter = shown("accord")
     adapter.freeze()
     adapter.correct(STREAM.features[:3], [1, 2, 3], names=["ä.jpg", "", "c/" * 50])
     save_state(adapter, tmp_path / "state.safetensors")
@@ -151,7 +151,7 @@ def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_th
     np.testing.assert_array_equal(loaded.step(STREAM.features), adapter.step(STREAM.features))
     adapter.reset()
     assert adapter.corrections == []
-    assert adapter.dump().keys() == create("halves", STREAM.head).dump().keys()
+    assert adapter.dump().keys() == create("accord", STREAM.head).dump().keys()
 
 
 def test_merging_unites_corrections_and_removes_what_they_contradict():
@@ -235,7 +235,7 @@ def test_corrections_follow_the_classes():
 
 
 def test_corrections_move_with_the_adapter(to_backend):
-    adapter, moved = shown("halves"), shown("halves")
+    adapter, moved = shown("accord"), shown("accord")
     for each in (adapter, moved):
         each.correct(STREAM.features[:4], [0, 1, 2, 3])
     moved.to(to_backend(np.empty(0, np.float32)))

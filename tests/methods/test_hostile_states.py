@@ -260,7 +260,7 @@ from acclimate.errors import StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
 
 limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 300 * 2**20
-names = "tda", "dota", "bca", "sca", "free-tta", "oga", "halves"
+names = "tda", "dota", "bca", "sca", "free-tta", "oga", "accord"
 small = {name: create(name, Head(np.eye(2), 10.0)) for name in names}
 files = {name: parse_snapshot(state_to_bytes(adapter)) for name, adapter in small.items()}
 resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -379,7 +379,7 @@ def test_files_that_are_none(tmp_path):
 
 def test_a_change_of_classes_keeps_a_state_that_can_be_read():
     rng = np.random.default_rng(0)
-    for method in ("tda", "dota", "bca", "onzeta", "halves"):
+    for method in ("tda", "dota", "bca", "onzeta", "accord"):
         adapter = create(method, Head(rng.standard_normal((20, 5)), 2.0))
         adapter.step(rng.standard_normal((200, 5)))
         adapter.remove_classes([str(i) for i in range(2, 20)])

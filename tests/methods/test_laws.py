@@ -26,7 +26,7 @@ SWITCHES = {
     "sca": [{"refresh": 1}, {"cover": 0.0}, {"cover": 1.0}],
     "dmn": [{"memory_capacity": 2}],
     "free-tta": [{"refresh": 1}, {"refresh": 1000}],
-    "halves": [{"few_classes": True}, {"rounds": 0}],
+    "accord": [{"rounds": 0}],
     "tip-adapter": [{"alpha": 0.0}, {"alpha": 3.0, "beta": 7.0}],
     "tip-adapter-f": [{"epochs": 0}, {"epochs": 3, "learning_rate": 0.05, "batch": 7, "alpha": 3.0, "beta": 5.0}],
     "boost": [

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate import Halves, Head, Tensors, create, list_methods, merge_states, state_from_bytes, state_to_bytes
+from acclimate import Accord, Head, Tensors, create, list_methods, merge_states, state_from_bytes, state_to_bytes
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import CLASSES, MergeTree, Sums, duplicate, merge_files
@@ -15,7 +15,7 @@ MERGING = [name for name, method in list_methods().items() if method.merges and 
 UNION = [name for name in MERGING if list_methods()[name].merges == "union"]
 # what halves learns that does not depend on its answers, which are those of a shard
 SHOWN = ("shares", "sharp", "entropy", "samples")
-SEEN_BY_HALVES = ["sums.features", "sums.outer", *(f"shown.{each}" for each in SHOWN)]
+SEEN_BY_ACCORD = ["sums.features", "sums.outer", *(f"shown.{each}" for each in SHOWN)]
 
 
 def streamed(method, samples, seed):
@@ -88,23 +88,23 @@ def test_rounds_of_forks_end_with_what_the_whole_stream_teaches(method, lengths,
     if method in UNION:
         assert_same(settled(merged), settled(whole))
     else:
-        exact = SEEN_BY_HALVES if method == "halves" else None
+        exact = SEEN_BY_ACCORD if method == "accord" else None
         assert_same(settled(merged), settled(whole), exact, rtol=1e-4, atol=1e-4)
     for merge in (by_pairs, in_reverse):
         other = settled(in_rounds(create(method, head), features, lengths, shards, merge))
         if method in UNION:
             assert_same(settled(merged), other)
-        elif method != "halves":  # rounding may tip an answer that it learns from
+        elif method != "accord":  # rounding may tip an answer that it learns from
             assert_same(settled(merged), other, rtol=1e-4, atol=1e-4)
 
 
-def test_halves_stays_finite_and_bounded_over_many_rounds():
+def test_accord_stays_finite_and_bounded_over_many_rounds():
     stream = shifted_stream(samples=50 * 8 * 4, classes=5, dim=12, seed=1)
-    merged = in_rounds(Halves(stream.head), stream.features, [4] * (50 * 8 - 1), 8)
+    merged = in_rounds(Accord(stream.head), stream.features, [4] * (50 * 8 - 1), 8)
     assert merged.samples_seen == 1600
     assert 0 <= merged.shown["equal"][0] <= 1600
-    whole = in_order(Halves(stream.head), stream.features, [4] * (50 * 8 - 1))
-    assert_same(settled(merged), settled(whole), SEEN_BY_HALVES, rtol=1e-4, atol=1e-3)
+    whole = in_order(Accord(stream.head), stream.features, [4] * (50 * 8 - 1))
+    assert_same(settled(merged), settled(whole), SEEN_BY_ACCORD, rtol=1e-4, atol=1e-3)
     assert np.isfinite(merged.step(stream.features, learn=False)).all()
     loaded = state_from_bytes(state_to_bytes(merged), like=merged)  # within the bounds of what a stream leads to
     assert np.array_equal(loaded.step(stream.features), merged.step(stream.features))

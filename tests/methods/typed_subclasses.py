@@ -1,6 +1,6 @@
 """Subclasses of methods that say other things of themselves; `make lint` checks that mypy --strict allows it."""
 
-from acclimate import DMN, DOTA, MTA, OGA, SCA, TDA, TPT, BoostAdapter, FewShot, Halves, Prior, Zero, ZeroShot
+from acclimate import DMN, DOTA, MTA, OGA, SCA, TDA, TPT, Accord, BoostAdapter, FewShot, Prior, Zero, ZeroShot
 
 
 class UnmergedDMN(DMN):
@@ -11,7 +11,7 @@ class UnmergedDOTA(DOTA):
     merges = None
 
 
-class UnmergedHalves(Halves):
+class UnmergedAccord(Accord):
     merges = None
     self_taught = False
 

@@ -62,7 +62,7 @@ def test_refused_states_leave_no_trace(client, pictures):
     assert client.post(f"{ONE}/classify", files={"image": pictures[0]}).status_code == 200
 
 
-@pytest.mark.parametrize("method", ["tda", "dota", "halves", "bca", "onzeta", "oga", "prior"])
+@pytest.mark.parametrize("method", ["tda", "dota", "accord", "bca", "onzeta", "oga", "prior"])
 def test_memory_and_disk_agree_after_an_upload(start, after_a_kill, images, method):
     """A state merged of streams that both counted from 0 where it can be merged, so that entries share ids."""
     setup = {"method": method, "skip_duplicates": False}

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from acclimate.sources.base import Samples
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
-DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "halves"
+DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "accord"
 DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = (

@@ -1,5 +1,6 @@
 """Methods: one per file. Importing this package registers every method."""
 
+from acclimate.methods.accord import Accord
 from acclimate.methods.base import Adapter, Step, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
@@ -10,7 +11,6 @@ from acclimate.methods.few_shot import FewShot
 from acclimate.methods.fitted import MODEL, NOTE, describe_fit, fit_note, load_fitted
 from acclimate.methods.free_tta import FreeTTA
 from acclimate.methods.gradient import TPT, CoCoOp, CoOp, DiffTPT
-from acclimate.methods.halves import Halves
 from acclimate.methods.merging import MergeTree, merge_files, merge_states
 from acclimate.methods.mta import MTA
 from acclimate.methods.oga import OGA
@@ -57,6 +57,7 @@ __all__ = [
     "SCA",
     "TDA",
     "TPT",
+    "Accord",
     "Adapter",
     "BoostAdapter",
     "CoCoOp",
@@ -66,7 +67,6 @@ __all__ = [
     "Entry",
     "FewShot",
     "FreeTTA",
-    "Halves",
     "MergeTree",
     "Moments",
     "OnZeta",

@@ -20,7 +20,7 @@ from acclimate.evidence import Head
 from acclimate.methods.base import Adapter
 from acclimate.methods.settings import check_settings
 
-DEFAULT_METHOD = "halves"
+DEFAULT_METHOD = "accord"
 ENTRY_POINTS = "acclimate.methods"  # the group
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}

@@ -1,11 +1,11 @@
-"""Halves against a naive version that follows the guide (`halves_reference`), and what it promises."""
+"""Accord against a naive version that follows the guide (`halves_reference`), and what it promises."""
 
 from copy import deepcopy
 
 import numpy as np
 import pytest
 
-from acclimate import Halves, Head, merge_states, refine
+from acclimate import Accord, Head, merge_states, refine
 from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
@@ -59,7 +59,7 @@ def plain():
 )
 def test_answers_are_the_formulas(samples, classes, dim, order, scale):
     head, features, _ = taken(samples, classes, dim, order, scale)
-    adapter, expected = Halves(head), naive(head)
+    adapter, expected = Accord(head), naive(head)
     close(adapter.step(features), expected.step(features))
     close(refine(adapter, features), expected.refine(features))
 
@@ -67,7 +67,7 @@ def test_answers_are_the_formulas(samples, classes, dim, order, scale):
 @pytest.mark.parametrize("settings", [{"few_classes": True}, {"rounds": 0}, {"rounds": 1}, {"rounds": 3}], ids=str)
 def test_answers_are_the_formulas_with_settings(settings):
     head, features, _ = taken(800, 10, 12, "few-classes:2")
-    adapter, expected = Halves(head, **settings), naive(head, **settings)
+    adapter, expected = Accord(head, **settings), naive(head, **settings)
     close(adapter.step(features), expected.step(features))
     close(refine(adapter, features), expected.refine(features))
 
@@ -75,7 +75,7 @@ def test_answers_are_the_formulas_with_settings(settings):
 def test_a_long_stream_is_checked_on_some_samples_of_both_halves(monkeypatch):
     monkeypatch.setattr("acclimate.methods.halves.CHECKED", 256)
     head, features, _ = taken(600, 5, 8)
-    adapter, expected = Halves(head), naive(head, checked=256)
+    adapter, expected = Accord(head), naive(head, checked=256)
     adapter.step(features)
     expected.step(features)
     close(refine(adapter, features), expected.refine(features))
@@ -85,7 +85,7 @@ def test_classes_that_come_and_go_are_the_formulas():
     head, features, _ = taken(300, 7, 12)
     late = head.class_vectors[-1]
     small = head.remove(["6"])
-    adapter, expected = Halves(small), naive(small)
+    adapter, expected = Accord(small), naive(small)
     close(adapter.step(features[:100]), expected.step(features[:100]))
     adapter.add_classes(late[None], ["late"])
     expected.add_class(late)
@@ -98,7 +98,7 @@ def test_classes_that_come_and_go_are_the_formulas():
 
 def test_until_the_halves_were_compared_answers_are_those_of_zero_shot(plain):
     head, features, _ = plain
-    adapter = Halves(head)
+    adapter = Accord(head)
     first = adapter.settles_at(0)
     compared = adapter.settles_at(first)
     assert (first, compared) == (32, 64)
@@ -109,7 +109,7 @@ def test_until_the_halves_were_compared_answers_are_those_of_zero_shot(plain):
 
 def test_parameters_change_only_where_the_state_settles(plain):
     head, features, _ = plain
-    adapter = Halves(head)
+    adapter = Accord(head)
 
     def parameters():
         head_parts = [part for scorer in adapter.scorers for part in scorer[:4]]
@@ -129,12 +129,12 @@ def test_parameters_change_only_where_the_state_settles(plain):
 
 @pytest.mark.parametrize(("classes", "positions"), [(100, [32, 64, 96]), (200, [64, 96, 128]), (300, [128, 256, 512])])
 def test_the_pace_follows_the_number_of_classes(classes, positions):
-    adapter = Halves(Head(np.random.default_rng(0).standard_normal((classes, 8)), logit_scale=10.0))
+    adapter = Accord(Head(np.random.default_rng(0).standard_normal((classes, 8)), logit_scale=10.0))
     seen = [0]
     while len(seen) <= len(positions):
         seen.append(adapter.settles_at(seen[-1]))
     assert seen[1:] == positions
-    assert Halves(Head(np.eye(1000), logit_scale=10.0)).settles_at(0) == 256  # a quarter of the classes
+    assert Accord(Head(np.eye(1000), logit_scale=10.0)).settles_at(0) == 256  # a quarter of the classes
 
 
 def test_the_second_pass_hardly_depends_on_the_order(plain):
@@ -142,7 +142,7 @@ def test_the_second_pass_hardly_depends_on_the_order(plain):
     by_class = np.argsort(labels, kind="stable")
     found = []
     for order in (np.arange(len(labels)), by_class):
-        adapter = Halves(head)
+        adapter = Accord(head)
         online = adapter.step(features[order])
         found.append((accuracy(online, labels[order]), accuracy(refine(adapter, features[order]), labels[order])))
     (online, shuffled), (online_sorted, again_sorted) = found
@@ -153,7 +153,7 @@ def test_the_second_pass_hardly_depends_on_the_order(plain):
 
 def test_the_second_pass_does_not_change_the_adapter(plain):
     head, features, _ = plain
-    adapter, untouched = Halves(head), Halves(head)
+    adapter, untouched = Accord(head), Accord(head)
     for each in (adapter, untouched):
         each.step(features[:500])
     before = adapter.dump()
@@ -167,7 +167,7 @@ def test_the_second_pass_reads_a_memory_map_of_half_precision(plain, tmp_path):
     head, features, _ = plain
     np.save(tmp_path / "features.npy", features[:700].astype(np.float16))
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
-    adapter = Halves(head)
+    adapter = Accord(head)
     adapter.step(mapped)
     refined = np.concatenate(list(adapter.refined(mapped)))
     np.testing.assert_allclose(refined, refine(adapter, np.asarray(mapped, np.float32)), atol=1e-4)
@@ -177,7 +177,7 @@ def test_shards_merge_and_the_stream_goes_on(plain):
     head, features, labels = plain
     shards = []
     for name, part in (("a", slice(0, 700)), ("b", slice(700, 1300))):
-        shards.append(Halves(head, origin=name))
+        shards.append(Accord(head, origin=name))
         shards[-1].step(features[part], ids=np.arange(3000)[part])
     merged, other = merge_states(shards), merge_states(shards[::-1])
     samples = [each.learnt()["samples"] for each in (merged, *shards)]
@@ -185,7 +185,7 @@ def test_shards_merge_and_the_stream_goes_on(plain):
     assert merged.samples_seen == 1300
     answers = merged.step(features[1300:])
     np.testing.assert_allclose(answers, other.step(features[1300:]), atol=1e-3)
-    alone = Halves(head)
+    alone = Accord(head)
     alone.step(features[:1300])
     rest = labels[1300:]
     assert accuracy(answers, rest) > accuracy(alone.step(features[1300:]), rest) - 0.02  # shards taught themselves less
@@ -195,7 +195,7 @@ def test_shards_merge_and_the_stream_goes_on(plain):
 def test_few_classes_can_be_said():
     head, features, labels = taken(3000, 20, 64, "few-classes:1", seed=0)
     zero_shot = accuracy(head.observe(features).logits, labels)
-    told = Halves(head, few_classes=True)
+    told = Accord(head, few_classes=True)
     online = told.step(features)
     assert accuracy(online, labels) > zero_shot + 0.05
     assert accuracy(refine(told, features), labels) >= accuracy(online, labels)
@@ -204,7 +204,7 @@ def test_few_classes_can_be_said():
 
 def test_confidence_reaches_its_target(plain):
     head, features, _ = plain
-    adapter = Halves(head)
+    adapter = Accord(head)
     online = adapter.step(features)
     again = deepcopy(adapter)
     for _ in range(again.rounds):
@@ -220,7 +220,7 @@ def test_confidence_reaches_its_target(plain):
 def test_the_state_is_bounded_at_many_classes():
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((1000, 512)).astype(np.float32)
-    adapter = Halves(Head(vectors, logit_scale=100.0))
+    adapter = Accord(Head(vectors, logit_scale=100.0))
     adapter.step(vectors[rng.integers(0, 1000, 300)] + 2 * rng.standard_normal((300, 512), np.float32))
     cached = sum(map(len, adapter.entries().values()))
     full = sum(values.nbytes for values in adapter.dump().values()) + (5 * 1000 - cached) * 512 * 4
@@ -229,13 +229,13 @@ def test_the_state_is_bounded_at_many_classes():
 
 def test_rounds_cannot_be_negative(plain):
     with pytest.raises(InputError, match="rounds must be at least 0, got -1"):
-        Halves(plain[0], rounds=-1)
+        Accord(plain[0], rounds=-1)
 
 
 def test_batches_in_which_no_sample_is_measured(to_backend):
     stream = shifted_stream(samples=300, classes=260, dim=16)
     features = to_backend(stream.features)
-    single, whole = (Halves(stream.head.to(features)) for _ in range(2))
+    single, whole = (Accord(stream.head.to(features)) for _ in range(2))
     expected = to_host(whole.step(features))
     logits = np.concatenate([to_host(single.step(features[i : i + 1])) for i in range(300)])
     np.testing.assert_allclose(logits, expected, atol=1e-3)

@@ -1,0 +1,423 @@
+"""Accord: zero-shot and a Gaussian classifier on two views, believed as far as its views agree with each other."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, to_host
+from acclimate.errors import InputError
+from acclimate.evidence import Evidence
+from acclimate.methods.base import Adapter, Step
+from acclimate.methods.registry import register
+from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
+from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
+
+RATIO = 1.8  # of a temperature of the classifier to the one before
+TAUS = 0.002 * RATIO ** np.arange(13)  # temperatures of the classifier
+BETAS = 2.0 ** np.arange(-2.0, 5.5, 0.5)  # temperatures of the answer
+FIRST_TAU = 0.05  # temperature of the classifier until one was measured
+BLOCK, GROWTH = 32, 1.25  # parameters change at multiples of BLOCK, each GROWTH times the one before
+MEASURED = 4096  # samples of a finished stream on which temperatures and agreement are measured
+MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
+SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
+STEPS = 8  # of the iteration that evens answers out
+NEGLIGIBLE = 1e-4  # weight below which an expert is not asked
+
+Figures = Mapping[str, HostArray]  # what was counted, by name
+
+
+class Parameters(NamedTuple):
+    """Everything that answers depend on."""
+
+    model: TwoViews
+    taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperature of the classifier, by belief
+    weights: Sequence[float] = (1.0, 0.0, 0.0)  # of zero-shot, "even" and "seen"
+    trust: float = 1.0  # how far the shares of the classes are believed
+    zero_shot_offset: Array | float = 0.0  # (K,) evens zero-shot out
+    beta: float = 1.0  # temperature of the answer
+    offset: Array | float = 0.0  # (K,) evens the answer out
+
+    def pool(self, logits: Array, scores: Scores) -> tuple[Array, Array]:
+        """Return zero-shot's log-probabilities, evened out, and the weighted mean of those of all experts: (B, K)."""
+        log_probs = log_softmax(logits + self.zero_shot_offset)
+        pooled = self.weights[0] * log_probs
+        for belief, weight in enumerate(self.weights[1:]):
+            if weight > NEGLIGIBLE:
+                pooled += weight * log_softmax(scores.of_both(belief, self.taus[belief], self.trust))
+        return log_probs, pooled
+
+
+@register
+@dataclass(eq=False, repr=False, kw_only=True)
+class Accord(Adapter):
+    """Three experts under one score: zero-shot, and a Gaussian classifier under two beliefs about the classes.
+
+    The classifier is learnt from the stream's own soft labels on two views of the features that share no coordinate.
+    It believes either that all classes are equally frequent ("even") or that they are as frequent as they were seen
+    ("seen"). Each belief is scored by its gain, how often its views agree with each other beyond how often they agree
+    with zero-shot, less BAR times its stake, what zero-shot believes to lose if the belief were followed. The answer
+    is the mean of the log-probabilities of all experts, weighted by a softmax of their scores. No labels are used, and
+    one setting serves all data.
+
+    Everything that answers depend on changes only at fixed positions of the stream, each 1.25 times the one before, so
+    that batches never matter. Where neighbours are alike, a sample is expected to have the class of the last one. The
+    guide "Our own method" derives the formulas. The softmax of the logits is calibrated.
+
+    Args:
+        rounds: of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import Accord, Head, refine
+        >>> rng = np.random.default_rng(0)
+        >>> true = rng.integers(0, 4, 600)
+        >>> vectors = np.eye(8)[:4] + np.eye(8)[4:]
+        >>> features = vectors[true] + 0.6 * np.roll(vectors, 1, axis=0)[true] + 0.4 * rng.standard_normal((600, 8))
+        >>> adapter = Accord(Head(vectors, logit_scale=10.0))
+        >>> online = adapter.step(features)
+        >>> zero_shot = adapter.head.observe(features).logits
+        >>> bool((refine(adapter, features).argmax(axis=1) == true).mean() > (zero_shot.argmax(axis=1) == true).mean())
+        True
+    """
+
+    name = "accord"
+    summary = "zero-shot and Gaussians on two views of the features, believed as far as the views agree"
+    merges: ClassVar[MergeRule | None] = "sum"
+    self_taught = True
+
+    rounds: int = 2
+
+    # One set for all data. docs/own_method.md has the reason for each, and what it costs to do without it.
+    ANCHORS: ClassVar[Sequence[float]] = (2.0, 8.0)  # samples that the text counts for in a mean: even, seen
+    SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance of a long stream
+    BAR: ClassVar[float] = 1.5  # gain that is asked for a unit of stake
+    SLOPE: ClassVar[float] = 3.0  # change of log-weight for a score as large as the smallest stake
+    ODDS: ClassVar[float] = 1.0  # log-odds of even before anything was measured
+    LEAST: ClassVar[float] = 0.1  # weight of zero-shot, as a fraction of the largest weight
+    EVENING: ClassVar[float] = 2.0  # how far zero-shot is evened out, and twice how far the answer is
+    DOUBT: ClassVar[float] = 3.0  # standard errors of the likeness of neighbours that may be luck
+
+    def setup(self) -> None:
+        """Declare the sums behind the classifier, what is counted without labels, and the last sample."""
+        if self.rounds < 0:
+            raise InputError(f"rounds must be at least 0, got {self.rounds}.")
+        self.sums = self.declare("sums", self._new_sums())
+        one, by_class, by_belief = (1,), (CLASSES,), (len((EVEN, SEEN)),)
+        counted: dict[str, Any] = {
+            "samples": one,
+            "evened": by_class,  # answers of zero-shot, evened out
+            "answered": by_class,
+            "predicted": by_class,  # samples by zero-shot's class
+            "equal": one,  # samples with zero-shot's class of the sample before
+            "compared": one,  # samples on which the views were compared
+            "confidence": one,  # of zero-shot
+            "agree": by_belief,  # the views with each other
+            "with_zero_shot": by_belief,  # a view with zero-shot
+            "stake": by_belief,
+            "tempered": one,  # samples on which temperatures were measured
+            "reached": (len(BETAS),),  # confidence of the answer at each temperature
+        }
+        ranges = dict.fromkeys(counted, (0.0, 1.0))
+        signed: dict[str, Any] = {"votes": by_belief, "losses": (*by_belief, len(TAUS))}
+        ranges["votes"] = (-2.0, 2.0)
+        self.counted = self.declare("counted", Sums(self.head, ranges=ranges, **counted, **signed))
+        # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
+        ranges = dict.fromkeys(("probs", "predicted"), (0.0, 1.0))
+        last = Tensors(self.head, dtype="float64", ranges=ranges, probs=by_class, predicted=by_class)
+        self.last = self.declare("last", last)
+
+    def _new_sums(self) -> Sums:
+        """Make empty sums of samples with soft labels."""
+        dims = [len(range(self.head.dim)[view]) for view in VIEWS]
+        shapes: dict[str, Any] = {"counts": (CLASSES,), "by_class": (CLASSES, DIM), "features": (DIM,)}
+        shapes |= {f"outer_{number}": (dim, dim) for number, dim in enumerate(dims)}
+        ranges = dict.fromkeys(shapes, (-1.0, 1.0)) | {"counts": (0.0, 1.0)}
+        return Sums(self.head, dtype=None, ranges=ranges, **shapes)
+
+    def settles_at(self, seen: int) -> int:
+        """Positions grow by a factor; the first is late enough to have seen a quarter of the classes."""
+        position = BLOCK * ceil(max(1.0, len(self.head) / 4 / BLOCK))
+        while position <= seen:
+            position = max(position + BLOCK, BLOCK * ceil(GROWTH * position / BLOCK))
+        return position
+
+    # Online
+
+    def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
+        """Calibrated log-probabilities of the experts, up to a constant per sample."""
+        xp = namespace(evidence.logits)
+        logits = evidence.logits
+        probs = evidence.probs
+        if self.parameters is not None:
+            scores = self.parameters.model(evidence.features)
+            log_probs, pooled = self.parameters.pool(evidence.logits, scores)
+            logits = self.parameters.beta * pooled + self.parameters.offset
+            probs = xp.exp(log_probs)
+        if not learn:
+            return Step(logits)
+        answer = log_softmax(logits)
+        if self.likeness:
+            answer = self._chain(answer)
+            logits = answer
+        answered = xp.exp(answer)
+        trial = log_softmax(evidence.logits + self.trial)
+        self._count(evidence, answered, trial)
+        if self.parameters is not None:
+            self.counted.add(**_compared(scores, self.parameters.taus, evidence.probs, xp.argmax(trial, axis=-1)))
+            every = max(1, len(self.head) // MEASURED_CLASSES)
+            rows = slice(-self.samples_seen % every, None, every)
+            if rows.start < len(evidence):
+                self.counted.add(losses=_losses(scores, evidence.probs, rows), **_reached(pooled[rows]))
+        self._learn(self.sums, evidence.features, self._label(answered, probs))
+        return Step(logits)
+
+    @staticmethod
+    def _label(answered: Array, probs: Array) -> Array:
+        """Return soft labels (B, K): the mean of the answer, which learns, and of zero-shot, which does not drift."""
+        return 0.5 * (answered + probs)
+
+    @staticmethod
+    def _learn(sums: Sums, features: Array, labels: Array) -> None:
+        """Add samples (B, d) with soft labels (B, K) to sums."""
+        xp = namespace(features)
+        sums.add(counts=xp.sum(labels, axis=0), by_class=labels.T @ features, features=xp.sum(features, axis=0))
+        for number, view in enumerate(VIEWS):
+            part = features[:, view]
+            sums.add(**{f"outer_{number}": part.T @ part})
+
+    def _count(self, evidence: Evidence, answered: Array, trial: Array) -> None:
+        """Count what is answered, and what zero-shot predicts of samples and of their neighbours."""
+        xp = namespace(answered)
+        classes = len(self.head)
+        predicted = evidence.predicted
+        before = np.flatnonzero(to_host(self.last["predicted"]))
+        equal = np.count_nonzero(np.diff(np.append(before, predicted)) == 0)
+        like = self.counted["samples"]
+        self.counted.add(
+            samples=move(np.array([float(len(evidence))]), like),
+            predicted=move(np.bincount(predicted, minlength=classes).astype(float), like),
+            equal=move(np.array([float(equal)]), like),
+            answered=xp.sum(answered, axis=0),
+            evened=xp.sum(xp.exp(trial), axis=0),
+        )
+        self.last["probs"][...] = xp.astype(answered[-1, :], self.last["probs"].dtype)
+        self.last["predicted"][...] = move(np.eye(classes)[predicted[-1]], like)
+
+    def _chain(self, answer: Array) -> Array:
+        """Multiply answers (B, K) by the prior of a Markov chain: the class is the last one's, or any."""
+        rows = np.exp(to_host(answer).astype(np.float64))
+        any_class = (1.0 - self.likeness) / len(self.head)
+        last = to_host(self.last["probs"])
+        for row in rows:
+            row *= self.likeness * last + any_class
+            row /= row.sum()
+            last = row
+        return move(np.log(rows + 1e-30), answer)
+
+    # What follows from what was counted
+
+    def derive(self) -> None:
+        """Compute the classifier, the weights of the experts, the temperatures and the offsets."""
+        self.parameters: Parameters | None = None
+        self.likeness = 0.0
+        self.trial: Array | float = 0.0
+        figures = {name: to_host(self.counted[name]) for name in self.counted.lasting}
+        samples = float(figures["samples"][0])
+        if not samples or len(self.head) < 2:
+            return
+        self.likeness = self._likeness(figures)
+        self.trial = self._offset(figures["evened"], 1.0)
+        self.parameters = Parameters(self._model(self.sums, samples))
+        if not figures["compared"][0]:
+            return
+        # Where classes come in runs, their shares so far say nothing of the next sample: seen is out.
+        beliefs = (EVEN,) if self.likeness else (EVEN, SEEN)
+        known = self._weigh(figures, [_best_tau(losses) for losses in figures["losses"]], beliefs)
+        strength = 0.0 if self.likeness else _evenness(figures, known["weights"])
+        self.parameters = self.parameters._replace(
+            **known,
+            zero_shot_offset=self.EVENING * strength * self.trial,
+            beta=_temperature(figures, known["weights"]),
+            offset=self._offset(figures["answered"], 0.5 * self.EVENING * strength),
+        )
+
+    def _model(self, sums: Sums, samples: float) -> TwoViews:
+        return TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
+
+    def _likeness(self, figures: Figures) -> float:
+        """Return how often neighbours have one class beyond chance, less what may be luck."""
+        samples = float(figures["samples"][0])
+        equal = float(figures["equal"][0]) / samples
+        chance = float(((figures["predicted"] / samples) ** 2).sum())
+        error = (max(equal * (1.0 - equal), chance * (1.0 - chance)) / samples) ** 0.5
+        excess: float = (equal - self.DOUBT * error - chance) / (1.0 - chance + 1e-9)
+        return max(0.0, excess)
+
+    def _weigh(self, figures: Figures, taus: Sequence[float], beliefs: Sequence[int]) -> dict[str, Any]:
+        """Return the temperatures and weights of the experts, and how far shares are believed."""
+        stake = figures["stake"] + 1.0  # one sample more is at stake, so that a few lucky ones give no weight
+        gain = figures["agree"] - figures["with_zero_shot"]
+        scores = self.SLOPE * (gain - self.BAR * stake) / stake[list(beliefs)].min()
+        scores[EVEN] += self.ODDS
+        scores = np.where(np.isin((EVEN, SEEN), beliefs), scores, -np.inf)
+        zero_shot = max(0.0, scores.max() + np.log(self.LEAST))
+        weights = np.exp(np.append(zero_shot, scores) - max(zero_shot, scores.max()))
+        trust = float(figures["confidence"][0] / figures["compared"][0])
+        return {"taus": taus, "weights": (weights / weights.sum()).tolist(), "trust": trust}
+
+    def _offset(self, answered: HostArray, strength: float) -> Array:
+        """Return offsets (K,) that make classes which are answered more often than others less likely."""
+        more_often = (answered + 1.0) / (answered.mean() + 1.0)
+        return move(-strength * np.log(more_often), self.head.class_vectors)
+
+    def learnt(self) -> dict[str, HostArray]:
+        """Samples per class, by their soft labels."""
+        return {"samples": self.sums.total("counts")}
+
+    # The second pass
+
+    def refined(self, features: Array) -> Iterator[Array]:
+        """Learn the stream anew as a set, whatever its order, and answer it; no sample is judged by itself."""
+        if features.shape[0] < SHORTEST or len(self.head) < 2 or not self.rounds:
+            yield from super().refined(features)
+            return
+        rounds: list[Parameters] = []
+        for _ in range(self.rounds):
+            rounds.append(self._round(features, rounds))
+        for _, evidence in self.observed(features):
+            answer, _ = self._relabel(evidence, rounds)
+            yield self.told.voted(answer + rounds[-1].offset, evidence)
+
+    def _relabel(self, evidence: Evidence, rounds: Sequence[Parameters]) -> tuple[Array, Array]:
+        """Return the answers (B, K) of the last of some rounds, and the soft labels (B, K) that follow from them."""
+        xp = namespace(evidence.logits)
+        answer = evidence.logits
+        labels = evidence.probs
+        for parameters in rounds:
+            log_probs, pooled = parameters.pool(evidence.logits, parameters.model(evidence.features, labels))
+            answer = log_softmax(parameters.beta * pooled)
+            labels = self._label(xp.exp(answer), xp.exp(log_probs))
+        return answer, labels
+
+    def _round(self, features: Array, rounds: Sequence[Parameters]) -> Parameters:
+        """Learn from the answers of the rounds so far, and measure what was learnt on some of the samples."""
+        sums = self._new_sums()
+        for _, evidence in self.observed(features):
+            self._learn(sums, evidence.features, self._relabel(evidence, rounds)[1])
+        sums.settle()
+        samples = features.shape[0]
+        model = self._model(sums, samples)
+        step = ceil(samples / max(256, min(MEASURED, 2**22 // len(self.head))))
+        evidence = self.head.observe(features[::step])
+        scores = model(evidence.features, self._relabel(evidence, rounds)[1])
+        xp = namespace(evidence.logits)
+        trial = self._evened(log_softmax(evidence.logits), 1.0, step)
+        taus = [_best_tau(losses) for losses in to_host(_losses(scores, evidence.probs, slice(None)))]
+        evened = xp.argmax(evidence.logits + trial, axis=-1)
+        figures = {name: to_host(each) for name, each in _compared(scores, taus, evidence.probs, evened).items()}
+        known = self._weigh(figures, taus, (EVEN, SEEN))
+        strength = _evenness(figures, known["weights"])
+        parameters = Parameters(model, **known, zero_shot_offset=self.EVENING * strength * trial)
+        _, pooled = parameters.pool(evidence.logits, scores)
+        figures |= {name: to_host(each) for name, each in _reached(pooled).items()}
+        beta = _temperature(figures, known["weights"])
+        offset = self._evened(log_softmax(beta * pooled), 0.5 * self.EVENING * strength, step)
+        return parameters._replace(beta=beta, offset=offset)
+
+    def _evened(self, log_probs: Array, strength: float, step: int) -> Array:
+        """Return offsets (K,) that follow from their own effect on log-probabilities (B, K) of one sample in `step`."""
+        xp = namespace(log_probs)
+        offset = xp.zeros_like(log_probs[0, :])
+        for _ in range(STEPS):
+            answered = step * to_host(xp.sum(xp.exp(log_softmax(log_probs + offset)), axis=0))
+            offset += (self._offset(answered, strength) - offset) / (1.0 + strength)
+        return offset
+
+
+def _compared(scores: Scores, taus: Sequence[float], probs: Array, evened: Array) -> dict[str, Array]:
+    """Compare the views of B samples with each other, with zero-shot (B, K), and with zero-shot evened out (B,).
+
+    Votes are how many answers of the views zero-shot gains when it is evened out.
+    """
+    xp = namespace(probs)
+    rows = xp.arange(probs.shape[0], device=device(probs))
+    own = xp.argmax(probs, axis=-1)
+    sure = probs[rows, own]
+    found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": [], "votes": []}
+    for belief, tau in enumerate(taus):
+        tops = [xp.argmax(scores.of_view(belief, view, tau), axis=-1) for view in range(len(VIEWS))]
+        alike = [_count_equal(top, own) for top in tops]
+        found["agree"].append(_count_equal(*tops))
+        found["with_zero_shot"].append(sum(alike) / 2)
+        found["stake"].append(sum(xp.sum(sure - probs[rows, top]) for top in tops) / 2)
+        found["votes"].append(sum(_count_equal(top, evened) for top in tops) - sum(alike))
+    terms = {name: xp.stack([xp.astype(each, probs.dtype) for each in values]) for name, values in found.items()}
+    return terms | {"compared": xp.ones_like(sure[:1]) * probs.shape[0], "confidence": xp.sum(sure)[None]}
+
+
+def _count_equal(one: Array, other: Array) -> Array:
+    xp = namespace(one)
+    return xp.sum(xp.astype(one == other, xp.float32))
+
+
+def _losses(scores: Scores, probs: Array, rows: slice) -> Array:
+    """Return cross-entropies (2, T) between zero-shot and each belief, by temperature."""
+    xp = namespace(probs)
+    taus = move(TAUS, probs)[:, None, None]
+    losses = []
+    for belief in (EVEN, SEEN):
+        distances = scores.distances(belief)[rows]
+        distances = distances - xp.max(distances, axis=-1, keepdims=True)
+        expected = xp.sum(probs[rows] * distances)
+        partitions = xp.sum(xp.log(xp.sum(xp.exp(taus * distances), axis=-1)), axis=-1)
+        losses.append(partitions - taus[:, 0, 0] * expected)
+    return xp.stack(losses)
+
+
+def _reached(pooled: Array) -> dict[str, Array]:
+    """Return the confidence of pooled log-probabilities (B, K) at each temperature."""
+    xp = namespace(pooled)
+    shifted = pooled - xp.max(pooled, axis=-1, keepdims=True)
+    sums = xp.sum(xp.exp(move(BETAS, pooled)[:, None, None] * shifted), axis=-1)
+    return {"reached": xp.sum(1.0 / sums, axis=-1), "tempered": xp.ones_like(sums[:1, 0]) * pooled.shape[0]}
+
+
+def _best_tau(losses: HostArray) -> float:
+    """Return the temperature of least loss: of a parabola through the three lowest, in the logarithm."""
+    i = int(losses.argmin())
+    if not 0 < i < len(TAUS) - 1:
+        return float(TAUS[i])
+    left, middle, right = losses[i - 1 : i + 2]
+    shift = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)
+    return float(TAUS[i] * RATIO ** max(-0.5, min(0.5, shift)))
+
+
+def _evenness(figures: Figures, weights: Sequence[float]) -> float:
+    """Return how far classes are believed to be equally frequent: by the weights, and by the votes of the views.
+
+    Evening zero-shot out gains votes of the views that believe even and loses votes of those that believe seen.
+    """
+    _, even, seen = weights
+    gained, other = figures["votes"][EVEN], figures["votes"][SEEN]
+    if gained <= 0.0:
+        return 0.0
+    share = 1.0 if other >= 0.0 else float(gained / (gained - other))
+    return share * even / max(even + seen, 1e-9)
+
+
+def _temperature(figures: Figures, weights: Sequence[float]) -> float:
+    """Return the temperature at which the answer is as confident as zero-shot is and as agreement says, on average.
+
+    Were errors independent, the views would agree with each other in a^2 of the samples and with zero-shot in a b,
+    where a and b are how often they are right.
+    """
+    compared = float(figures["compared"][0])
+    right = figures["with_zero_shot"] / np.sqrt(np.maximum(figures["agree"] * compared, 1e-9))
+    experts = np.asarray(weights[1:])
+    deserved = float(experts @ np.minimum(right, 1.0) / max(experts.sum(), 1e-9))
+    target = 0.5 * (float(figures["confidence"][0]) / compared + deserved)
+    reached = figures["reached"] / figures["tempered"][0]
+    return float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
