@@ -76,8 +76,7 @@ def test_after_the_second_pass_the_order_hardly_matters(real, method):
     assert min(refined) > min(online)  # sorted by class, the first pass is the weakest answer of all
 
 
-def test_the_second_pass_of_accord_makes_up_for_most_of_a_sorted_order(real):
-    # It starts from the answers of the first pass, so something of the order remains: 3.5 points on EuroSAT.
+def test_the_second_pass_of_accord_does_not_depend_on_the_order(real):
     online, refined = in_two_orders(real[0], "accord")
-    assert abs(refined[0] - refined[1]) <= max(0.6, 0.25 * abs(online[0] - online[1]))
-    assert min(refined) > min(online) - 0.5  # cifar10, where there is nothing to gain
+    assert abs(refined[0] - refined[1]) <= 0.6  # rounding, and which samples are measured
+    assert refined[0] > online[0] - 0.5  # cifar10, where there is nothing to gain

@@ -1,32 +1,39 @@
 """Accord: zero-shot and a Gaussian classifier on two views, believed as far as its views agree with each other."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, log_softmax, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
+from acclimate.methods.agreement import (
+    BETAS,
+    FIRST_TAU,
+    TAUS,
+    Figures,
+    best_tau,
+    compare_views,
+    confidence_reached,
+    cross_entropies,
+    evenness,
+    temperature,
+)
 from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
 from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
 
-RATIO = 1.8  # of a temperature of the classifier to the one before
-TAUS = 0.002 * RATIO ** np.arange(13)  # temperatures of the classifier
-BETAS = 2.0 ** np.arange(-2.0, 5.5, 0.5)  # temperatures of the answer
-FIRST_TAU = 0.05  # temperature of the classifier until one was measured
 BLOCK, GROWTH = 32, 1.25  # parameters change at multiples of BLOCK, each GROWTH times the one before
 MEASURED = 4096  # samples of a finished stream on which temperatures and agreement are measured
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
-STEPS = 8  # of the iteration that evens answers out
+STEPS = 4  # of the iteration that evens answers out
+FEW = 0.6  # fraction of the classes below which some are said to be missing
 NEGLIGIBLE = 1e-4  # weight below which an expert is not asked
-
-Figures = Mapping[str, HostArray]  # what was counted, by name
 
 
 class Parameters(NamedTuple):
@@ -96,7 +103,7 @@ class Accord(Adapter):
     BAR: ClassVar[float] = 1.5  # gain that is asked for a unit of stake
     SLOPE: ClassVar[float] = 3.0  # change of log-weight for a score as large as the smallest stake
     ODDS: ClassVar[float] = 1.0  # log-odds of even before anything was measured
-    LEAST: ClassVar[float] = 0.1  # weight of zero-shot, as a fraction of the largest weight
+    LEAST: ClassVar[float] = 0.15  # weight of zero-shot, as a fraction of the largest weight
     EVENING: ClassVar[float] = 2.0  # how far zero-shot is evened out, and twice how far the answer is
     DOUBT: ClassVar[float] = 3.0  # standard errors of the likeness of neighbours that may be luck
 
@@ -166,13 +173,19 @@ class Accord(Adapter):
         trial = log_softmax(evidence.logits + self.trial)
         self._count(evidence, answered, trial)
         if self.parameters is not None:
-            self.counted.add(**_compared(scores, self.parameters.taus, evidence.probs, xp.argmax(trial, axis=-1)))
-            every = max(1, len(self.head) // MEASURED_CLASSES)
-            rows = slice(-self.samples_seen % every, None, every)
+            self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs, xp.argmax(trial, axis=-1)))
+            rows = self._tempered(self.samples_seen)
             if rows.start < len(evidence):
-                self.counted.add(losses=_losses(scores, evidence.probs, rows), **_reached(pooled[rows]))
+                self.counted.add(
+                    losses=cross_entropies(scores, evidence.probs, rows), **confidence_reached(pooled[rows])
+                )
         self._learn(self.sums, evidence.features, self._label(answered, probs))
         return Step(logits)
+
+    def _tempered(self, first: int) -> slice:
+        """Return the samples, from position `first` on, on which temperatures are measured: fewer for many classes."""
+        every = max(1, len(self.head) // MEASURED_CLASSES)
+        return slice(-first % every, None, every)
 
     @staticmethod
     def _label(answered: Array, probs: Array) -> Array:
@@ -235,12 +248,12 @@ class Accord(Adapter):
             return
         # Where classes come in runs, their shares so far say nothing of the next sample: seen is out.
         beliefs = (EVEN,) if self.likeness else (EVEN, SEEN)
-        known = self._weigh(figures, [_best_tau(losses) for losses in figures["losses"]], beliefs)
-        strength = 0.0 if self.likeness else _evenness(figures, known["weights"])
+        known = self._weigh(figures, [best_tau(losses) for losses in figures["losses"]], beliefs)
+        strength = 0.0 if self.likeness else evenness(figures, known["weights"])
         self.parameters = self.parameters._replace(
             **known,
             zero_shot_offset=self.EVENING * strength * self.trial,
-            beta=_temperature(figures, known["weights"]),
+            beta=temperature(figures, known["weights"]),
             offset=self._offset(figures["answered"], 0.5 * self.EVENING * strength),
         )
 
@@ -272,6 +285,18 @@ class Accord(Adapter):
         """Return offsets (K,) that make classes which are answered more often than others less likely."""
         more_often = (answered + 1.0) / (answered.mean() + 1.0)
         return move(-strength * np.log(more_often), self.head.class_vectors)
+
+    def advice(self) -> str:
+        """Say how many classes seem to occur, where "seen" is believed and they are few."""
+        classes = len(self.head)
+        if self.parameters is None or self.samples_seen < 2 * classes:
+            return ""
+        shares = to_host(self.counted["answered"]) / float(self.counted["samples"][0])
+        many = float(np.exp(-(shares * np.log(shares + 1e-12)).sum()))
+        _, even, seen = self.parameters.weights
+        if seen <= even or many >= FEW * classes:
+            return ""
+        return f"about {many:.0f} of the {classes} classes seem to occur; if you know which, name only those."
 
     def learnt(self) -> dict[str, HostArray]:
         """Samples per class, by their soft labels."""
@@ -315,15 +340,15 @@ class Accord(Adapter):
         scores = model(evidence.features, self._relabel(evidence, rounds)[1])
         xp = namespace(evidence.logits)
         trial = self._evened(log_softmax(evidence.logits), 1.0, step)
-        taus = [_best_tau(losses) for losses in to_host(_losses(scores, evidence.probs, slice(None)))]
+        taus = [best_tau(losses) for losses in to_host(cross_entropies(scores, evidence.probs, self._tempered(0)))]
         evened = xp.argmax(evidence.logits + trial, axis=-1)
-        figures = {name: to_host(each) for name, each in _compared(scores, taus, evidence.probs, evened).items()}
+        figures = {name: to_host(each) for name, each in compare_views(scores, taus, evidence.probs, evened).items()}
         known = self._weigh(figures, taus, (EVEN, SEEN))
-        strength = _evenness(figures, known["weights"])
+        strength = evenness(figures, known["weights"])
         parameters = Parameters(model, **known, zero_shot_offset=self.EVENING * strength * trial)
         _, pooled = parameters.pool(evidence.logits, scores)
-        figures |= {name: to_host(each) for name, each in _reached(pooled).items()}
-        beta = _temperature(figures, known["weights"])
+        figures |= {name: to_host(each) for name, each in confidence_reached(pooled[self._tempered(0)]).items()}
+        beta = temperature(figures, known["weights"])
         offset = self._evened(log_softmax(beta * pooled), 0.5 * self.EVENING * strength, step)
         return parameters._replace(beta=beta, offset=offset)
 
@@ -331,93 +356,9 @@ class Accord(Adapter):
         """Return offsets (K,) that follow from their own effect on log-probabilities (B, K) of one sample in `step`."""
         xp = namespace(log_probs)
         offset = xp.zeros_like(log_probs[0, :])
-        for _ in range(STEPS):
-            answered = step * to_host(xp.sum(xp.exp(log_softmax(log_probs + offset)), axis=0))
+        probs = xp.exp(log_probs)
+        for _ in range(STEPS if strength else 0):
+            factors = xp.exp(offset)
+            answered = step * to_host(factors * ((1.0 / (probs @ factors)) @ probs))
             offset += (self._offset(answered, strength) - offset) / (1.0 + strength)
         return offset
-
-
-def _compared(scores: Scores, taus: Sequence[float], probs: Array, evened: Array) -> dict[str, Array]:
-    """Compare the views of B samples with each other, with zero-shot (B, K), and with zero-shot evened out (B,).
-
-    Votes are how many answers of the views zero-shot gains when it is evened out.
-    """
-    xp = namespace(probs)
-    rows = xp.arange(probs.shape[0], device=device(probs))
-    own = xp.argmax(probs, axis=-1)
-    sure = probs[rows, own]
-    found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": [], "votes": []}
-    for belief, tau in enumerate(taus):
-        tops = [xp.argmax(scores.of_view(belief, view, tau), axis=-1) for view in range(len(VIEWS))]
-        alike = [_count_equal(top, own) for top in tops]
-        found["agree"].append(_count_equal(*tops))
-        found["with_zero_shot"].append(sum(alike) / 2)
-        found["stake"].append(sum(xp.sum(sure - probs[rows, top]) for top in tops) / 2)
-        found["votes"].append(sum(_count_equal(top, evened) for top in tops) - sum(alike))
-    terms = {name: xp.stack([xp.astype(each, probs.dtype) for each in values]) for name, values in found.items()}
-    return terms | {"compared": xp.ones_like(sure[:1]) * probs.shape[0], "confidence": xp.sum(sure)[None]}
-
-
-def _count_equal(one: Array, other: Array) -> Array:
-    xp = namespace(one)
-    return xp.sum(xp.astype(one == other, xp.float32))
-
-
-def _losses(scores: Scores, probs: Array, rows: slice) -> Array:
-    """Return cross-entropies (2, T) between zero-shot and each belief, by temperature."""
-    xp = namespace(probs)
-    taus = move(TAUS, probs)[:, None, None]
-    losses = []
-    for belief in (EVEN, SEEN):
-        distances = scores.distances(belief)[rows]
-        distances = distances - xp.max(distances, axis=-1, keepdims=True)
-        expected = xp.sum(probs[rows] * distances)
-        partitions = xp.sum(xp.log(xp.sum(xp.exp(taus * distances), axis=-1)), axis=-1)
-        losses.append(partitions - taus[:, 0, 0] * expected)
-    return xp.stack(losses)
-
-
-def _reached(pooled: Array) -> dict[str, Array]:
-    """Return the confidence of pooled log-probabilities (B, K) at each temperature."""
-    xp = namespace(pooled)
-    shifted = pooled - xp.max(pooled, axis=-1, keepdims=True)
-    sums = xp.sum(xp.exp(move(BETAS, pooled)[:, None, None] * shifted), axis=-1)
-    return {"reached": xp.sum(1.0 / sums, axis=-1), "tempered": xp.ones_like(sums[:1, 0]) * pooled.shape[0]}
-
-
-def _best_tau(losses: HostArray) -> float:
-    """Return the temperature of least loss: of a parabola through the three lowest, in the logarithm."""
-    i = int(losses.argmin())
-    if not 0 < i < len(TAUS) - 1:
-        return float(TAUS[i])
-    left, middle, right = losses[i - 1 : i + 2]
-    shift = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)
-    return float(TAUS[i] * RATIO ** max(-0.5, min(0.5, shift)))
-
-
-def _evenness(figures: Figures, weights: Sequence[float]) -> float:
-    """Return how far classes are believed to be equally frequent: by the weights, and by the votes of the views.
-
-    Evening zero-shot out gains votes of the views that believe even and loses votes of those that believe seen.
-    """
-    _, even, seen = weights
-    gained, other = figures["votes"][EVEN], figures["votes"][SEEN]
-    if gained <= 0.0:
-        return 0.0
-    share = 1.0 if other >= 0.0 else float(gained / (gained - other))
-    return share * even / max(even + seen, 1e-9)
-
-
-def _temperature(figures: Figures, weights: Sequence[float]) -> float:
-    """Return the temperature at which the answer is as confident as zero-shot is and as agreement says, on average.
-
-    Were errors independent, the views would agree with each other in a^2 of the samples and with zero-shot in a b,
-    where a and b are how often they are right.
-    """
-    compared = float(figures["compared"][0])
-    right = figures["with_zero_shot"] / np.sqrt(np.maximum(figures["agree"] * compared, 1e-9))
-    experts = np.asarray(weights[1:])
-    deserved = float(experts @ np.minimum(right, 1.0) / max(experts.sum(), 1e-9))
-    target = 0.5 * (float(figures["confidence"][0]) / compared + deserved)
-    reached = figures["reached"] / figures["tempered"][0]
-    return float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))

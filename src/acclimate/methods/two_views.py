@@ -100,21 +100,29 @@ class TwoViews:
         """
         xp = namespace(features)
         centred = features - self.mean
+        spreads = [self._spread(belief, own) for belief in (EVEN, SEEN)]
         views: tuple[list[Array], list[Array]] = ([], [])
         for coordinates, view in zip(VIEWS, self.views, strict=True):
             part = centred[:, coordinates]
             lengths = 0.5 * xp.vecdot(part @ view.precision, part)[:, None]
-            for belief, anchor in enumerate(self.anchors):
+            for belief, spread in enumerate(spreads):
                 scores = part @ view.weights[belief].T
                 scores -= view.offsets[belief]
                 scores -= lengths
-                size = self.counts + anchor
-                others = size
-                if own is not None:
-                    others = size - own
-                    scores *= (size / others) ** 2
-                if belief == EVEN:
-                    scores *= others / (others + 1.0)  # a sample lies further from the mean of few samples
+                if spread is not None:
+                    scores *= spread
                 views[belief].append(scores)
         counts = self.counts if own is None else self.counts - own
         return Scores(views, xp.log((counts + 1.0) / (self.samples + len(self.counts))))
+
+    def _spread(self, belief: int, own: Array | None) -> Array | None:
+        """Return factors (K,) or (B, K) of squared distances to the means of a belief; None where all are 1.
+
+        A sample lies further from the mean of N samples than from the true one, by a factor of 1 + 1/N. Believing that
+        classes are equally frequent, distances are divided by it.
+        """
+        size = self.counts + self.anchors[belief]
+        others = size if own is None else size - own
+        if belief == SEEN:
+            return None if own is None else (size / others) ** 2
+        return size / (size + 1.0) if own is None else size**2 / (others * (others + 1.0))
