@@ -74,7 +74,7 @@ def pytest_runtest_protocol(item):
         tracing.start()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def shared():
     """The folder of real data that may lie beside the project."""
     return Path(__file__).parents[2] / "shared"

@@ -39,20 +39,20 @@ def whole(streams):
 
 def test_whole_streams_gain(whole):
     _, online, refined = np.mean([[scores["acc1"] for scores in each] for each in whole.values()], axis=0)
-    assert online > 70.3
-    assert refined > 71.6
+    assert online > 0.703
+    assert refined > 0.716
 
 
 def test_no_whole_stream_loses(whole):
     for name, (zero_shot, online, refined) in whole.items():
-        assert online["acc1"] > zero_shot["acc1"] - 0.3, name
-        assert refined["acc1"] > zero_shot["acc1"] - 0.3, name
+        assert online["acc1"] > zero_shot["acc1"] - 0.003, name
+        assert refined["acc1"] > zero_shot["acc1"] - 0.003, name
 
 
 def test_scores_stay_calibrated(whole):
     zero_shot, online, refined = np.mean([[scores["ece"] for scores in each] for each in whole.values()], axis=0)
-    assert online < zero_shot + 1.0
-    assert refined < zero_shot + 1.0
+    assert online < zero_shot + 0.01
+    assert refined < zero_shot + 0.01
 
 
 @pytest.mark.slow

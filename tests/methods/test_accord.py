@@ -150,20 +150,6 @@ def test_where_neighbours_are_not_alike_answers_do_not_depend_on_them(plain):
     assert adapter.likeness == 0.0
 
 
-def test_few_classes_gain():
-    rng = np.random.default_rng(0)
-    vectors = rng.standard_normal((30, 32))
-    head = Head(vectors, logit_scale=20.0)
-    labels = rng.integers(0, 4, 600)
-    features = head.class_vectors[labels] + 0.4 * rng.standard_normal((600, 32))
-    zero_shot = accuracy(head.observe(features).logits, labels)
-    adapter = Accord(head)
-    assert accuracy(adapter.step(features), labels) > zero_shot + 0.02
-    assert accuracy(refine(adapter, features), labels) > zero_shot + 0.05
-    _, even, seen = adapter.parameters.weights
-    assert seen > even
-
-
 def test_the_second_pass_does_not_change_the_adapter(plain):
     head, features, _ = plain
     adapter, untouched = Accord(head), Accord(head)
