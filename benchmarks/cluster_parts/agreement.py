@@ -18,7 +18,7 @@ from acclimate.methods import Adapter, duplicate
 from acclimate.stream import FeatureStream
 from cluster_parts.figures import Figures
 
-METHODS = ("tda", "halves", "dota")
+METHODS = ("tda", "accord", "dota")
 SHARDS, EVERY = (2, 4, 8, 16), (32, 128, 512, 1024, 4096)
 PART = "agreement"
 LONG = 8000  # samples of a stream in which several large rounds fit after that
