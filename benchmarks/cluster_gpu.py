@@ -37,7 +37,7 @@ from acclimate.sources.base import Sample, file_sample
 from gpu_parts.models import save_vit
 from gpu_parts.photos import draw_photos, label_names
 
-METHODS = ("tda", "halves")
+METHODS = ("tda", "accord")
 WAYS = ("one process", "Ray, adapting on the host", "Ray, adapting on the GPU")
 Run = tuple[float, list[Prediction]]  # seconds, rows
 

@@ -53,7 +53,7 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=500)
     parser.add_argument("--classes", type=int, default=100)
     parser.add_argument("--dim", type=int, default=512)
-    parser.add_argument("--methods", nargs="+", default=["tda", "dota", "halves"])
+    parser.add_argument("--methods", nargs="+", default=["tda", "dota", "accord"])
     parser.add_argument("--only", nargs=2, metavar=("FOLDER", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.only:

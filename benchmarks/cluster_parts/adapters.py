@@ -12,7 +12,7 @@ from acclimate import Adapter, Head, create
 from acclimate.reading import Batch
 from adapter_speed import SCALE, make_features, unit_class_vectors
 
-METHODS = ("tda", "halves", "dota")
+METHODS = ("tda", "accord", "dota")
 CLASSES = (10, 100, 1000)
 DIM = 512
 

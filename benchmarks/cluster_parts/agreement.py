@@ -18,7 +18,7 @@ from acclimate.methods import Adapter, duplicate
 from acclimate.stream import FeatureStream
 from cluster_parts.figures import Figures
 
-METHODS = ("tda", "halves", "dota")
+METHODS = ("tda", "accord", "dota")
 SHARDS, EVERY = (2, 4, 8, 16), (32, 128, 512, 1024, 4096)
 PART = "agreement"
 LONG = 8000  # samples of a stream in which several large rounds fit after that
@@ -184,13 +184,14 @@ def _cell(value: float | None, base: float | None = None) -> str:
 def draw(figures: Figures, path: Path) -> None:
     """Draw how many answers differ on the long streams: a row per start, a column per method, a line per shards."""
     plt = pyplot()
+    methods = figures.methods(PART)
     figure, panels = plt.subplots(
-        len(STARTS), len(METHODS), figsize=(11.0, 7.0), sharex=True, sharey=True, layout="constrained"
+        len(STARTS), len(methods), figsize=(3.7 * len(methods), 7.0), sharex=True, sharey=True, layout="constrained"
     )
     names = _long(figures)
     sizes = sorted({each.every for each in figures.of(PART, f"differs, {NOTHING}") if each.stream in names})
     for row, start in zip(panels, reversed(STARTS), strict=True):
-        for axes, method in zip(row, METHODS, strict=True):
+        for axes, method in zip(row, methods, strict=True):
             for shards in SHARDS:
                 given = {"method": method, "shards": shards}
                 values = [_mean(figures, names, f"differs, {start}", every=size, **given) for size in sizes]

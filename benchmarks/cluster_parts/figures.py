@@ -51,6 +51,10 @@ class Figures:
         values = [each.value for each in self.of(part, what, **given)]
         return sum(values) / len(values)
 
+    def methods(self, part: str) -> list[str]:
+        """Return the methods that a part was measured with."""
+        return list(dict.fromkeys(each.method for each in self.all if each.part == part and each.method))
+
     def table(self, title: str, about: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Add and print a section with a table."""
         self.sections.append("\n\n".join((f"## {title}", about, markdown_table(columns, rows))))

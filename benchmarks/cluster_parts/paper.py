@@ -19,7 +19,6 @@ FLOAT, HALF = 4, 2  # bytes of a number of a feature
 WIDTH = 8  # states that one task merges
 GIGABITS = 10  # per second and machine: an assumption
 KILOBYTES = 58  # of a drawn JPEG file of 500 x 375, as in gpu.md
-METHODS = ("tda", "halves", "dota")
 BEGIN, END = "<!-- begin computed -->", "<!-- end computed -->"
 H200S = (
     "an H200 with ViT-B/16 that decodes with nvJPEG, one that is fed by Pillow in 16 processes (both measured in one "
@@ -96,7 +95,7 @@ def feeds(figures: Figures, gpu: Gpu) -> Section:
         *(f"H200 of {rate:,.0f}/s" for rate in gpu.images.values()),
     )
     rows = []
-    for method in METHODS:
+    for method in figures.methods("chain"):
         for classes in CLASSES:
             rate = chain_rate(figures, method, classes)
             rows.append((f"{method}, {classes:,} classes, CPU", *_feeds(rate, gpu, core)))
@@ -111,7 +110,7 @@ def feeds(figures: Figures, gpu: Gpu) -> Section:
 def feeds_at_most(gpu: Gpu) -> Section:
     """How many GPUs one ordered adapter could feed, if handing on the state cost nothing."""
     columns = ("adapter", "samples/s", *(f"H200 of {rate:,.0f}/s" for rate in gpu.images.values()))
-    names = [name for name in gpu.steps if re.fullmatch(r"(tda|halves), [0-9,]+ classes", name)]
+    names = [name for name in gpu.steps if re.fullmatch(r"(tda|accord), [0-9,]+ classes", name)]
     rows = [(f"{name}, on an H200", *_feeds(1 / gpu.steps[name], gpu)) for name in names]
     about = (
         "GPUs that encode for one ordered adapter on a GPU of its own: 1 / step over the images/s of an encoder, with "
@@ -149,7 +148,7 @@ def pays(figures: Figures) -> Section:
         "exchange, 8 / 64",
     )
     rows = []
-    for method in METHODS:
+    for method in figures.methods("chain"):
         for classes in CLASSES:
             rate = chain_rate(figures, method, classes)
             waits = {count: exchange_seconds(figures, method, classes, count) for count in shards}
@@ -171,7 +170,7 @@ def traffic(figures: Figures) -> Section:
     pairs = [(shards, size) for shards in (8, 64) for size in (EVERY, 8 * EVERY, 64 * EVERY)]
     columns = ("", "state, MB", *(f"{shards} x {size:,}" for shards, size in pairs), "ordered, at most")
     rows = []
-    for method in METHODS:
+    for method in figures.methods("exchange"):
         for classes in CLASSES:
             size = figures.value("exchange", "MB of a state that travels", method=method, classes=classes)
             cells = [size * states_moved(shards) * BILLION / (shards * every) for shards, every in pairs]

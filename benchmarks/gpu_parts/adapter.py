@@ -27,10 +27,10 @@ def steps(bench: Bench) -> None:
         fresh = to_device(np.tile(to_host(fresh), (-(-max(sizes) // len(fresh)), 1)))
         sides = {"tda": adapter.step}
         if bench.sizes.classes == K:
-            halves = create("halves", adapter.head)
+            accord = create("accord", adapter.head)
             for _ in range(4):  # later it settles less often
-                halves.step(fresh)
-            sides = {"zero-shot": adapter.head.observe, "tda": adapter.step, "halves": halves.step}
+                accord.step(fresh)
+            sides = {"zero-shot": adapter.head.observe, "tda": adapter.step, "accord": accord.step}
             rows.append([f"tda, {K:,} classes, empty at first", *_filling(bench, adapter.head, fresh)])
         times = {name: step_times(bench, step, fresh, K) for name, step in sides.items()}
         bench.progress(f"steps of {K:,} classes")

@@ -17,7 +17,7 @@ from acclimate import Classifier, create, load_encoder
 from acclimate.errors import AcclimateError
 from gpu_parts.report import Report
 
-METHODS = ("zero-shot", "tda", "halves")
+METHODS = ("zero-shot", "tda", "accord")
 NVJPEG, PILLOW = "nvjpeg", "pillow"
 
 

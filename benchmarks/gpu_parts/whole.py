@@ -68,7 +68,7 @@ def adapting(bench: Bench) -> None:
             if method == "tda" and most:
                 bench.report.most(f"% that TDA adds to zero-shot, batch {batch:,}", middle, most, 2)
         rows.append(row)
-    heading = ("", "whole", "zero-shot", "TDA", "% added", "halves", "% added")
+    heading = ("", "whole", "zero-shot", "TDA", "% added", "accord", "% added")
     note = (
         "Milliseconds per batch: of the whole while it runs, and from the features of a batch to its answers, for "
         "which the methods take turns, batch by batch, when all photos have been seen. *Added* is what a method takes "
