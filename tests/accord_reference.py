@@ -67,8 +67,8 @@ def said(scores, belief, tau, trust=None):
     return tau * sum(views[belief]) + (trust * shares if belief == "seen" else 0.0)
 
 
-def compare(scores, taus, p, evened):
-    """What one sample adds to the figures of each belief: agree, with zero-shot, stake, votes."""
+def compare(scores, taus, p):
+    """What one sample adds to the figures of each belief: agree, with zero-shot, stake."""
     z = int(p.argmax())
     row = {}
     for belief in ("even", "seen"):
@@ -78,7 +78,6 @@ def compare(scores, taus, p, evened):
                 a == b,
                 ((a == z) + (b == z)) / 2,
                 p[z] - (p[a] + p[b]) / 2,
-                (a == evened) + (b == evened) - (a == z) - (b == z),
             ],
             dtype=float,
         )
@@ -103,21 +102,32 @@ def least(values):
     return TAUS[i] * 1.8 ** float(np.clip((left - right) / 2 / max(left - 2 * middle + right, 1e-12), -0.5, 0.5))
 
 
-def conclude(figures, confidence, compared, both=True):
-    """Weights of zero-shot, even and seen, and how even the classes are believed to be."""
+def information(scores):
+    """How much likelier a sample is by the shares than by equal ones, in units of log K."""
+    views, shares = scores
+    g = sum(views["seen"])
+    by_shares, by_equal = (np.log(np.exp(each - each.max()).sum()) + each.max() for each in (g + shares, g))
+    return (by_shares - by_equal) / np.log(len(g)) + 1.0
+
+
+def weigh(figures, asked):
+    """Weights of zero-shot, even and seen."""
     stake = {b: figures[b][2] + 1.0 for b in figures}
-    unit = min(stake.values()) if both else stake["even"]
+    unit = min(stake[b] for b in asked)
     score = {b: 3.0 * (figures[b][0] - figures[b][1] - 1.5 * stake[b]) / unit for b in figures}
     score["even"] += 1.0
-    if not both:
-        score["seen"] = -np.inf
+    score = {b: score[b] if b in asked else -np.inf for b in score}
     best = max(score.values())
     zero_shot = max(0.0, best + np.log(0.15))
     weights = np.exp(np.array([zero_shot, score["even"], score["seen"]]) - max(zero_shot, best))
-    weights = weights / weights.sum()
-    gained, other = figures["even"][3], figures["seen"][3]
-    share = 0.0 if gained <= 0 else 1.0 if other >= 0 else gained / (gained - other)
-    return weights, confidence / compared, share * weights[1] / max(weights[1] + weights[2], 1e-9)
+    return weights / weights.sum()
+
+
+def conclude(figures, found):
+    """Weights, of which even is out where the information in the shares is high, and how far even is believed."""
+    out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / 0.1)))
+    weights = (1.0 - out) * weigh(figures, ("even", "seen")) + out * weigh(figures, ("seen",))
+    return weights, weights[1] / max(weights[1] + weights[2], 1e-9)
 
 
 def temperature(figures, confidence, compared, weights, mean_reached):
@@ -163,9 +173,10 @@ class NaiveAccord(Naive):
         sample.evened = np.exp(trial)
         sample.equal = bool(self.samples) and self.samples[-1].predicted == sample.predicted
         if sample.scores is not None:
-            sample.compared = compare(sample.scores, self.taus, p, int(trial.argmax()))
+            sample.compared = compare(sample.scores, self.taus, p)
             if len(self.samples) % max(1, len(self.W) // 128) == 0:
                 sample.losses = losses(sample.scores, p)
+                sample.information = information(sample.scores)
                 sample.reached = reached(pooled)
         sample.label = 0.5 * (sample.answered + own)
         self.samples.append(sample)
@@ -206,12 +217,15 @@ class NaiveAccord(Naive):
         confidence = sum(s.sure for s in rows)
         tempered = [s for s in rows if hasattr(s, "losses")]
         self.taus = {b: least(sum(s.losses[b] for s in tempered)) for b in ("even", "seen")}
-        self.weights, self.trust, even = conclude(figures, confidence, len(rows), both=not self.likeness)
-        even = 0.0 if self.likeness else even
-        self.zero_shot_offset = 2.0 * even * self.trial
+        self.trust = confidence / len(rows)
+        if self.likeness:
+            self.weights, even = weigh(figures, ("even",)), 0.0
+        else:
+            self.weights, even = conclude(figures, sum(s.information for s in tempered) / len(tempered))
+        self.zero_shot_offset = even * self.trial
         mean_reached = sum(s.reached for s in tempered) / len(tempered)
         self.beta = temperature(figures, confidence, len(rows), self.weights, mean_reached)
-        self.offset = offset_of(sum(s.answered for s in seen), even)
+        self.offset = offset_of(sum(s.answered for s in seen), 0.75 * even)
 
     # The second pass
 
@@ -234,17 +248,18 @@ class NaiveAccord(Naive):
             trial = self.fixed_point(log_p[some], 1.0, step)
             lost = [losses(scores[i], p[i]) for i in tempered]
             known = SimpleNamespace(taus={b: least(sum(each[b] for each in lost)) for b in ("even", "seen")})
-            rows = [compare(scores[i], known.taus, p[i], int((z[i] + trial).argmax())) for i in some]
+            rows = [compare(scores[i], known.taus, p[i]) for i in some]
             figures = {b: sum(each[b] for each in rows) for b in ("even", "seen")}
             confidence = p[some].max(axis=1).sum()
-            known.weights, known.trust, even = conclude(figures, confidence, len(rows))
-            known.zero_shot_offset = 2.0 * even * trial
+            known.trust = confidence / len(rows)
+            known.weights, even = conclude(figures, np.mean([information(scores[i]) for i in tempered]))
+            known.zero_shot_offset = even * trial
             pooled = [self.pool(*pair, known) for pair in zip(z, scores, strict=True)]
             mean_reached = np.mean([reached(pooled[i][1]) for i in tempered], axis=0)
             beta = temperature(figures, confidence, len(rows), known.weights, mean_reached)
             answer = np.array([log_softmax(beta * each) for _, each in pooled])
             labels = 0.5 * (np.exp(answer) + np.exp(np.array([own for own, _ in pooled])))
-            offset = self.fixed_point(answer[some], even, step)
+            offset = self.fixed_point(answer[some], 0.75 * even, step)
         return answer + offset
 
     def frozen(self, x, z):

@@ -19,7 +19,7 @@ from acclimate.methods.agreement import (
     compare_views,
     confidence_reached,
     cross_entropies,
-    evenness,
+    information,
     temperature,
 )
 from acclimate.methods.base import Adapter, Step
@@ -32,6 +32,8 @@ MEASURED = 4096  # samples of a finished stream on which temperatures and agreem
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
 STEPS = 4  # of the iteration that evens answers out
+ANSWER_EVENED = 0.75  # how far the answer is evened out, believing even; zero-shot is evened out altogether
+VETO = 5.0  # how sharply even is ruled out as the information reaches UNEVEN
 FEW = 0.6  # fraction of the classes below which some are said to be missing
 NEGLIGIBLE = 1e-4  # weight below which an expert is not asked
 
@@ -104,7 +106,7 @@ class Accord(Adapter):
     SLOPE: ClassVar[float] = 3.0  # change of log-weight for a score as large as the smallest stake
     ODDS: ClassVar[float] = 1.0  # log-odds of even before anything was measured
     LEAST: ClassVar[float] = 0.15  # weight of zero-shot, as a fraction of the largest weight
-    EVENING: ClassVar[float] = 2.0  # how far zero-shot is evened out, and twice how far the answer is
+    UNEVEN: ClassVar[float] = 0.1  # information in the shares of the classes at which they are not equally frequent
     DOUBT: ClassVar[float] = 3.0  # standard errors of the likeness of neighbours that may be luck
 
     def setup(self) -> None:
@@ -124,13 +126,14 @@ class Accord(Adapter):
             "agree": by_belief,  # the views with each other
             "with_zero_shot": by_belief,  # a view with zero-shot
             "stake": by_belief,
+            "information": one,  # in the shares of the classes
             "tempered": one,  # samples on which temperatures were measured
             "reached": (len(BETAS),),  # confidence of the answer at each temperature
         }
         ranges = dict.fromkeys(counted, (0.0, 1.0))
-        signed: dict[str, Any] = {"votes": by_belief, "losses": (*by_belief, len(TAUS))}
-        ranges["votes"] = (-2.0, 2.0)
-        self.counted = self.declare("counted", Sums(self.head, ranges=ranges, **counted, **signed))
+        del ranges["information"]
+        losses = (*by_belief, len(TAUS))
+        self.counted = self.declare("counted", Sums(self.head, ranges=ranges, **counted, losses=losses))
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
         ranges = dict.fromkeys(("probs", "predicted"), (0.0, 1.0))
         last = Tensors(self.head, dtype="float64", ranges=ranges, probs=by_class, predicted=by_class)
@@ -173,12 +176,12 @@ class Accord(Adapter):
         trial = log_softmax(evidence.logits + self.trial)
         self._count(evidence, answered, trial)
         if self.parameters is not None:
-            self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs, xp.argmax(trial, axis=-1)))
+            self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs))
             rows = self._tempered(self.samples_seen)
             if rows.start < len(evidence):
-                self.counted.add(
-                    losses=cross_entropies(scores, evidence.probs, rows), **confidence_reached(pooled[rows])
-                )
+                self.counted.add(losses=cross_entropies(scores, evidence.probs, rows))
+                self.counted.add(information=information(scores, rows))
+                self.counted.add(**confidence_reached(pooled[rows]))
         self._learn(self.sums, evidence.features, self._label(answered, probs))
         return Step(logits)
 
@@ -246,15 +249,16 @@ class Accord(Adapter):
         self.parameters = Parameters(self._model(self.sums, samples))
         if not figures["compared"][0]:
             return
-        # Where classes come in runs, their shares so far say nothing of the next sample: seen is out.
-        beliefs = (EVEN,) if self.likeness else (EVEN, SEEN)
-        known = self._weigh(figures, [best_tau(losses) for losses in figures["losses"]], beliefs)
-        strength = 0.0 if self.likeness else evenness(figures, known["weights"])
+        # Where classes come in runs, their shares so far say nothing of the next sample: only even is asked.
+        weights = self._weights(figures, (EVEN,)) if self.likeness else self._weigh(figures)
+        strength = 0.0 if self.likeness else self._evenness(weights)
         self.parameters = self.parameters._replace(
-            **known,
-            zero_shot_offset=self.EVENING * strength * self.trial,
-            beta=temperature(figures, known["weights"]),
-            offset=self._offset(figures["answered"], 0.5 * self.EVENING * strength),
+            taus=[best_tau(losses) for losses in figures["losses"]],
+            weights=weights,
+            trust=self._trust(figures),
+            zero_shot_offset=strength * self.trial,
+            beta=temperature(figures, weights),
+            offset=self._offset(figures["answered"], ANSWER_EVENED * strength),
         )
 
     def _model(self, sums: Sums, samples: float) -> TwoViews:
@@ -269,8 +273,19 @@ class Accord(Adapter):
         excess: float = (equal - self.DOUBT * error - chance) / (1.0 - chance + 1e-9)
         return max(0.0, excess)
 
-    def _weigh(self, figures: Figures, taus: Sequence[float], beliefs: Sequence[int]) -> dict[str, Any]:
-        """Return the temperatures and weights of the experts, and how far shares are believed."""
+    def _weigh(self, figures: Figures) -> list[float]:
+        """Return the weights of zero-shot, even and seen; even is out where shares tell much of the features.
+
+        With few classes and a poor zero-shot, even may score well, but features are then far likelier under the shares.
+        """
+        found = float(figures["information"][0] / figures["tempered"][0])
+        out = 1.0 / (1.0 + np.exp(np.clip(VETO * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
+        both = self._weights(figures, (EVEN, SEEN))
+        one = self._weights(figures, (SEEN,))
+        return [float((1.0 - out) * first + out * second) for first, second in zip(both, one, strict=True)]
+
+    def _weights(self, figures: Figures, beliefs: Sequence[int]) -> list[float]:
+        """Return the weights of zero-shot, even and seen, of which only `beliefs` are asked."""
         stake = figures["stake"] + 1.0  # one sample more is at stake, so that a few lucky ones give no weight
         gain = figures["agree"] - figures["with_zero_shot"]
         scores = self.SLOPE * (gain - self.BAR * stake) / stake[list(beliefs)].min()
@@ -278,8 +293,18 @@ class Accord(Adapter):
         scores = np.where(np.isin((EVEN, SEEN), beliefs), scores, -np.inf)
         zero_shot = max(0.0, scores.max() + np.log(self.LEAST))
         weights = np.exp(np.append(zero_shot, scores) - max(zero_shot, scores.max()))
-        trust = float(figures["confidence"][0] / figures["compared"][0])
-        return {"taus": taus, "weights": (weights / weights.sum()).tolist(), "trust": trust}
+        return [float(weight) for weight in weights / weights.sum()]
+
+    @staticmethod
+    def _evenness(weights: Sequence[float]) -> float:
+        """Return how far even is believed rather than seen, which is how far answers are evened out."""
+        _, even, seen = weights
+        return even / max(even + seen, 1e-9)
+
+    @staticmethod
+    def _trust(figures: Figures) -> float:
+        """Return how far the shares are believed: as far as zero-shot, whose labels they are counted by, is sure."""
+        return float(figures["confidence"][0] / figures["compared"][0])
 
     def _offset(self, answered: HostArray, strength: float) -> Array:
         """Return offsets (K,) that make classes which are answered more often than others less likely."""
@@ -338,18 +363,19 @@ class Accord(Adapter):
         step = ceil(samples / max(256, min(MEASURED, 2**22 // len(self.head))))
         evidence = self.head.observe(features[::step])
         scores = model(evidence.features, self._relabel(evidence, rounds)[1])
-        xp = namespace(evidence.logits)
+        rows = self._tempered(0)
+        taus = [best_tau(losses) for losses in to_host(cross_entropies(scores, evidence.probs, rows))]
+        figures = {name: to_host(each) for name, each in compare_views(scores, taus, evidence.probs).items()}
+        figures |= {"information": to_host(information(scores, rows))}
+        figures |= {"tempered": np.array([float(len(evidence[rows]))])}
+        weights = self._weigh(figures)
+        strength = self._evenness(weights)
         trial = self._evened(log_softmax(evidence.logits), 1.0, step)
-        taus = [best_tau(losses) for losses in to_host(cross_entropies(scores, evidence.probs, self._tempered(0)))]
-        evened = xp.argmax(evidence.logits + trial, axis=-1)
-        figures = {name: to_host(each) for name, each in compare_views(scores, taus, evidence.probs, evened).items()}
-        known = self._weigh(figures, taus, (EVEN, SEEN))
-        strength = evenness(figures, known["weights"])
-        parameters = Parameters(model, **known, zero_shot_offset=self.EVENING * strength * trial)
+        parameters = Parameters(model, taus, weights, self._trust(figures), zero_shot_offset=strength * trial)
         _, pooled = parameters.pool(evidence.logits, scores)
-        figures |= {name: to_host(each) for name, each in confidence_reached(pooled[self._tempered(0)]).items()}
-        beta = temperature(figures, known["weights"])
-        offset = self._evened(log_softmax(beta * pooled), 0.5 * self.EVENING * strength, step)
+        figures |= {name: to_host(each) for name, each in confidence_reached(pooled[rows]).items()}
+        beta = temperature(figures, weights)
+        offset = self._evened(log_softmax(beta * pooled), ANSWER_EVENED * strength, step)
         return parameters._replace(beta=beta, offset=offset)
 
     def _evened(self, log_probs: Array, strength: float, step: int) -> Array:

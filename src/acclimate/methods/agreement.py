@@ -4,6 +4,7 @@ All of it is measured on samples that the views have not learnt from, and all of
 """
 
 from collections.abc import Mapping, Sequence
+from math import log
 
 import numpy as np
 
@@ -18,23 +19,18 @@ FIRST_TAU = 0.05  # temperature of the classifier until one was measured
 Figures = Mapping[str, HostArray]  # what was counted, by name
 
 
-def compare_views(scores: Scores, taus: Sequence[float], probs: Array, evened: Array) -> dict[str, Array]:
-    """Compare the views of B samples with each other, with zero-shot (B, K), and with zero-shot evened out (B,).
-
-    Votes are how many answers of the views zero-shot gains when it is evened out.
-    """
+def compare_views(scores: Scores, taus: Sequence[float], probs: Array) -> dict[str, Array]:
+    """Compare the views of B samples with each other and with zero-shot's probabilities (B, K)."""
     xp = namespace(probs)
     rows = xp.arange(probs.shape[0], device=device(probs))
     own = xp.argmax(probs, axis=-1)
     sure = probs[rows, own]
-    found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": [], "votes": []}
+    found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": []}
     for belief, tau in enumerate(taus):
         tops = [xp.argmax(scores.of_view(belief, view, tau), axis=-1) for view in range(len(VIEWS))]
-        alike = [_count_equal(top, own) for top in tops]
         found["agree"].append(_count_equal(*tops))
-        found["with_zero_shot"].append(sum(alike) / 2)
+        found["with_zero_shot"].append(sum(_count_equal(top, own) for top in tops) / 2)
         found["stake"].append(sum(xp.sum(sure - probs[rows, top]) for top in tops) / 2)
-        found["votes"].append(sum(_count_equal(top, evened) for top in tops) - sum(alike))
     terms = {name: xp.stack([xp.astype(each, probs.dtype) for each in values]) for name, values in found.items()}
     return terms | {"compared": xp.ones_like(sure[:1]) * probs.shape[0], "confidence": xp.sum(sure)[None]}
 
@@ -76,17 +72,24 @@ def best_tau(losses: HostArray) -> float:
     return float(TAUS[i] * RATIO ** max(-0.5, min(0.5, shift)))
 
 
-def evenness(figures: Figures, weights: Sequence[float]) -> float:
-    """Return how far classes are believed to be equally frequent: by the weights, and by the votes of the views.
+def information(scores: Scores, rows: slice) -> Array:
+    """Return how much likelier features are by the shares of the classes than by equal ones, in units of log K: (1,).
 
-    Evening zero-shot out gains votes of the views that believe even and loses votes of those that believe seen.
+    It is about 0 where classes are equally frequent, and 1 where all samples are of one class.
     """
-    _, even, seen = weights
-    gained, other = figures["votes"][EVEN], figures["votes"][SEEN]
-    if gained <= 0.0:
-        return 0.0
-    share = 1.0 if other >= 0.0 else float(gained / (gained - other))
-    return share * even / max(even + seen, 1e-9)
+    distances = scores.distances(SEEN)[rows]
+    xp = namespace(distances)
+    log_shares = scores.log_shares if scores.log_shares.ndim == 1 else scores.log_shares[rows]
+    classes = distances.shape[1]
+    gained = _log_sums(distances + log_shares) - _log_sums(distances) + log(classes)
+    return xp.sum(gained)[None] / log(classes)
+
+
+def _log_sums(x: Array) -> Array:
+    """Return the logarithms (B,) of the sums of exp(x) over classes."""
+    xp = namespace(x)
+    top = xp.max(x, axis=-1, keepdims=True)
+    return xp.log(xp.sum(xp.exp(x - top), axis=-1)) + top[:, 0]
 
 
 def temperature(figures: Figures, weights: Sequence[float]) -> float:
