@@ -114,7 +114,7 @@ def weigh(figures, asked):
     """Weights of zero-shot, even and seen."""
     stake = {b: figures[b][2] + 1.0 for b in figures}
     unit = min(stake[b] for b in asked)
-    score = {b: 3.0 * (figures[b][0] - figures[b][1] - 1.5 * stake[b]) / unit for b in figures}
+    score = {b: 2.0 * (figures[b][0] - figures[b][1] - 1.5 * stake[b]) / unit for b in figures}
     score["even"] += 1.0
     score = {b: score[b] if b in asked else -np.inf for b in score}
     best = max(score.values())
@@ -125,7 +125,7 @@ def weigh(figures, asked):
 
 def conclude(figures, found):
     """Weights, of which even is out where the information in the shares is high, and how far even is believed."""
-    out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / 0.1)))
+    out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / 0.07)))
     weights = (1.0 - out) * weigh(figures, ("even", "seen")) + out * weigh(figures, ("seen",))
     return weights, weights[1] / max(weights[1] + weights[2], 1e-9)
 
@@ -225,7 +225,7 @@ class NaiveAccord(Naive):
         self.zero_shot_offset = even * self.trial
         mean_reached = sum(s.reached for s in tempered) / len(tempered)
         self.beta = temperature(figures, confidence, len(rows), self.weights, mean_reached)
-        self.offset = offset_of(sum(s.answered for s in seen), 0.75 * even)
+        self.offset = offset_of(sum(s.answered for s in seen), even)
 
     # The second pass
 
@@ -259,7 +259,7 @@ class NaiveAccord(Naive):
             beta = temperature(figures, confidence, len(rows), known.weights, mean_reached)
             answer = np.array([log_softmax(beta * each) for _, each in pooled])
             labels = 0.5 * (np.exp(answer) + np.exp(np.array([own for own, _ in pooled])))
-            offset = self.fixed_point(answer[some], 0.75 * even, step)
+            offset = self.fixed_point(answer[some], even, step)
         return answer + offset
 
     def frozen(self, x, z):

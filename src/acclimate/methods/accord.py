@@ -32,7 +32,6 @@ MEASURED = 4096  # samples of a finished stream on which temperatures and agreem
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
 STEPS = 4  # of the iteration that evens answers out
-ANSWER_EVENED = 0.75  # how far the answer is evened out, believing even; zero-shot is evened out altogether
 VETO = 5.0  # how sharply even is ruled out as the information reaches UNEVEN
 FEW = 0.6  # fraction of the classes below which some are said to be missing
 NEGLIGIBLE = 1e-4  # weight below which an expert is not asked
@@ -81,14 +80,16 @@ class Accord(Adapter):
     Examples:
         >>> import numpy as np
         >>> from acclimate import Accord, Head, refine
-        >>> rng = np.random.default_rng(0)
-        >>> true = rng.integers(0, 4, 600)
-        >>> vectors = np.eye(8)[:4] + np.eye(8)[4:]
-        >>> features = vectors[true] + 0.6 * np.roll(vectors, 1, axis=0)[true] + 0.4 * rng.standard_normal((600, 8))
+        >>> rng = np.random.default_rng(5)
+        >>> true = rng.integers(0, 8, 800)
+        >>> vectors, shift = rng.standard_normal((2, 8, 16)) / 4
+        >>> features = (vectors + 0.8 * shift)[true] + 0.2 * rng.standard_normal((800, 16))
         >>> adapter = Accord(Head(vectors, logit_scale=10.0))
-        >>> online = adapter.step(features)
         >>> zero_shot = adapter.head.observe(features).logits
-        >>> bool((refine(adapter, features).argmax(axis=1) == true).mean() > (zero_shot.argmax(axis=1) == true).mean())
+        >>> online = adapter.step(features)
+        >>> answers = (zero_shot, online, refine(adapter, features))
+        >>> errors = [int((logits.argmax(axis=1) != true).sum()) for logits in answers]
+        >>> errors[0] > errors[1] and errors[0] > errors[2]
         True
     """
 
@@ -103,10 +104,10 @@ class Accord(Adapter):
     ANCHORS: ClassVar[Sequence[float]] = (2.0, 8.0)  # samples that the text counts for in a mean: even, seen
     SHRINK: ClassVar[float] = 0.5  # share of the round part in the covariance of a long stream
     BAR: ClassVar[float] = 1.5  # gain that is asked for a unit of stake
-    SLOPE: ClassVar[float] = 3.0  # change of log-weight for a score as large as the smallest stake
+    SLOPE: ClassVar[float] = 2.0  # change of log-weight for a score as large as the smallest stake
     ODDS: ClassVar[float] = 1.0  # log-odds of even before anything was measured
     LEAST: ClassVar[float] = 0.15  # weight of zero-shot, as a fraction of the largest weight
-    UNEVEN: ClassVar[float] = 0.1  # information in the shares of the classes at which they are not equally frequent
+    UNEVEN: ClassVar[float] = 0.07  # information in the shares of the classes at which they are not equally frequent
     DOUBT: ClassVar[float] = 3.0  # standard errors of the likeness of neighbours that may be luck
 
     def setup(self) -> None:
@@ -258,7 +259,7 @@ class Accord(Adapter):
             trust=self._trust(figures),
             zero_shot_offset=strength * self.trial,
             beta=temperature(figures, weights),
-            offset=self._offset(figures["answered"], ANSWER_EVENED * strength),
+            offset=self._offset(figures["answered"], strength),
         )
 
     def _model(self, sums: Sums, samples: float) -> TwoViews:
@@ -375,7 +376,7 @@ class Accord(Adapter):
         _, pooled = parameters.pool(evidence.logits, scores)
         figures |= {name: to_host(each) for name, each in confidence_reached(pooled[rows]).items()}
         beta = temperature(figures, weights)
-        offset = self._evened(log_softmax(beta * pooled), ANSWER_EVENED * strength, step)
+        offset = self._evened(log_softmax(beta * pooled), strength, step)
         return parameters._replace(beta=beta, offset=offset)
 
     def _evened(self, log_probs: Array, strength: float, step: int) -> Array:

@@ -21,6 +21,7 @@ from acclimate.methods.base import Adapter
 from acclimate.methods.settings import check_settings
 
 DEFAULT_METHOD = "accord"
+REPLACED = {"halves": "accord"}  # methods that are gone, and what took their place
 ENTRY_POINTS = "acclimate.methods"  # the group
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}
@@ -65,6 +66,8 @@ def list_methods() -> dict[str, type[Adapter]]:
 
 def find_method(name: str) -> type[Adapter]:
     """The method of that name; of the packages that offer methods, only its own is imported."""
+    if name in REPLACED and name not in _REGISTRY:
+        raise InputError(f"{name!r} was replaced by {REPLACED[name]!r}, which cannot read its states; start a new one.")
     if name not in _REGISTRY:
         entry = next((entry for entry in _installed() if entry.name == name), None)
         if entry is None:
