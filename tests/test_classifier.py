@@ -215,10 +215,10 @@ def test_a_state_of_another_model_or_label_list_is_refused(classifier, encoder, 
 
 def test_labels_come_and_go(classifier, paths):
     classifier(paths[:30])
-    before = classifier.adapter.dump()["positive.keys"]
+    before = classifier.adapter.learnt()["samples"]
     classifier.add_labels(["fox"])
     assert classifier.labels == (*LABELS, "fox")
-    assert np.array_equal(classifier.adapter.dump()["positive.keys"], before)
+    assert np.array_equal(classifier.adapter.learnt()["samples"], [*before, 0.0])
     classifier.remove_labels(["fox", "cat"])
     assert len(classifier(paths[0])) == 4
     with pytest.raises(InputError, match="dog"):
@@ -286,7 +286,7 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
         (["cat", "dog"], {"views": 0}, "batch_size and views must be at least 1"),
         (["cat", "dog"], {"method": "zero"}, "the method 'zero' needs several views per image"),
         (["cat", "dog"], {"method": "tad"}, "did you mean 'tda'"),
-        (["cat", "dog"], {"few_clases": True}, "did you mean 'few_classes'"),
+        (["cat", "dog"], {"round": 1}, "did you mean 'rounds'"),
     ],
 )
 def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path):

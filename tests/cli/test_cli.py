@@ -123,7 +123,7 @@ def test_no_labels_no_accuracy_to_draw(invoke, stream, tmp_path):
 def test_demo_adapts_draws_and_reports(invoke, demo, tmp_path):
     folder, output = demo
     lines = [line.split() for line in output.splitlines()]
-    gains = {line[0]: [float(row[-4]) for row in lines if row[:2] == [line[0], "accord,"]] for line in lines if line}
+    gains = {line[0]: [float(row[-7]) for row in lines if row[:2] == [line[0], "accord,"]] for line in lines if line}
     assert gains["pacs"][0] > 6
     assert gains["pacs_noise"][0] > 6
     assert abs(gains["cifar10_clean"][0]) < 2  # shown because adapting does not help there

@@ -60,12 +60,12 @@ def test_it_can_be_stopped_as_soon_as_it_says_that_it_serves(tiny_onnx, tmp_path
 def test_from_the_first_image_to_the_next_start(tiny_onnx, photos, tmp_path):
     options = ["--model", f"onnx:{tiny_onnx}", "--labels", LABELS, "--no-skip-duplicates"]
     images = [path.read_bytes() for path in sorted(photos.rglob("*.png"))[:6]]
-    with running(tmp_path, *options, "--thumbnails", "--set", "rounds=1") as client:
+    with running(tmp_path, *options, "--thumbnails", "--method", "tda", "--set", "positive_capacity=2") as client:
         for i, image in enumerate(images):
             (result,) = client.post("/v1/streams/shop-1/classify", files={"image": image}).json()["results"]
             assert result["id"] == i
         described = client.get("/v1/streams/shop-1").json()
-        assert described["settings"]["rounds"] == 1
+        assert described["settings"]["positive_capacity"] == 2
         entries = client.get("/v1/streams/shop-1/caches", params={"thumbnails": True}).json()
         assert entries["entries"][0]["thumbnail"]
     log = read_log(tmp_path)

@@ -16,7 +16,7 @@ def test_methods_are_found_by_name(stream):
     assert isinstance(create("tda", stream.head, positive_alpha=1), TDA)
     with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):
         create("tad", stream.head)
-    with pytest.raises(InputError, match="unknown method 'qqq'; there are: bca, boost, cocoop, coop, difftpt, dmn"):
+    with pytest.raises(InputError, match="unknown method 'qqq'; there are: accord, bca, boost, cocoop, coop, difftpt"):
         create("qqq", stream.head)
 
 

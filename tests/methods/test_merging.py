@@ -13,9 +13,8 @@ from acclimate.methods.corrections import Corrections
 
 MERGING = [name for name, method in list_methods().items() if method.merges and "text" not in method.needs]
 UNION = [name for name in MERGING if list_methods()[name].merges == "union"]
-# what halves learns that does not depend on its answers, which are those of a shard
-SHOWN = ("shares", "sharp", "entropy", "samples")
-SEEN_BY_ACCORD = ["sums.features", "sums.outer", *(f"shown.{each}" for each in SHOWN)]
+# what accord learns that does not depend on its answers, which are those of a shard
+SEEN_BY_ACCORD = ["sums.features", "sums.outer_0", "sums.outer_1", "counted.samples", "counted.predicted"]
 
 
 def streamed(method, samples, seed):
@@ -102,7 +101,7 @@ def test_accord_stays_finite_and_bounded_over_many_rounds():
     stream = shifted_stream(samples=50 * 8 * 4, classes=5, dim=12, seed=1)
     merged = in_rounds(Accord(stream.head), stream.features, [4] * (50 * 8 - 1), 8)
     assert merged.samples_seen == 1600
-    assert 0 <= merged.shown["equal"][0] <= 1600
+    assert 0 <= merged.counted["equal"][0] <= 1600
     whole = in_order(Accord(stream.head), stream.features, [4] * (50 * 8 - 1))
     assert_same(settled(merged), settled(whole), SEEN_BY_ACCORD, rtol=1e-4, atol=1e-3)
     assert np.isfinite(merged.step(stream.features, learn=False)).all()

@@ -40,7 +40,7 @@ def serve(encoder, tmp_path_factory):
         folder = folder or tmp_path_factory.mktemp("service")
         streams = Streams(folder, encoder, Limits(**limits), defaults)
         for name in {"one", "two"}.difference(names(streams)):
-            streams.create(name, LABELS, skip_duplicates=False)
+            streams.create(name, LABELS, method="tda", skip_duplicates=False)
         with bind("127.0.0.1", 0) as listening:
             server = make_server(create_app(streams, tokens, LOOPBACK_NAMES))
             thread = Thread(target=server.run, args=([listening],), daemon=True)

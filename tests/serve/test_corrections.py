@@ -19,7 +19,7 @@ LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 @pytest.fixture
 def stream(start):
-    return start().create("shop", LABELS, skip_duplicates=False, thumbnails=True)
+    return start().create("shop", LABELS, method="tda", skip_duplicates=False, thumbnails=True)
 
 
 def listed(stream):

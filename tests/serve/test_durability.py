@@ -340,7 +340,8 @@ def test_a_journal_that_somebody_removed_is_replaced(start, after_a_kill, images
 def test_a_state_merged_from_several_streams_goes_on(start, after_a_kill, images, tmp_path):
     streams = start()
     for name, part in (("shop", images[:20]), ("lab", images[20:])):
-        streams.create(name, LABELS, skip_duplicates=False, thumbnails=True).classify(part).result(60)
+        made = streams.create(name, LABELS, method="tda", skip_duplicates=False, thumbnails=True)
+        made.classify(part).result(60)
         (tmp_path / name).write_bytes(streams.get(name).state_bytes())
     both = merge_states([load_state(tmp_path / name) for name in ("shop", "lab")])  # both know a sample 0, 1, ...
     save_state(both, tmp_path / "both")

@@ -23,7 +23,7 @@ KILLS = 10
 
 
 OPTIONS = ["--labels", ",".join(LABELS), "--no-skip-duplicates", "--history", "3"]
-OPTIONS += ["--snapshot-every", "9", "--snapshot-seconds", "0.3"]
+OPTIONS += ["--snapshot-every", "9", "--snapshot-seconds", "0.3", "--method", "tda"]
 
 
 def send(address, stream, rng, acknowledged):

@@ -25,7 +25,7 @@ from table_encoder import TableEncoder, picture
 
 NAMES = ("cat", "dog", "fox", "owl")
 LEARNING = [name for name, method in list_methods().items() if method.kind == "online" and not method.needs]
-WITH_CACHES = ["tda", "dmn", "oga", "accord"]
+WITH_CACHES = ["tda", "dmn", "oga"]
 
 
 class Clock:

@@ -16,7 +16,9 @@ LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 
 def files(folder):
-    return {path: path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file() and path.suffix != ".jsonl"}
+    """Read all files but logs, and the marks of what has reached the disk, which are written a little later."""
+    kept = (path for path in sorted(folder.rglob("*")) if path.suffix != ".jsonl" and path.name != "synced")
+    return {path: path.read_bytes() for path in kept if path.is_file()}
 
 
 def hostile(tensors, description):

@@ -31,6 +31,12 @@ def stream(streams):
     return streams.create("shop", LABELS, skip_duplicates=False)
 
 
+@pytest.fixture
+def cached(streams):
+    """A stream whose method keeps entries."""
+    return streams.create("shop", LABELS, method="tda", skip_duplicates=False)
+
+
 def learnt(stream):
     """The adapter of a stream's downloaded state."""
     return state_from_bytes(stream.state_bytes())
@@ -96,16 +102,16 @@ def test_requests_from_many_threads_are_learnt_once_each_in_some_order(streams, 
     assert_same_answers([answer for answers, _ in order for answer in answers], expected)
 
 
-def test_what_enters_a_cache_is_said_exactly(stream, images):
+def test_what_enters_a_cache_is_said_exactly(cached, images):
     before = {"positive": set(), "negative": set()}
     for image in images:
-        (answer,) = stream.classify([image]).result(60)
-        now = {kind: {each["id"] for each in stream.caches() if each["cache"] == kind} for kind in before}
+        (answer,) = cached.classify([image]).result(60)
+        now = {kind: {each["id"] for each in cached.caches() if each["cache"] == kind} for kind in before}
         assert set(answer.admitted) == {kind for kind in before if answer.id in now[kind]}
         assert all(now[kind] - before[kind] <= {answer.id} for kind in before)
         before = now
-    assert stream.history.entries() == {kind: len(held) for kind, held in before.items()}
-    assert sum(stream.history.entries().values()) > 4
+    assert cached.history.entries() == {kind: len(held) for kind, held in before.items()}
+    assert sum(cached.history.entries().values()) > 4
 
 
 def test_nothing_is_learnt_unless_asked_and_while_frozen(stream, images):
@@ -285,22 +291,22 @@ def test_a_state_that_does_not_fit_is_refused(streams, stream, images):
         ({"positive.keys": 1e3}, "keys must have unit length"),
     ],
 )
-def test_a_state_with_impossible_numbers_is_refused(stream, images, change, message):
+def test_a_state_with_impossible_numbers_is_refused(cached, images, change, message):
     from acclimate.files import read_snapshot, snapshot_bytes
 
-    stream.classify(images[:10]).result(60)
-    stream.snapshot()
-    tensors, description = read_snapshot(sorted(stream.history.files.folder.glob("*.safetensors"))[-1])
+    cached.classify(images[:10]).result(60)
+    cached.snapshot()
+    tensors, description = read_snapshot(sorted(cached.history.files.folder.glob("*.safetensors"))[-1])
     for name, value in change.items():
         tensors[name] = np.full_like(tensors[name], value)
     with pytest.raises(StateError, match=message):
-        continue_with(stream, snapshot_bytes(tensors, description))
+        continue_with(cached, snapshot_bytes(tensors, description))
 
 
-def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, stream, images):
-    stream.classify(images[:5]).result(60)
-    assert {each["thumbnail"] for each in stream.caches()} == {None}
-    kept = streams.create("kept", LABELS, skip_duplicates=False, thumbnails=True)
+def test_thumbnails_are_kept_of_cached_entries_if_asked_for(streams, cached, images):
+    cached.classify(images[:5]).result(60)
+    assert {each["thumbnail"] for each in cached.caches()} == {None}
+    kept = streams.create("kept", LABELS, method="tda", skip_duplicates=False, thumbnails=True)
     kept.classify(images, client="camera").result(60)
     assert all(each["thumbnail"][:2] == b"\xff\xd8" and each["client"] == "camera" for each in kept.caches())
     assert set(kept.history.thumbnails) == {each["id"] for each in kept.caches()}

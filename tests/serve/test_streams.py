@@ -32,7 +32,8 @@ LABELS = ["red circle", "green square", "blue stripes", "cat", "dog"]
 
 def test_streams_are_made_found_listed_and_deleted(start, images, tmp_path):
     streams = start()
-    shop, lab = streams.create("shop", LABELS), streams.create("lab.2_b-c", LABELS[:2], thumbnails=True)
+    shop = streams.create("shop", LABELS, method="tda")
+    lab = streams.create("lab.2_b-c", LABELS[:2], method="tda", thumbnails=True)
     assert names(streams) == ["lab.2_b-c", "shop"]
     assert streams.get("shop") is shop
     assert [each["name"] for each in streams.describe()] == names(streams)
