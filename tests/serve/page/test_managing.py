@@ -23,7 +23,7 @@ def test_labels_of_the_service_need_not_be_typed(run_service, open_page, photos)
     page.fill("#name", "shop-1")
     page.click("#new-dialog .main")
     finished(page)
-    assert page.locator(".label-card h3").all_inner_texts() == ["square", "circle", "dots"]
+    assert page.locator("#columns tbody th").all_inner_texts() == ["square", "circle", "dots"]
     assert page.inner_text("#counted") == page.inner_text("#seen") == "3"  # none was learnt from twice
 
     page.click("#new")

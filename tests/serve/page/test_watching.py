@@ -72,15 +72,15 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     assert show_only(page, "changed") == (changed, [card[0] for card in shown if card[3]])
 
 
-def test_the_default_method_shows_images_statistics_and_advice(run_service, open_page, photos):
+def test_the_default_method_shows_statistics_and_advice(run_service, open_page, photos):
     page = open_page(run_service())
     create(page, "shop-1", [*LABELS, *(f"kind {i}" for i in range(9))], method=DEFAULT_METHOD)
     assert page.is_hidden("#advice")
     send(page, 3 * sorted((photos / "red").iterdir()))
-    assert page.locator("#labels .face").count() > 0
     assert page.locator("#columns thead th").all_inner_texts() == ["label", "samples"]
     assert "The table shows" in page.inner_text("#learnt-text")
-    assert page.inner_text("#advice").startswith("Note: ")
+    advice = page.evaluate("fetch('/v1/streams/shop-1').then((answer) => answer.json())")["advice"]
+    assert page.inner_text("#advice") == (f"Note: {advice}" if advice else "")
 
 
 def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
