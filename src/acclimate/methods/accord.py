@@ -221,7 +221,8 @@ class Accord(Adapter):
             evened=xp.sum(xp.exp(trial), axis=0),
         )
         self.last["probs"][...] = xp.astype(answered[-1, :], self.last["probs"].dtype)
-        self.last["predicted"][...] = move(np.eye(classes)[predicted[-1]], like)
+        self.last["predicted"][...] = 0.0
+        self.last["predicted"][int(predicted[-1])] = 1.0
 
     def _chain(self, answer: Array) -> Array:
         """Multiply answers (B, K) by the prior of a Markov chain: the class is the last one's, or any."""
