@@ -31,8 +31,8 @@ from acclimate.classifier import Classifier
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders.onnx import OnnxEncoder
-from acclimate.images import open_image
-from acclimate.sources.base import open_source
+from acclimate.images.opening import open_image
+from acclimate.sources.source import open_source
 from classify_overhead import draw_photos
 
 BUNDLED = Path(acclimate.__file__).parent / "encoders" / "bundled"

@@ -20,7 +20,7 @@ from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
-from acclimate.sources.base import open_source
+from acclimate.sources.source import open_source
 from tiny_models import save_tiny_model
 
 

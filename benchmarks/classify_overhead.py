@@ -25,8 +25,8 @@ from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.encoders.convert import convert
-from acclimate.images import open_image
-from acclimate.sources.base import open_source
+from acclimate.images.opening import open_image
+from acclimate.sources.source import open_source
 from tiny_models import save_tiny_model
 
 

@@ -31,9 +31,9 @@ from acclimate.cluster.connection import connect
 from acclimate.cluster.parts import read_part
 from acclimate.cluster.run import ClusterRun
 from acclimate.cluster.storage import Storage
-from acclimate.encoders.base import torch_device
+from acclimate.encoders.loading import torch_device
 from acclimate.predict import Prediction
-from acclimate.sources.base import Sample, file_sample
+from acclimate.sources.source import Sample, file_sample
 from gpu_parts.models import save_vit
 from gpu_parts.photos import draw_photos, label_names
 

@@ -50,7 +50,7 @@ def main() -> None:
     if options.draw:
         Report.read(options.draw).draw(options.draw.with_suffix(".png"))
         return
-    from acclimate.encoders.base import torch_device
+    from acclimate.encoders.loading import torch_device
     from gpu_parts.adapter import agreement, steps
     from gpu_parts.bench import QUICK, TINY, Bench, Sizes
     from gpu_parts.models import save_vit

@@ -18,7 +18,7 @@ SIZE = (8000, 5000)
 CHILD = """
 import sys
 from PIL import Image
-from acclimate.images import examine_image
+from acclimate.images.opening import examine_image
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
 Image.init()

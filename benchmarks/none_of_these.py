@@ -21,9 +21,9 @@ from PIL import Image, ImageDraw
 from acclimate import Classifier, Head, Rejector, build_head, create, load_encoder, read_stream
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, pyplot
 from acclimate.files import write_atomically
+from acclimate.methods.reject import GAP, LABELS, OFFSET
 from acclimate.predict import NONE
 from acclimate.prompts import negative_vectors
-from acclimate.reject import GAP, LABELS, OFFSET
 from acclimate.stream import FeatureStream
 
 METHOD = "tda"  # its logits are those of the model and votes; other methods answer on scales of their own

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.encoders.convert import convert
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 from tiny_models import save_tiny_model
 
 ROUNDS = 10

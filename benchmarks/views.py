@@ -24,8 +24,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.images import open_image
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.images.opening import open_image
+from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views import augment, tensor
 from acclimate.views.plan import ViewPlan, draw_plan
 from classify_overhead import draw_photos

@@ -12,7 +12,7 @@ from acclimate.checks.synthetic import shifted_stream
 from acclimate.classify.outputs import ResultFile, read_results
 from acclimate.classify.run import Classification
 from acclimate.classify.summary import ranked
-from acclimate.sources.base import Sample
+from acclimate.sources.source import Sample
 from table_encoder import TableEncoder, picture
 
 

@@ -10,7 +10,7 @@ import httpx
 import ray
 import ray.serve
 
-from acclimate.cluster.serving.service import ClusterService
+from acclimate.cluster.serving.cluster_service import ClusterService
 from acclimate.serve.limits import Limits
 from acclimate.serve.service import check_setup
 from waiting import wait_until

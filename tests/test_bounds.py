@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image, ImageOps
 
-from acclimate import images
-from acclimate.bounds import WALKS
 from acclimate.errors import ImageError
-from acclimate.images import ASPECT, FORMATS, examine_image, open_image
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.images import opening as images
+from acclimate.images.decode_cost import WALKS
+from acclimate.images.opening import ASPECT, FORMATS, examine_image, open_image
+from acclimate.reading.walk import Preparer, encode_ahead
 from drawn_images import draw
 from hostile_images import CASES, encoded, gif, jpeg, png, scans, segment
 

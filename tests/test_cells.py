@@ -3,7 +3,7 @@
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from acclimate.cells import from_cell, to_cell
+from acclimate.files import from_cell, to_cell
 
 hostile = st.text(st.sampled_from("=+-@\t\r\n'./ a1\uff1d"), max_size=8) | st.text(max_size=8)
 

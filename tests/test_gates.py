@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from acclimate import Classifier, Head, create
 from acclimate.errors import InputError
-from acclimate.gates import NearDuplicates
+from acclimate.methods.gates import NearDuplicates
 
 HEAD = Head(np.eye(4), logit_scale=10.0)
 

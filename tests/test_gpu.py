@@ -53,7 +53,7 @@ def test_the_service_encodes_on_the_gpu(tiny_clip):
     pytest.importorskip("prometheus_client")
     from acclimate.serve.batcher import Batcher
     from acclimate.serve.limits import Limits
-    from acclimate.serve.metrics import Metrics
+    from acclimate.serve.prometheus import Metrics
 
     def png(image):
         content = io.BytesIO()

@@ -14,9 +14,9 @@ from PIL import Image
 from acclimate import jpeg, processes
 from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, InputError, RunError
-from acclimate.images import limit_pixels, pixel_limit
-from acclimate.reading import Preparer, default_workers, encode_ahead
-from acclimate.sources.base import Sample, file_sample
+from acclimate.images.opening import limit_pixels, pixel_limit
+from acclimate.reading.walk import Preparer, default_workers, encode_ahead
+from acclimate.sources.source import Sample, file_sample
 from drawn_images import draw
 from slow_preprocess import SIZES, Trouble
 

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from acclimate import Classifier
-from acclimate.cli.options import DEFAULT_MAX_PIXELS
+from acclimate.cli.arguments import DEFAULT_MAX_PIXELS
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import AcclimateError, ImageError, ModelError
-from acclimate.images import MAX_PIXELS, lacking_for_heif, limit_pixels, open_image, pixel_limit, thumbnail
+from acclimate.images.opening import MAX_PIXELS, lacking_for_heif, limit_pixels, open_image, pixel_limit, thumbnail
 from drawn_images import draw
 
 
@@ -169,7 +169,7 @@ def test_heic(picture, monkeypatch):
         open_image(content[: len(content) // 2])
     with pytest.raises(ImageError, match=r"can be read \(JPEG, PNG\)"):
         open_image(content, formats=("JPEG", "PNG"))
-    monkeypatch.setattr("acclimate.images.lacking_for_heif", lambda: "needs pillow-heif: pip install it")
+    monkeypatch.setattr("acclimate.images.opening.lacking_for_heif", lambda: "needs pillow-heif: pip install it")
     with pytest.raises(ImageError, match=r"a HEIC image, which needs pillow-heif: pip install it"):
         open_image(content)
 

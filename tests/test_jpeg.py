@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import jpeg
 from acclimate.errors import InputError
-from acclimate.images import TURNINGS, examine_image
-from acclimate.jpeg import choose_decoder, decode_each, lacking_for_nvjpeg, turn
+from acclimate.images.opening import TURNINGS, examine_image
+from acclimate.reading import jpeg as jpeg
+from acclimate.reading.jpeg import choose_decoder, decode_each, lacking_for_nvjpeg, turn
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")

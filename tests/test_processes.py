@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.errors import RunError
-from acclimate.processes import Processes
+from acclimate.reading.processes import Processes
 from process_work import Echo, nothing
 from waiting import wait_until
 
@@ -82,7 +82,7 @@ def test_processes_that_cannot_be_started_are_an_error(monkeypatch, processes):
     def refuse(*arguments):
         raise OSError("Resource temporarily unavailable")
 
-    monkeypatch.setattr("acclimate.processes._Process", refuse)
+    monkeypatch.setattr("acclimate.reading.processes._Process", refuse)
     with pytest.raises(RunError, match=r"could be started \(Resource .*\); choose fewer with --workers"):
         processes([("a", None)])
 
@@ -90,7 +90,7 @@ def test_processes_that_cannot_be_started_are_an_error(monkeypatch, processes):
 SCRIPT = """
 import os, sys
 print("imported")
-from acclimate.processes import Processes
+from acclimate.reading.processes import Processes
 from process_work import Echo, nothing
 processes = Processes(Echo(), nothing, 2, 8)
 print(processes([("a", 0)])[0][1], flush=True)

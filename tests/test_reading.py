@@ -9,8 +9,8 @@ from PIL import Image
 from acclimate.encoders import load_encoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, InputError
-from acclimate.images import open_image
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.images.opening import open_image
+from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import draw
 from tiny_models import MEANS, STDS

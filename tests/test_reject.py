@@ -8,9 +8,9 @@ from PIL import Image
 
 from acclimate import Classifier, Head, Rejector, build_head, load_encoder
 from acclimate.errors import InputError
+from acclimate.methods.reject import GAP, LABELS, OFFSET
 from acclimate.predict import NONE, Answer, with_none
 from acclimate.prompts import negative_vectors, nouns
-from acclimate.reject import GAP, LABELS, OFFSET
 from drawn_images import draw
 
 LABELS_OF = ["cat", "dog", "bird"]

@@ -18,7 +18,7 @@ from PIL import Image, ImageFilter
 
 from acclimate import FeatureStream, build_head, load_encoder, write_stream
 from acclimate.encoders import Encoder
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 from evaluate import read_members
 
 NOISE = 45.0  # standard deviation, of values from 0 to 255

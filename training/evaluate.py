@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from acclimate import FeatureStream, build_head, create, load_encoder, write_stream
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 
 ORDERS = 10
 NEW_NAMES = ("kitten", "lorry", "violin player")  # none of them is a class name of the training pack

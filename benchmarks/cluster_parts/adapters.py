@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from acclimate import Adapter, Head, create
-from acclimate.reading import Batch
+from acclimate.reading.walk import Batch
 from adapter_speed import SCALE, make_features, unit_class_vectors
 
 METHODS = ("tda", "accord", "dota")

@@ -16,7 +16,7 @@ from ray import cloudpickle
 from acclimate.cluster.connection import connect
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, start_encoding
 from acclimate.cluster.listing import list_images
-from acclimate.sources.base import Sample
+from acclimate.sources.source import Sample
 from cluster_parts.figures import Figures
 
 PART = "overhead"

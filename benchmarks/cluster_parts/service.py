@@ -17,7 +17,7 @@ import psutil
 import ray
 
 from acclimate.cluster.connection import connect
-from acclimate.cluster.serving.service import ClusterService
+from acclimate.cluster.serving.cluster_service import ClusterService
 from cluster_parts.figures import Figures
 from drawn_images import draw
 

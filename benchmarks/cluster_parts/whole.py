@@ -16,7 +16,7 @@ from acclimate.cluster.connection import IDLE, connect, usable_cores
 from acclimate.cluster.run import ClusterRun
 from acclimate.cluster.storage import Storage
 from acclimate.encoders import load_encoder
-from acclimate.sources.base import Sample, open_source
+from acclimate.sources.source import Sample, open_source
 from classify_overhead import draw_photos
 from cluster_parts.figures import Figures
 

@@ -10,7 +10,7 @@ import torch
 
 from acclimate import Classifier, Head, create, read_stream
 from acclimate.arrays import to_host
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 from adapter_speed import PublishedWay, batches, fill_published, filled, time_in_turn
 from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, classify
 

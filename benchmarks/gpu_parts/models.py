@@ -14,7 +14,7 @@ import torch
 import transformers
 
 from acclimate.encoders.preprocess import Preprocess
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 from tiny_models import MEANS, STDS, save_model, save_tokenizer
 
 SCALE = 140.0  # of the logits; about half of the photos are then uncertain enough for the negative cache

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 
 LONG, SHORT = 500, 375  # pixels of a photo's sides
 

@@ -18,7 +18,7 @@ from acclimate.arrays import to_host
 from acclimate.bench.results import peak_memory_mb, reset_peak_memory
 from acclimate.encoders import as_encoder
 from acclimate.errors import AcclimateError
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 from gpu_parts.bench import METHODS, NVJPEG, Bench, classify, shares
 from gpu_parts.models import resnet
 from gpu_parts.photos import prepare_files, processes
@@ -105,7 +105,7 @@ def _resizing(bench: Bench, contents: Sequence[torch.Tensor]) -> Callable[[], ob
     decoded: list[torch.Tensor] = []
 
     def work() -> object:
-        from acclimate.resize import prepare_batch
+        from acclimate.reading.resize import prepare_batch
 
         decoded.extend([] if decoded else _decode(contents, bench.device))
         return prepare_batch(decoded, bench.encoder.preprocess)

@@ -10,9 +10,9 @@ import torch
 
 from acclimate import Classifier, create
 from acclimate.bench.results import peak_memory_mb, reset_peak_memory
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 from acclimate.predict import adapt_batch, batch_predictions
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views.augment import ModelInput
 from acclimate.views.plan import draw_plan
 from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, Ran, classify, memory_limit, shares

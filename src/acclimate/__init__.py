@@ -35,7 +35,7 @@ _MODULES = {
         "Zero",
         "ZeroShot",
     ),
-    "methods.base": ("Adapter", "Step"),
+    "methods.adapter": ("Adapter", "Step"),
     "methods.corrections": ("Correction",),
     "methods.few_shot": ("FewShot",),
     "methods.merging": ("merge_states",),
@@ -45,7 +45,7 @@ _MODULES = {
     "methods.state": ("Sums", "Tensors"),
     "predict": ("Prediction",),
     "prompts": ("build_head",),
-    "reject": ("Rejector",),
+    "methods.reject": ("Rejector",),
     "stream": ("FeatureStream", "read_stream", "write_stream"),
 }
 _HOMES = {name: module for module, names in _MODULES.items() for name in names}

@@ -41,9 +41,9 @@ from acclimate.methods import (
     state_from_bytes,
     state_to_bytes,
 )
+from acclimate.methods.reject import Rejector
 from acclimate.predict import Prediction
 from acclimate.prompts import build_head
-from acclimate.reject import Rejector
 from acclimate.stream import FeatureStream, read_stream, write_stream
 
 __version__: str

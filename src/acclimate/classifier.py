@@ -14,14 +14,14 @@ from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
 from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
 from acclimate.fitting import Fit, Fitting, Progress, load_fit, save_fit
-from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods import DEFAULT_METHOD, Adapter, Correction, create, find_method, load_fitted, require
+from acclimate.methods.gates import Gate, NearDuplicates
+from acclimate.methods.reject import THRESHOLD, Rejector
 from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
 from acclimate.prompts import build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
-from acclimate.reading import Batch, Decoder, OnError, Preparer, default_batch_size, encode_ahead, gpu_of
+from acclimate.reading.walk import Batch, Decoder, OnError, Preparer, default_batch_size, encode_ahead, gpu_of
 from acclimate.recent import Recent
-from acclimate.reject import THRESHOLD, Rejector
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -41,7 +41,7 @@ class Classifier:
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
         views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: of `acclimate.reading.Preparer`; what the method's authors use when not given.
+        views_kind: of `acclimate.reading.walk.Preparer`; what the method's authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; 32, or 256 on a GPU, when not given. Answers do not depend
@@ -50,7 +50,7 @@ class Classifier:
         device: where the encoder runs, if it is given by name. On a GPU, the adapter lives there, too.
         precision: of the encoder's image tower; see `load_encoder`.
         compile: compile the image tower; see `load_encoder`.
-        decoder: what decodes JPEGs for a GPU; see `acclimate.reading.Preparer`.
+        decoder: what decodes JPEGs for a GPU; see `acclimate.reading.walk.Preparer`.
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
         fitted: a file of a few-shot method that was fitted, from `acclimate fit` or `save`; method, settings, labels
             and prompts come from it. It must have been fitted with the same model.

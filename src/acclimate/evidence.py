@@ -32,8 +32,7 @@ from acclimate.arrays import (
     to_host,
     unit_rows,
 )
-from acclimate.errors import InputError, StateError, nearest
-from acclimate.text import LONGEST_TEXT, is_text
+from acclimate.errors import LONGEST_TEXT, InputError, StateError, is_text, nearest
 
 if TYPE_CHECKING:
     from acclimate.on_cuda import Transfer

@@ -14,7 +14,7 @@ from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, InputError, nearest
 from acclimate.methods import MODEL, NOTE, Adapter, FewShot, fit_note, load_with_notes, save_state
 from acclimate.prompts import LearnedPrompts
-from acclimate.reading import Preparer, encode_ahead, precision_of
+from acclimate.reading.walk import Preparer, encode_ahead, precision_of
 
 Progress = Callable[[str, int, int], None]  # what is being done, how much of it since the last call, and out of what
 Labelled = tuple[Sequence[Any], Sequence[str]]  # images and their labels

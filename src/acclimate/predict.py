@@ -11,11 +11,11 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and_entropy, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.gates import Gate
 from acclimate.methods import Adapter, Step
+from acclimate.methods.gates import Gate
+from acclimate.methods.reject import THRESHOLD, Rejector
 from acclimate.prompts.templates import same_words
-from acclimate.reading import Batch
-from acclimate.reject import THRESHOLD, Rejector
+from acclimate.reading.walk import Batch
 
 Made = TypeVar("Made", "Answer", "Prediction")
 NONE = "none of these"  # the answer for an image that belongs to no label

@@ -9,7 +9,7 @@ import pytest
 
 from acclimate import Head
 from acclimate.encoders import load_encoder
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from acclimate.bench.orders import SHAPES, order_names, take_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample, order_samples
+from acclimate.sources.source import Sample, order_samples
 
 DOMAINS = ["photo"] * 150 + ["sketch"] * 50 + ["cartoon"] * 200
 

@@ -18,9 +18,9 @@ from acclimate.bench.datasets import DATASETS, read_dataset
 from acclimate.bench.store import Setup, stored_stream
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 from acclimate.prompts import build_head
-from acclimate.reading import Preparer, encode_ahead
+from acclimate.reading.walk import Preparer, encode_ahead
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import draw
 from miniatures import draw_dataset, few

@@ -12,8 +12,8 @@ from acclimate.classify.outputs import ResultFile, read_results
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
-from acclimate.sources.base import open_source
 from acclimate.sources.follow import Follow
+from acclimate.sources.source import open_source
 from drawn_images import draw, draw_folder
 from waiting import wait_until
 

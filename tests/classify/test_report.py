@@ -18,8 +18,8 @@ from acclimate.classify.summary import Summary, ranked
 from acclimate.errors import InputError
 from acclimate.evidence import Head
 from acclimate.predict import NONE, Answer, Prediction, adapt_batch, answer_again, predictions
-from acclimate.reading import Batch
-from acclimate.sources.base import Sample
+from acclimate.reading.walk import Batch
+from acclimate.sources.source import Sample
 
 Image = pytest.importorskip("PIL.Image")
 ImageDraw = pytest.importorskip("PIL.ImageDraw")

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state, refine
-from acclimate.cells import from_cell
 from acclimate.classify import features as features_module
 from acclimate.classify import outputs
 from acclimate.classify import run as run_module
@@ -21,9 +20,9 @@ from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, MissingExtraError, RunError, StateError
-from acclimate.files import read_snapshot, snapshot_bytes
+from acclimate.files import from_cell, read_snapshot, snapshot_bytes
 from acclimate.predict import Answer, Prediction
-from acclimate.sources.base import Sample, open_source
+from acclimate.sources.source import Sample, open_source
 
 LABELS = ["red circle", "green square", "blue stripes"]
 SUFFIXES = [".csv", ".jsonl", ".parquet"]

@@ -5,7 +5,7 @@ import pytest
 
 from acclimate.classify.truth import with_truth
 from acclimate.errors import InputError
-from acclimate.sources.base import file_sample
+from acclimate.sources.source import file_sample
 
 NAMES = ["photos/cats/1.jpg", "photos/dogs/1.jpg", "photos/dogs/2.jpg", "photos/red, fox.jpg"]
 LABELS = ["cat", "dog", "red fox"]

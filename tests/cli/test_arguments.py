@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from acclimate import load_state, read_stream
-from acclimate.images import pixel_limit
+from acclimate.images.opening import pixel_limit
 from small_images import draw
 
 LABELS = "red circle, green square, blue stripes"

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from acclimate.bench.datasets import DATASETS
 from acclimate.bench.store import Setup, head_for
 from acclimate.cli import app
-from acclimate.cli.options import COMPARED
+from acclimate.cli.arguments import COMPARED
 from acclimate.encoders import load_encoder
 from acclimate.methods import create, save_state
 from miniatures import draw_dataset, few

@@ -7,7 +7,7 @@ import pytest
 
 import acclimate
 from acclimate import TDA, load_state, read_stream
-from acclimate.cli.options import COMPARED
+from acclimate.cli.arguments import COMPARED
 
 
 def rows(output):

@@ -130,7 +130,7 @@ def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, ph
         given[name] = how
         return load_encoder(f"onnx:{tiny_onnx}")
 
-    monkeypatch.setattr("acclimate.encoders.base.load_encoder", load)
+    monkeypatch.setattr("acclimate.encoders.loading.load_encoder", load)
     monkeypatch.setattr("acclimate.encoders.load_encoder", load)
     how = ["--precision", "bfloat16", "--compile", "--device", "cpu"]
     invoke("classify", photos, "--model", "one", *labels, *out, *how, "--decoder", "pillow")

@@ -208,7 +208,7 @@ def test_resume_with_the_same_file_only(invoke, model, photos, fitted, tmp_path)
     from acclimate import Classifier
     from acclimate.classify.outputs import ResultFile
     from acclimate.classify.run import Classification
-    from acclimate.sources.base import open_source
+    from acclimate.sources.source import open_source
 
     classifier = Classifier(encoder=model[1], fitted=fitted)
     run = Classification(

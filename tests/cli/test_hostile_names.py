@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from acclimate.classify.outputs import read_results
 from acclimate.cli.tables import print_table
-from acclimate.text import JOINERS, printable
+from acclimate.errors import JOINERS, printable
 from drawn_images import draw
 
 NAMES = (

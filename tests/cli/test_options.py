@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import acclimate
 from acclimate import Classifier
-from acclimate.cli.options import (
+from acclimate.cli.arguments import (
     check_report,
     list_images,
     note_language,

@@ -11,7 +11,7 @@ import pytest
 from acclimate.cluster.parts import CHECKPOINT
 from acclimate.errors import RunError
 from acclimate.methods import load_with_notes, state_to_bytes
-from acclimate.sources.base import Sample
+from acclimate.sources.source import Sample
 from cluster_bench import Place, WaitingGate, read_at
 from waiting import wait_until
 

@@ -53,7 +53,7 @@ def test_a_classifier_that_does_not_learn_answers_as_one_machine(local_ray, benc
 
 def test_the_bundled_model(local_ray, bench, photos):
     from acclimate import Classifier
-    from acclimate.sources.base import open_source
+    from acclimate.sources.source import open_source
 
     bench.samples = open_source(str(photos))
     bench.classifier = lambda method, **options: Classifier(["red", "green", "blue"], batch_size=8, reject=True)

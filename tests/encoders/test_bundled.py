@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate.cli.options import DEFAULT_METHOD, DEFAULT_MODEL
+from acclimate.cli.arguments import DEFAULT_METHOD, DEFAULT_MODEL
 from acclimate.encoders import BUNDLED, load_encoder
 from acclimate.encoders.onnx import FILES, PACKED
 from pictures import SCENES, STYLES, draw, draw_all

@@ -12,7 +12,7 @@ from PIL import Image
 from acclimate.encoders import as_encoder, base, load_encoder
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import InputError, ModelError
-from acclimate.halving import Halving
+from acclimate.reading.out_of_memory import Halving
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
@@ -400,7 +400,7 @@ def test_convolutional_towers_run_channels_last(tiny_clip):
 
 
 def test_torch_is_imported_when_it_is_needed():
-    code = "import acclimate.encoders.open_clip, acclimate.halving, sys; sys.exit('torch' in sys.modules)"
+    code = "import acclimate.encoders.open_clip, acclimate.reading.out_of_memory, sys; sys.exit('torch' in sys.modules)"
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

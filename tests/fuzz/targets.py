@@ -40,7 +40,7 @@ class Images:
 
     def run(self, content):
         """Open and prepare it as the service and as the command line would."""
-        from acclimate.images import open_image
+        from acclimate.images.opening import open_image
 
         for formats, most in ((FORMATS, 40_000_000), (None, None)):
             try:

@@ -3,8 +3,8 @@
 import json
 import stat
 
-from acclimate.client import Client
 from acclimate.serve.audit import AuditLog
+from acclimate.serve.client import Client
 from acclimate.serve.security import TokenFile
 from full_disk import files_end_at
 

@@ -9,13 +9,13 @@ import pytest
 from PIL import Image
 
 from acclimate.errors import ImageError, InputError, ModelError
-from acclimate.images import open_image
-from acclimate.reading import Preparer
+from acclimate.images.opening import open_image
+from acclimate.reading.walk import Preparer
 from acclimate.serve import batcher as module
 from acclimate.serve.batcher import LEAST, Batcher
-from acclimate.serve.errors import BusyError
+from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from drawn_images import draw
 from slow_preprocess import SIZES, Trouble
 

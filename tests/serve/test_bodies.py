@@ -21,8 +21,8 @@ from acclimate.prompts import clean_labels
 from acclimate.serve import schemas
 from acclimate.serve.bodies import JsonMeter, parse_json
 from acclimate.serve.documentation import BODIES
-from acclimate.serve.errors import LONGEST
 from acclimate.serve.forms import FormError, Part, parse_form
+from acclimate.serve.http_errors import LONGEST
 from acclimate.serve.limits import Limits
 from acclimate.serve.security import TokenFile
 from service_process import service

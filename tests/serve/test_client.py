@@ -16,8 +16,8 @@ import pytest
 from PIL import Image
 
 from acclimate import Classifier, load_state
-from acclimate.client import Client, ServiceError
 from acclimate.serve.batcher import CROWD
+from acclimate.serve.client import Client, ServiceError
 from acclimate.serve.security import TokenFile
 from drawn_images import draw
 
@@ -134,7 +134,7 @@ def test_what_may_have_been_done_is_not_sent_twice(monkeypatch):
         raise ConnectionResetError("gone")
 
     monkeypatch.setattr(client._opener, "open", fail)
-    monkeypatch.setattr("acclimate.client.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("acclimate.serve.client.time.sleep", lambda seconds: None)
     for call, times in (
         (lambda: client.classify("one", b"x"), 1),
         (lambda: client.reset("one"), 1),
@@ -177,7 +177,7 @@ def replying(status, headers, seen):
 @pytest.mark.parametrize("asked", ["Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan", "2"])
 def test_any_time_to_wait_is_understood(monkeypatch, asked):
     waited, seen = [], []
-    monkeypatch.setattr("acclimate.client.time.sleep", waited.append)
+    monkeypatch.setattr("acclimate.serve.client.time.sleep", waited.append)
     with replying(503, {"Retry-After": asked}, seen) as url, pytest.raises(ServiceError, match="503"):
         Client(url, retries=2).streams()
     assert (len(seen), waited) == (3, [2, 2] if asked == "2" else [0.5, 1.0])
@@ -287,7 +287,7 @@ def test_a_state_that_is_cut_off_is_an_error():
 
 
 def test_answers_are_bounded(monkeypatch):
-    monkeypatch.setattr("acclimate.client.LARGEST_STATE", 1000)
+    monkeypatch.setattr("acclimate.serve.client.LARGEST_STATE", 1000)
     with sending(ok(b"x" * 2000)) as url, pytest.raises(ServiceError, match="more than 1000 bytes"):
         Client(url, retries=0).state("one")
 
@@ -363,7 +363,7 @@ def test_numbers_of_numpy(remote, pictures):
 
 
 def test_it_needs_the_standard_library_only():
-    code = "import sys, acclimate.client; print([m for m in ('numpy', 'fastapi', 'PIL', 'httpx') if m in sys.modules])"
+    code = "import sys, acclimate.serve.client; print([m for m in ('numpy', 'fastapi', 'PIL', 'httpx') if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
         == "[]\n"

@@ -6,9 +6,9 @@ import signal
 import pytest
 
 from acclimate import merge_states, state_from_bytes, state_to_bytes
-from acclimate.client import Client, ServiceError
 from acclimate.errors import InputError, StateError
-from acclimate.serve.errors import NotFoundError, StorageError
+from acclimate.serve.client import Client, ServiceError
+from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.limits import Limits
 from full_disk import files_end_at
 from service_process import service

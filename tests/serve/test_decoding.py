@@ -17,8 +17,8 @@ import pytest
 import hostile_decoder
 from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import open_image, thumbnail
-from acclimate.reading import Preparer
+from acclimate.images.opening import open_image, thumbnail
+from acclimate.reading.walk import Preparer
 from acclimate.serve import decoding
 from acclimate.serve.decoding import Decoders, Task, do
 from drawn_images import draw
@@ -337,7 +337,7 @@ def test_an_image_that_is_not_wanted_any_more_does_not_wait(decoders, prepare):
 SCRIPT = """
 import os, sys, threading, time
 sys.path.insert(0, {tests!r})
-from acclimate.reading import Preparer
+from acclimate.reading.walk import Preparer
 from acclimate.serve.decoding import Decoders, Task
 from slow_preprocess import Trouble
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.cli.serve import serve
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.security import find_caller, read_tokens
 
 ROOT = Path(__file__).parents[2]

@@ -15,8 +15,8 @@ from acclimate.errors import StateError
 from acclimate.serve import journal
 from acclimate.serve import snapshots as snapshots_module
 from acclimate.serve import stream as stream_module
-from acclimate.serve.errors import ExistsError, NotFoundError, StorageError, UnusableError
 from acclimate.serve.guard import GuardRules
+from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, UnusableError
 from acclimate.serve.journal import MARK
 from acclimate.serve.streams import Streams
 from full_disk import files_end_at

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.serve.errors import StorageError
+from acclimate.serve.http_errors import StorageError
 from acclimate.serve.journal import Journal, read_journal
 from full_disk import files_end_at
 

@@ -9,11 +9,11 @@ from contextlib import suppress
 import pytest
 from PIL import Image
 
-from acclimate.client import Client, ServiceError
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError
 from acclimate.predict import NONE
-from acclimate.serve.errors import BusyError
+from acclimate.serve.client import Client, ServiceError
+from acclimate.serve.http_errors import BusyError
 from drawn_images import draw
 from service_process import service
 from stream_calls import change_labels

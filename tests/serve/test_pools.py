@@ -5,7 +5,7 @@ from threading import Event
 
 import pytest
 
-from acclimate.serve.errors import BusyError
+from acclimate.serve.http_errors import BusyError
 from acclimate.serve.pools import FairPool
 from waiting import wait_until
 

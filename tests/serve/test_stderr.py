@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from acclimate.client import Client
+from acclimate.serve.client import Client
 from acclimate.serve.stderr import BURST_S, WAITING, BoundedLog, JsonLines
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from acclimate import DEFAULT_METHOD, Classifier, state_from_bytes, state_to_bytes
 from acclimate.errors import ImageError, InputError, StateError
-from acclimate.serve.errors import NotFoundError
 from acclimate.serve.guard import GuardRules
+from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
 from stream_calls import change_labels, continue_with

@@ -15,7 +15,7 @@ from acclimate.prompts import head as head_module
 from acclimate.serve import service as service_module
 from acclimate.serve import streams as streams_module
 from acclimate.serve.app import log_stop
-from acclimate.serve.errors import (
+from acclimate.serve.http_errors import (
     BusyError,
     ExistsError,
     NotFoundError,

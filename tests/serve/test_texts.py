@@ -8,7 +8,7 @@ import pytest
 
 from acclimate.errors import InputError
 from acclimate.prompts import build_head, negative_vectors
-from acclimate.serve.errors import BusyError
+from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.texts import Texts
 

@@ -8,7 +8,7 @@ import pytest
 
 from acclimate.errors import InputError, MissingExtraError
 from acclimate.sources import open_source
-from acclimate.sources.base import read_file
+from acclimate.sources.source import read_file
 from small_images import draw, encoded, labels, names, shade
 
 pa = pytest.importorskip("pyarrow")

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from acclimate.errors import InputError, install_command
-from acclimate.images import lacking_for_heif
+from acclimate.images.opening import lacking_for_heif
 from acclimate.sources import Sample, open_source, order_samples
-from acclimate.sources.base import choose_order
 from acclimate.sources.folder import IMAGE_SUFFIXES, natural_key
+from acclimate.sources.source import choose_order
 from small_images import draw, encoded, labels, names, shade, write_tar
 
 # Local paths

@@ -15,7 +15,7 @@ from PIL import Image
 
 from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, MissingExtraError, install_command
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 from acclimate.sources import open_source
 from acclimate.sources.video import _Decoder, is_frame, lacking_for_videos, open_video
 from small_images import draw, labels, names

@@ -13,7 +13,7 @@ from acclimate.views.plan import OPERATIONS, draw_plan
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
-from acclimate.resize import upload_all  # noqa: E402 (it needs torch)
+from acclimate.reading.resize import upload_all  # noqa: E402 (it needs torch)
 from acclimate.views import tensor  # noqa: E402
 
 PLAIN = ModelInput(48, 32, np.ones(3, np.float32), np.zeros(3, np.float32))

@@ -13,8 +13,7 @@ import numpy as np
 from acclimate.bench.leaderboard import Plan, Score, Standing, shape_title, size_text
 from acclimate.bench.plots import draw_leaderboard, shown
 from acclimate.bench.results import DIGITS, hardware
-from acclimate.cells import to_cell
-from acclimate.files import write_atomically, writing
+from acclimate.files import to_cell, write_atomically, writing
 
 SUMMARY = ("method", "mean gain", "worst run", "accuracy", "ECE", "Brier", "µs per sample", "state")
 NOTES = """\

@@ -11,8 +11,8 @@ from typing import Literal
 from acclimate.bench import Advance
 from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
 from acclimate.errors import ImageError, InputError
-from acclimate.images import open_image
-from acclimate.reading import default_workers, read_ahead
+from acclimate.images.opening import open_image
+from acclimate.reading.walk import default_workers, read_ahead
 
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"

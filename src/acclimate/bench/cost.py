@@ -20,7 +20,7 @@ from acclimate.bench.training import Trainer
 from acclimate.encoders import Encoder
 from acclimate.errors import RunError
 from acclimate.methods import Adapter
-from acclimate.reading import encode_ahead, gpu_of
+from acclimate.reading.walk import encode_ahead, gpu_of
 from acclimate.stream import FeatureStream
 
 WARM_UP = 2  # images before the clock starts: the first ones pay for what is loaded and compiled once

@@ -20,7 +20,7 @@ from acclimate.bench.results import pass_title
 from acclimate.bench.suite import read_labelled
 from acclimate.errors import InputError, nearest
 from acclimate.methods import find_method, list_methods
-from acclimate.sources.base import parse_order
+from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream, read_stream
 
 DEFAULT_SHAPES = (

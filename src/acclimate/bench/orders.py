@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
-from acclimate.sources.base import parse_order
+from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
 CONCENTRATION = 0.1  # of the Dirichlet distribution in `correlated`; the usual choice for strongly correlated streams

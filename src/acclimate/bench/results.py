@@ -22,7 +22,7 @@ from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, le
 from acclimate.bench.prequential import Outcome, Run
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, open_text, write_atomically, writing
-from acclimate.sources.base import parse_order
+from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
 OF_FILE = "those of the feature file"  # prompts that only the author of a feature file knows

@@ -27,7 +27,7 @@ from acclimate.evidence import Head
 from acclimate.files import write_atomically, writing
 from acclimate.prompts import LearnedPrompts, build_head, prompts_for, template_sets
 from acclimate.prompts.learned import PREFIX
-from acclimate.reading import Preparer, encode_ahead, gpu_of, precision_of
+from acclimate.reading.walk import Preparer, encode_ahead, gpu_of, precision_of
 from acclimate.stream import FeatureStream
 from acclimate.views import VERSION as VIEWS_VERSION
 from acclimate.views import Kind

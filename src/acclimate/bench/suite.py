@@ -24,7 +24,7 @@ from acclimate.evidence import Head
 from acclimate.files import writing
 from acclimate.methods import describe_fit, duplicate, find_method, load_fitted, require
 from acclimate.prompts.learned import PREFIX
-from acclimate.reading import gpu_of
+from acclimate.reading.walk import gpu_of
 from acclimate.stream import FeatureStream, read_stream
 
 

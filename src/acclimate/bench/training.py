@@ -21,7 +21,7 @@ from acclimate.errors import StateError
 from acclimate.evidence import Head
 from acclimate.files import writing
 from acclimate.methods import NOTE, FewShot, create, duplicate, find_method, load_fitted, save_state
-from acclimate.reading import gpu_of
+from acclimate.reading.walk import gpu_of
 from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream
 

@@ -8,8 +8,8 @@ from pathlib import PurePath
 
 from acclimate.classify.wording import percent
 from acclimate.errors import ImageError
-from acclimate.images import open_image, thumbnail
-from acclimate.sources.base import Sample
+from acclimate.images.opening import open_image, thumbnail
+from acclimate.sources.source import Sample
 
 PIXELS = 112  # longer side of a thumbnail
 LENGTH = 200  # characters shown of a name

@@ -13,9 +13,18 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
-from acclimate.cells import from_cell, to_cell
 from acclimate.errors import InputError, missing, reason
-from acclimate.files import append, cut_back, open_regular, replace_file, sync, write_atomically, writing
+from acclimate.files import (
+    append,
+    cut_back,
+    from_cell,
+    open_regular,
+    replace_file,
+    sync,
+    to_cell,
+    write_atomically,
+    writing,
+)
 from acclimate.predict import Answer, Prediction
 
 # What every format holds. The best labels are added: in csv as label_2, score_2, ..., elsewhere as `predictions`.

@@ -28,12 +28,12 @@ from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile, from_record, read_results, readable_name, write_results
 from acclimate.classify.summary import Summary, is_count, require
 from acclimate.errors import ImageError, InputError, RunError, StateError
-from acclimate.gates import NearDuplicates
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
+from acclimate.methods.gates import NearDuplicates
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import NONE, Prediction, answer_again, true_labels
-from acclimate.reading import OnError, precision_of
-from acclimate.sources.base import Sample, can_be_read, file_sample
+from acclimate.reading.walk import OnError, precision_of
+from acclimate.sources.source import Sample, can_be_read, file_sample
 
 EDITED = "is not the checkpoint of a run: it was edited"
 UNSAID = {"decoder": "pillow", "precision": "float32"}  # of checkpoints that were written when there were no others

@@ -5,13 +5,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from acclimate.cells import from_cell
 from acclimate.classify.outputs import readable_name
 from acclimate.errors import InputError, nearest, reason
-from acclimate.files import MAX_LIST, open_text
+from acclimate.files import MAX_LIST, from_cell, open_text
 from acclimate.predict import NONE
 from acclimate.prompts.templates import same_words
-from acclimate.sources.base import Sample
+from acclimate.sources.source import Sample
 from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, READERS
 
 TRUTH_KEYS = ("true_label", "truth", *LABEL_KEYS)
@@ -37,7 +36,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
 
     Examples:
         >>> import tempfile
-        >>> from acclimate.sources.base import file_sample
+        >>> from acclimate.sources.source import file_sample
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder, "truth.csv")
         ...     _ = path.write_text("file,label\na.jpg,Cat\n")

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli.console import say
-from acclimate.cli.options import (
+from acclimate.cli.arguments import (
     COMPARED,
     DEFAULT_MAX_PIXELS,
     Device,
@@ -17,6 +16,7 @@ from acclimate.cli.options import (
     ViewsKind,
     Workers,
 )
+from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 

@@ -11,7 +11,7 @@ from acclimate.cli.plugins import Plugins
 
 def models() -> None:
     """List the kinds of models, and well-known models by name."""
-    from acclimate.encoders.base import BUNDLED, KNOWN, PREFIXES
+    from acclimate.encoders.loading import BUNDLED, KNOWN, PREFIXES
 
     say(f"{BUNDLED:11} the small model that comes with acclimate; the default, no download")
     for prefix, (_, _, what, example) in PREFIXES.items():

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.classifying import count_answers, read_task, say_findings, set_up
 from acclimate.cli.console import say, show_predictions, stop_requests
 from acclimate.cli.plugins import Plugins
@@ -16,22 +16,22 @@ from acclimate.errors import InputError
 
 
 def classify(
-    source: options.Source,
-    labels: Annotated[str | None, typer.Option(help=f"{options.LABELS_HELP} Not needed with --fitted.")] = None,
-    model: options.Model = options.DEFAULT_MODEL,
+    source: arguments.Source,
+    labels: Annotated[str | None, typer.Option(help=f"{arguments.LABELS_HELP} Not needed with --fitted.")] = None,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
     method: Annotated[
-        str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=options.DEFAULT_METHOD)
+        str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=arguments.DEFAULT_METHOD)
     ] = None,
-    setting: options.Settings = None,
+    setting: arguments.Settings = None,
     plugin: Plugins = None,
     fitted: Annotated[
         Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
     ] = None,
-    template: options.Templates = None,
-    views: options.Views = 1,
-    views_kind: options.ViewsKind = None,
-    generated: options.Generated = None,
+    template: arguments.Templates = None,
+    views: arguments.Views = 1,
+    views_kind: arguments.ViewsKind = None,
+    generated: arguments.Generated = None,
     top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
     unsure: Annotated[
         float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
@@ -39,16 +39,16 @@ def classify(
     none_of_these: Annotated[
         bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
     ] = False,
-    order: options.Order = "auto",
-    fps: options.Fps = 1.0,
-    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
+    order: arguments.Order = "auto",
+    fps: arguments.Fps = 1.0,
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     skip_duplicates: Annotated[
         bool | None,
         typer.Option(
             help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"
         ),
     ] = None,
-    passes: Annotated[int | None, options.passes("2, with --follow 1")] = None,
+    passes: Annotated[int | None, arguments.passes("2, with --follow 1")] = None,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: Annotated[
         str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
@@ -71,12 +71,12 @@ def classify(
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
-    batch_size: options.BatchSize = None,
-    workers: options.Workers = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    compile: options.Compile = False,
-    decoder: options.Decoder = "auto",
+    batch_size: arguments.BatchSize = None,
+    workers: arguments.Workers = None,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    compile: arguments.Compile = False,
+    decoder: arguments.Decoder = "auto",
     checkpoint_every: Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)] = 10.0,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
@@ -101,15 +101,15 @@ def classify(
     from acclimate.files import check_writable
     from acclimate.methods import describe_fit
     from acclimate.prompts import example_prompts
-    from acclimate.reading import precision_of
-    from acclimate.sources.base import choose_order
+    from acclimate.reading.walk import precision_of
     from acclimate.sources.follow import Follow
+    from acclimate.sources.source import choose_order
     from acclimate.sources.video import is_frame
 
     for path in filter(None, (out, state, report)):
         check_writable(path)
     if report is not None:
-        options.check_report(report)
+        arguments.check_report(report)
     if out is None and (resume or sort_into):
         raise InputError("--resume and --sort-into work from results; name the file with --out.")
     if resume and overwrite:
@@ -150,7 +150,7 @@ def classify(
         state=state,
     )
     names = task.names
-    samples = () if follow else options.list_images(source, order, names, fps)
+    samples = () if follow else arguments.list_images(source, order, names, fps)
     reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
     reading |= {"batch_size": batch_size, "workers": workers, "device": device}
     reading |= {"precision": precision, "compile": compile, "decoder": decoder}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.errors import InputError, RunError
 
@@ -36,24 +36,24 @@ def read_task(
     """Labels, settings and templates as the options give them, checked before anything is loaded."""
     from acclimate.methods import find_method, require
 
-    names = None if labels is None else options.read_labels(labels)
+    names = None if labels is None else arguments.read_labels(labels)
     settings: dict[str, Any] = {}
     if fitted is None:
-        require(find_method(method or options.DEFAULT_METHOD), views=views > 1, text=True)
-        settings = options.parse_settings(method or options.DEFAULT_METHOD, setting)
+        require(find_method(method or arguments.DEFAULT_METHOD), views=views > 1, text=True)
+        settings = arguments.parse_settings(method or arguments.DEFAULT_METHOD, setting)
         settings |= {} if state is None else {"origin": Path(state).stem}
     elif method or setting or state:
         raise InputError(
             "a fitted file has the method, its settings and its state; leave out --method, --set, --state."
         )
-    templates = options.read_templates(template) if template else None
-    options.note_language(names or (), model)
+    templates = arguments.read_templates(template) if template else None
+    arguments.note_language(names or (), model)
     return Task(names, settings, templates)
 
 
 def set_up(classifier: "Classifier", origin: str | None, freeze: bool) -> None:
     """What --origin and --freeze say, after a state was loaded."""
-    from acclimate.text import LONGEST_TEXT
+    from acclimate.errors import LONGEST_TEXT
 
     if origin is not None:
         if len(origin) > LONGEST_TEXT:

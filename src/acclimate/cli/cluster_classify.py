@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.classify import classify as classify_here
 from acclimate.cli.classifying import count_answers, read_task, say_findings, set_up, with_options_of
 from acclimate.cli.cluster_options import Address, Cpus, Gpus, gpus_for, least_and_most
@@ -75,7 +75,7 @@ def classify(
     state: Annotated[
         str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
     ] = None,
-    passes: Annotated[int | None, options.passes("2, merged 1")] = None,
+    passes: Annotated[int | None, arguments.passes("2, merged 1")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     ray_progress: Annotated[
@@ -97,7 +97,7 @@ def classify(
     from acclimate.cluster.plugins import send_plugins
     from acclimate.cluster.progress import ray_bar
     from acclimate.cluster.storage import Storage
-    from acclimate.encoders.base import absolute_model
+    from acclimate.encoders.loading import absolute_model
     from acclimate.prompts import example_prompts
     from acclimate.sources.video import is_frame
 
@@ -118,7 +118,7 @@ def classify(
         check_no_results(storage)
     names = ("labels", "model", "method", "setting", "fitted", "template", "views")
     task = read_task(**{name: given[name] for name in names}, state=state)
-    samples = options.list_images(source, given["order"], task.names, given["fps"], list_images)
+    samples = arguments.list_images(source, given["order"], task.names, given["fps"], list_images)
     every = every or (256 if len(samples) < MANY else 1024)
     duplicates = given["skip_duplicates"]
     if duplicates is None:  # only where there is an order do images have predecessors

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,5 +39,5 @@ def least_and_most(text: str, option: str) -> tuple[int, int]:
 
 def gpus_for(there: "Cluster", model: str, device: str) -> float:
     """One GPU per encoder if there are some and the model can use them."""
-    on_gpus = model != options.DEFAULT_MODEL and not model.startswith("onnx:") and device not in ("cpu", "mps")
+    on_gpus = model != arguments.DEFAULT_MODEL and not model.startswith("onnx:") and device not in ("cpu", "mps")
     return float(on_gpus and there.total("GPU") >= 1)

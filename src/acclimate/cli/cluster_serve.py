@@ -40,11 +40,11 @@ def serve(
     from acclimate.cluster.connection import connect, import_ray
     from acclimate.cluster.nodes import check_shared
     from acclimate.cluster.storage import Storage
-    from acclimate.encoders.base import absolute_model
+    from acclimate.encoders.loading import absolute_model
 
     check_installed()
     import_ray()
-    from acclimate.cluster.serving.service import ClusterService
+    from acclimate.cluster.serving.cluster_service import ClusterService
 
     given["model"] = absolute_model(given["model"])
     least, most = least_and_most(encoders, "--encoders")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from acclimate.cli.progress import progress_bar
-from acclimate.text import printable
+from acclimate.errors import printable
 
 if TYPE_CHECKING:
     from acclimate.classify.run import Emit

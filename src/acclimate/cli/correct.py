@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cells import from_cell
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, nearest, reason
+from acclimate.files import from_cell
 
 if TYPE_CHECKING:
     from acclimate.methods import Adapter
     from acclimate.methods.corrections import Correction
-    from acclimate.sources.base import Sample
+    from acclimate.sources.source import Sample
 
 FILE, LABEL, EDITED = "file", "label", "correct_label"  # columns of fixes; the last one of results
 
@@ -29,7 +29,7 @@ def correct(
         typer.Argument(help=f"A csv with the columns {FILE} and {LABEL}; without it, {EDITED} of the results counts."),
     ] = None,
     state: Annotated[Path, typer.Option(help="The state to teach; it is written back.")] = ...,  # type: ignore[assignment]
-    model: options.Model = options.DEFAULT_MODEL,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
     plugin: Plugins = None,
     source: Annotated[
         str | None, typer.Option(help="Where the images are, if the files of the results are not paths from here.")
@@ -41,12 +41,12 @@ def correct(
             help="A corrected file, or the id of a correction, to take back; repeatable. In the results, too, if given."
         ),
     ] = None,
-    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = None,
-    workers: options.Workers = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    decoder: options.Decoder = "auto",
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    batch_size: arguments.BatchSize = None,
+    workers: arguments.Workers = None,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    decoder: arguments.Decoder = "auto",
 ) -> None:
     """Tell a state the right labels of images: they are certain evidence from then on.
 
@@ -59,7 +59,7 @@ def correct(
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.methods import MODEL, fit_note, load_with_notes, save_state
-    from acclimate.reading import Preparer, encode_ahead
+    from acclimate.reading.walk import Preparer, encode_ahead
 
     if not (results or listed or undo) or (results and listed) or (fixes and undo):
         raise InputError("give results with fixes, or --list, or --undo with or without results.")
@@ -159,7 +159,7 @@ def _match(
 
 def _samples(records: Sequence[Mapping[str, Any]], source: str | None) -> "Sequence[Sample]":
     """The images of some rows: files, which may have been moved by sorting, or images of a source."""
-    from acclimate.sources.base import file_sample, open_source
+    from acclimate.sources.source import file_sample, open_source
 
     if source is None:
         paths = [(Path(record[FILE]), Path(record["sorted_to"] or record[FILE])) for record in records]

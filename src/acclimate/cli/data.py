@@ -9,7 +9,7 @@ import typer
 
 from acclimate.cli.group import Group
 from acclimate.cli.tables import print_table
-from acclimate.text import printable
+from acclimate.errors import printable
 
 data = typer.Typer(cls=Group, no_args_is_help=True)
 

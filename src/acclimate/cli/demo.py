@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.arguments import DEFAULT_METHOD
 from acclimate.cli.console import say
-from acclimate.cli.options import DEFAULT_METHOD
 
 if TYPE_CHECKING:
     from acclimate.stream import FeatureStream

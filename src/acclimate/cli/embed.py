@@ -6,30 +6,30 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar, stage_bars
 from acclimate.errors import RunError
 
 
 def embed(
-    source: options.Source,
-    labels: options.Labels,
+    source: arguments.Source,
+    labels: arguments.Labels,
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
-    model: options.Model = options.DEFAULT_MODEL,
-    template: options.Templates = None,
-    views: options.Views = 1,
-    views_kind: options.ViewsKind = None,
-    generated: options.Generated = None,
-    order: options.Order = "path",
-    fps: options.Fps = 1.0,
-    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = None,
-    workers: options.Workers = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    compile: options.Compile = False,
-    decoder: options.Decoder = "auto",
+    model: arguments.Model = arguments.DEFAULT_MODEL,
+    template: arguments.Templates = None,
+    views: arguments.Views = 1,
+    views_kind: arguments.ViewsKind = None,
+    generated: arguments.Generated = None,
+    order: arguments.Order = "path",
+    fps: arguments.Fps = 1.0,
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    batch_size: arguments.BatchSize = None,
+    workers: arguments.Workers = None,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    compile: arguments.Compile = False,
+    decoder: arguments.Decoder = "auto",
 ) -> None:
     """Encode images once and store their features; every method then runs on them in seconds.
 
@@ -46,15 +46,15 @@ def embed(
     from acclimate.files import check_writable
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
-    from acclimate.reading import Preparer, encode_ahead
+    from acclimate.reading.walk import Preparer, encode_ahead
     from acclimate.stream import FeatureStream, check_stream_path, write_stream
     from acclimate.views.generated import open_generator
 
     check_stream_path(out)
     check_writable(out)
-    names, templates = options.read_labels(labels), options.read_templates(template)
-    options.note_language(names, model)
-    samples = options.list_images(source, order, names, fps)
+    names, templates = arguments.read_labels(labels), arguments.read_templates(template)
+    arguments.note_language(names, model)
+    samples = arguments.list_images(source, order, names, fps)
     encoder = load_encoder(model, device, precision, compile)
     with stage_bars() as show:
         head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))

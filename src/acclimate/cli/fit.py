@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.errors import InputError
 
 if TYPE_CHECKING:
-    from acclimate.sources.base import Sample
+    from acclimate.sources.source import Sample
 
 
 def fit(
@@ -24,11 +24,11 @@ def fit(
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
     method: Annotated[
         str, typer.Option(help="A few-shot method; see `acclimate methods`.")
-    ] = options.DEFAULT_FEW_SHOT_METHOD,
-    setting: options.Settings = None,
+    ] = arguments.DEFAULT_FEW_SHOT_METHOD,
+    setting: arguments.Settings = None,
     plugin: Plugins = None,
     labels: Annotated[
-        str | None, typer.Option(help=options.LABELS_HELP, show_default="all of the source, sorted")
+        str | None, typer.Option(help=arguments.LABELS_HELP, show_default="all of the source, sorted")
     ] = None,
     shots: Annotated[int, typer.Option(help="Images per class to fit to.", min=1)] = 16,
     seed: Annotated[int, typer.Option(help="Of the draw of images.", min=0)] = 1,
@@ -39,17 +39,17 @@ def fit(
     no_validation: Annotated[
         bool, typer.Option("--no-validation", help="Hold nothing out; keep the settings as they are.")
     ] = False,
-    model: options.Model = options.DEFAULT_MODEL,
-    template: options.Templates = None,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
+    template: arguments.Templates = None,
     views: Annotated[
         int, typer.Option(help="Versions of each image to fit to: itself and random crops of it.", min=1)
     ] = 10,
-    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    batch_size: options.BatchSize = None,
-    workers: options.Workers = None,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    decoder: options.Decoder = "auto",
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    batch_size: arguments.BatchSize = None,
+    workers: arguments.Workers = None,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    decoder: arguments.Decoder = "auto",
 ) -> None:
     """Fit a few-shot method to labelled images, and write a file for --fitted of `classify`, `run` and `serve`.
 
@@ -67,12 +67,12 @@ def fit(
     check_writable(out)
     if find_method(method).kind != "few-shot":
         raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
-    settings, templates = options.parse_settings(method, setting), options.read_templates(template)
+    settings, templates = arguments.parse_settings(method, setting), arguments.read_templates(template)
     if validation is not None and no_validation:
         raise InputError("choose one of --validation and --no-validation.")
     samples = _labelled(source)
-    names = clean_labels(sorted({label for _, label in samples})) if labels is None else options.read_labels(labels)
-    options.note_language(names, model)
+    names = clean_labels(sorted({label for _, label in samples})) if labels is None else arguments.read_labels(labels)
+    arguments.note_language(names, model)
     known = _of_classes(samples, names)
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(label) for _, label in known], dtype=np.int64)
@@ -99,13 +99,13 @@ def fit(
     scores = ", ".join(f"{name} {100 * accuracy:.2f} %" for name, accuracy in fitted.accuracy.items())
     held_out = count(fitted.validation, "validation image")
     scored = f"accuracy on {held_out}: {scores}" if scores else "no validation images"
-    given = f" --model {model}" if model != options.DEFAULT_MODEL else ""
+    given = f" --model {model}" if model != arguments.DEFAULT_MODEL else ""
     say(f"{out}: {made}; {scored}.", f"Next: acclimate classify PHOTOS{given} --fitted {out}", err=True)
 
 
 def _labelled(source: Sequence[str]) -> "list[tuple[Sample, str]]":
     """The images of sources with their labels, of which none may be missing."""
-    samples = options.list_images(source)
+    samples = arguments.list_images(source)
     found = [(sample, sample.label) for sample in samples if sample.label is not None]
     if len(found) < len(samples):
         first = next(sample.name for sample in samples if sample.label is None)

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import ImageError, InputError, RunError, reason
 
 
 def generate(
-    source: options.Source,
+    source: arguments.Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="The folder for generated images.")],
     generator: Annotated[
         str, typer.Option(help="diffusers:MODEL or diffusers:MODEL@REVISION, on Hugging Face (downloaded) or a folder.")
@@ -22,8 +22,8 @@ def generate(
     upright: Annotated[
         bool, typer.Option(help="Turn images as their EXIF orientation says; `acclimate bench` does not.")
     ] = True,
-    max_pixels: options.MaxPixels = options.DEFAULT_MAX_PIXELS,
-    device: options.Device = "auto",
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    device: arguments.Device = "auto",
 ) -> None:
     """Generate variations of every image with a diffusion model, and store them for --generated.
 
@@ -31,10 +31,10 @@ def generate(
     """
     from acclimate.classify.wording import count as counted
     from acclimate.files import writing
-    from acclimate.images import open_image
+    from acclimate.images.opening import open_image
     from acclimate.views.generated import GeneratedFolder, open_generator
 
-    samples, stored, maker = options.list_images(source), GeneratedFolder(out), open_generator(generator, device)
+    samples, stored, maker = arguments.list_images(source), GeneratedFolder(out), open_generator(generator, device)
     folders: dict[Path, str] = {}
     for sample in samples:
         if (other := folders.setdefault(stored.folder_of(sample.name), sample.name)) != sample.name:

@@ -6,8 +6,7 @@ import typer
 from typer.core import TyperGroup
 
 from acclimate.cli.console import say
-from acclimate.errors import AcclimateError, RunError, reason
-from acclimate.text import printable
+from acclimate.errors import AcclimateError, RunError, printable, reason
 
 UsageError: Any = typer.BadParameter.__base__  # wherever this version of typer has it
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
-from acclimate.cli import options
+from acclimate.cli import arguments
 from acclimate.cli.plugins import Plugins
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ LIMITS = {  # field -> option
 
 def serve(
     data: Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")],
-    model: options.Model = options.DEFAULT_MODEL,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
     labels: Annotated[
         str | None,
         typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images."),
@@ -59,7 +59,7 @@ def serve(
         list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")
     ] = None,
     method: Annotated[
-        str | None, typer.Option(help=f"{NEW}: the adaptation method.", show_default=options.DEFAULT_METHOD)
+        str | None, typer.Option(help=f"{NEW}: the adaptation method.", show_default=arguments.DEFAULT_METHOD)
     ] = None,
     setting: Annotated[
         list[str] | None, typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW}: KEY=VALUE of the method.")
@@ -68,7 +68,7 @@ def serve(
     fitted: Annotated[
         Path | None, typer.Option(help=f"{NEW}: a file of `acclimate fit`, which has method, settings and labels.")
     ] = None,
-    template: options.Templates = None,
+    template: arguments.Templates = None,
     views: Annotated[int, typer.Option(help=f"{NEW}: views per image, itself and augmented versions.", min=1)] = 1,
     views_kind: Annotated[
         Literal["augmix", "crop", "large-crop"] | None,
@@ -122,9 +122,9 @@ def serve(
     max_log_lines: Annotated[int, typer.Option(help="Lines of one kind logged per second.")] = 200,
     batch_size: Annotated[int, typer.Option(help="Images encoded at once, counting views.")] = 32,
     max_wait: Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")] = 0.005,
-    device: options.Device = "auto",
-    precision: options.Precision = "auto",
-    compile: options.Compile = False,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    compile: arguments.Compile = False,
 ) -> None:
     """Classify images over HTTP: each stream adapts on its own, and survives restarts.
 
@@ -212,12 +212,12 @@ def read_new_streams(given: Mapping[str, Any], limits: "Limits") -> NewStreams:
         raise InputError("options for new streams need --labels or --fitted.")
     if fitted is not None and (method or given["setting"]):
         raise InputError("a fitted file has the method and its settings; leave out --method and --set.")
-    names = None if given["labels"] is None else options.read_labels(given["labels"])
-    options.note_language(names or (), given["model"])
-    templates = options.read_templates(given["template"])
+    names = None if given["labels"] is None else arguments.read_labels(given["labels"])
+    arguments.note_language(names or (), given["model"])
+    templates = arguments.read_templates(given["template"])
     learned = templates if isinstance(templates, LearnedPrompts) else None
-    method = method or options.DEFAULT_METHOD
-    setup: dict[str, Any] = {"method": method, "settings": options.parse_settings(method, given["setting"])}
+    method = method or arguments.DEFAULT_METHOD
+    setup: dict[str, Any] = {"method": method, "settings": arguments.parse_settings(method, given["setting"])}
     setup |= {name: given[name] for name in ("views", "views_kind", "thumbnails", "skip_duplicates", "unsure")}
     setup |= {"templates": learned.name if learned else templates, "reject": given["none_of_these"]}
     setup["guard"] = rules if guard else None

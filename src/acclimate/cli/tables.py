@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli.console import say
-from acclimate.text import printable
+from acclimate.errors import printable
 
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation

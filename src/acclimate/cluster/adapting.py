@@ -17,11 +17,11 @@ from acclimate.classify.summary import BlockSummary
 from acclimate.cluster.encoding import encoded_batches
 from acclimate.cluster.parts import check_owner, read_part, write_features, write_part
 from acclimate.cluster.storage import Storage
-from acclimate.encoders.base import torch_device
+from acclimate.encoders.loading import torch_device
 from acclimate.errors import missing
 from acclimate.evidence import Head
-from acclimate.gates import Gate
 from acclimate.methods import Adapter, duplicate, merge_states
+from acclimate.methods.gates import Gate
 from acclimate.predict import (
     Answers,
     Prediction,
@@ -31,7 +31,7 @@ from acclimate.predict import (
     label_answers,
     with_answers,
 )
-from acclimate.reading import Batch
+from acclimate.reading.walk import Batch
 
 RETRIES = 5  # of a task whose process or machine is lost
 

@@ -21,7 +21,7 @@ from acclimate.cluster.adapting import Job, again_task
 from acclimate.cluster.parts import read_features
 from acclimate.methods import Adapter
 from acclimate.predict import best_of
-from acclimate.reading import read_ahead
+from acclimate.reading.walk import read_ahead
 
 READERS = 8  # threads that fetch features
 WRITES = 16  # blocks that are written at a time

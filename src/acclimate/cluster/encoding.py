@@ -20,11 +20,11 @@ from acclimate import __version__
 from acclimate.arrays import to_host
 from acclimate.classifier import Classifier
 from acclimate.encoders import Encoder, load_encoder
-from acclimate.encoders.base import BUNDLED, PREFIXES, absolute_model
+from acclimate.encoders.loading import BUNDLED, PREFIXES, absolute_model
 from acclimate.errors import AcclimateError, InputError, ModelError
-from acclimate.images import limit_pixels, pixel_limit
-from acclimate.reading import Batch, Preparer, encode_ahead
-from acclimate.sources.base import Sample
+from acclimate.images.opening import limit_pixels, pixel_limit
+from acclimate.reading.walk import Batch, Preparer, encode_ahead
+from acclimate.sources.source import Sample
 
 REMOTE_READERS = 16  # per encoder, of images that come over a network
 AGAIN = "again: "  # how the text of an error begins after which it is worth to try again

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from acclimate.errors import InputError, MissingExtraError, install_command, missing, reason
-from acclimate.images import URL
+from acclimate.images.opening import URL
 
 STORES = ("s3", "gcs", "abfs")  # pyarrow's names of object stores, where a file appears when it is complete
 OF_PYARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO, cast
 from acclimate.cluster.filesystems import is_local, local_path, split
 from acclimate.cluster.storage import kind, list_directory, open_object, read_bytes, read_object
 from acclimate.errors import InputError, reason
-from acclimate.sources.base import Sample, Samples, open_source, read_file
 from acclimate.sources.places import Item, Kind, Place, Result
+from acclimate.sources.source import Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
 
 AHEAD = 2**16  # bytes that are read at once where headers are looked for

@@ -10,7 +10,7 @@ from typing import Any
 
 from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError
-from acclimate.sources.base import Sample
+from acclimate.sources.source import Sample
 
 SECONDS = 60.0  # for the answer of a node
 LATE = 10.0  # seconds after which a file system of a network has shown a new file everywhere

@@ -36,10 +36,10 @@ from acclimate.cluster.rounds import FirstPass
 from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import AcclimateError, InputError, RunError, StateError
 from acclimate.fitting import fit_notes
-from acclimate.gates import NearDuplicates
-from acclimate.images import URL
+from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes
-from acclimate.sources.base import Sample
+from acclimate.methods.gates import NearDuplicates
+from acclimate.sources.source import Sample
 
 Policy = Literal["ordered", "merged"]
 FAILURES = 3  # in a row, without any progress, after which a job gives up

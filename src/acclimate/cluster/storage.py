@@ -10,8 +10,8 @@ from typing import Any
 from acclimate.cluster.filesystems import STORES, check_scheme, explained, is_local, local_path, locate, split
 from acclimate.errors import InputError, reason
 from acclimate.files import MOST_BYTES, read_regular, write_atomically
-from acclimate.images import MAX_BYTES
-from acclimate.sources.base import read_file
+from acclimate.images.opening import MAX_BYTES
+from acclimate.sources.source import read_file
 
 PROBE = ".acclimate.tmp"
 OPEN = 16  # files that stay open while parts of them are read

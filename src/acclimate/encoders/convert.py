@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import to_host, unit_rows
-from acclimate.encoders.base import load_encoder
+from acclimate.encoders.loading import load_encoder
 from acclimate.encoders.onnx import CONFIG, FORMAT, VERSION, OnnxEncoder
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.transformers import TransformersEncoder

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.encoders.base import cannot_use, fingerprint_files
+from acclimate.encoders.loading import cannot_use, fingerprint_files
 from acclimate.encoders.packed import unpack_weights
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError

@@ -5,10 +5,10 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
-from acclimate.encoders.base import Precision, check_precision, torch_device, torch_precision
+from acclimate.encoders.loading import Precision, check_precision, torch_device, torch_precision
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import ModelError, missing
-from acclimate.halving import Halving
+from acclimate.reading.out_of_memory import Halving
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.encoders.base import Precision, fingerprint_files, torch_device, torch_precision
+from acclimate.encoders.loading import Precision, fingerprint_files, torch_device, torch_precision
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, missing

@@ -1,7 +1,7 @@
 """Methods: one per file. Importing this package registers every method."""
 
 from acclimate.methods.accord import Accord
-from acclimate.methods.base import Adapter, Step, require
+from acclimate.methods.adapter import Adapter, Step, require
 from acclimate.methods.bca import BCA
 from acclimate.methods.boost import BoostAdapter
 from acclimate.methods.corrections import Correction

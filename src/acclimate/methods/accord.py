@@ -10,6 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
+from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.agreement import (
     BETAS,
     FIRST_TAU,
@@ -22,7 +23,6 @@ from acclimate.methods.agreement import (
     information,
     temperature,
 )
-from acclimate.methods.base import Adapter, Step
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
 from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews

@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
-from acclimate.methods.base import Step, ViewsKind
+from acclimate.methods.adapter import Step, ViewsKind
 from acclimate.methods.registry import register
 from acclimate.methods.tda import TDA
 

@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step
+from acclimate.methods.adapter import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.registry import register
 from acclimate.methods.schedule import Plan

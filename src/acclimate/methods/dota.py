@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.registry import register
 from acclimate.methods.state import MergeRule, Moments
 

@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.base import Adapter, Ids, MethodKind, Step, ViewsKind, require
+from acclimate.methods.adapter import Adapter, Ids, MethodKind, Step, ViewsKind, require
 
 Labels = Sequence[int] | HostArray
 Progress = Callable[[int], None]

@@ -6,7 +6,7 @@ from math import log
 from acclimate.arrays import HostArray, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.dota import gaussians
 from acclimate.methods.registry import register
 from acclimate.methods.state import Moments

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from acclimate.errors import AcclimateError, InputError
-from acclimate.methods.base import Adapter
+from acclimate.methods.adapter import Adapter
 from acclimate.methods.persist import MOST_ORIGINS, compare_states, duplicate, load_state
 
 FAN = 8  # states that a tree merges at once; fewer take less memory and more time, as more merges follow each other

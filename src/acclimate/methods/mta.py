@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, MethodKind, Step, ViewsKind
+from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
 from acclimate.methods.registry import register
 from acclimate.methods.state import MergeRule
 

@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step
+from acclimate.methods.adapter import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import add_by_class, lay_out
 from acclimate.methods.registry import register

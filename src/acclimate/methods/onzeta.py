@@ -7,7 +7,7 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, LARGEST, Tensors
 

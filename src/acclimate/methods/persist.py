@@ -9,14 +9,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from acclimate.arrays import Array, device, namespace, to_host
-from acclimate.errors import InputError, StateError
+from acclimate.errors import LONGEST_TEXT, InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import EXPORTS, parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.base import CORRECTIONS, Adapter
+from acclimate.methods.adapter import CORRECTIONS, Adapter
 from acclimate.methods.registry import find_method
 from acclimate.methods.settings import check_settings, require
 from acclimate.methods.state import LARGEST_ID, State
-from acclimate.text import LONGEST_TEXT
 
 VECTORS = "class_vectors"
 AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, MergeRule, Sums
 

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from acclimate.errors import AcclimateError, InputError, nearest
 from acclimate.evidence import Head
-from acclimate.methods.base import Adapter
+from acclimate.methods.adapter import Adapter
 from acclimate.methods.settings import check_settings
 
 DEFAULT_METHOD = "accord"

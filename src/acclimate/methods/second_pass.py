@@ -1,7 +1,7 @@
 """The second pass: a stream that has an end, answered once more."""
 
 from acclimate.arrays import Array, as_floats, is_array_api_obj, move, namespace
-from acclimate.methods.base import Adapter
+from acclimate.methods.adapter import Adapter
 
 
 def refine(adapter: Adapter, features: Array) -> Array:

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 
 import numpy as np
 
-from acclimate.errors import InputError, nearest
-from acclimate.text import is_text
+from acclimate.errors import InputError, is_text, nearest
 
 if TYPE_CHECKING:
-    from acclimate.methods.base import Adapter
+    from acclimate.methods.adapter import Adapter
 
 LARGEST = 2**63  # whole number
 LARGEST_REAL = 1_000_000  # more than any method can use; single precision still holds the sum of their products

@@ -11,7 +11,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, is_tensor, namespace, repeat, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Adapter, Change, Step
+from acclimate.methods.adapter import Adapter, Change, Step
 from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.jagged import Layout, add_by_class, compact
 from acclimate.methods.registry import register

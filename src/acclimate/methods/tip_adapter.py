@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Change, Step, ViewsKind
+from acclimate.methods.adapter import Change, Step, ViewsKind
 from acclimate.methods.cache import Cache
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class

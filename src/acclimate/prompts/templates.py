@@ -12,9 +12,8 @@ from importlib.resources import files
 from itertools import chain, zip_longest
 from typing import Any
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, check_text
 from acclimate.prompts.learned import PREFIX, LearnedPrompts
-from acclimate.text import check_text
 
 Template = str | Callable[[str], str]
 Templates = Template | Sequence[Template] | Mapping[str, str | Sequence[str]]

@@ -21,12 +21,12 @@ from starlette.types import Scope
 
 from acclimate import __version__
 from acclimate.errors import InputError, reason
-from acclimate.serve import corrections, routes, schemas
+from acclimate.serve import correcting, routes, schemas
 from acclimate.serve.connections import SEND_BUFFER, Connection, Connections, Listening
 from acclimate.serve.connections import Server as ConnectionServer
 from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
-from acclimate.serve.errors import CODES, handle_errors
+from acclimate.serve.http_errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
 from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
 from acclimate.serve.service import Service
@@ -66,7 +66,7 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
     app.state.connections = Connections(streams.limits)
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
-    app.include_router(corrections.router)
+    app.include_router(correcting.router)
     app.include_router(router)
     document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))

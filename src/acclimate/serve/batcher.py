@@ -17,12 +17,12 @@ import numpy as np
 from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
-from acclimate.reading import Preparer
+from acclimate.reading.walk import Preparer
 from acclimate.serve.decoding import Decoders, Task
-from acclimate.serve.errors import BusyError
 from acclimate.serve.fair import FairQueue, leaves_enough
+from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from acclimate.views import Kind
 
 CROWD = 4  # times the queue of one client is the room for the images of all

@@ -15,7 +15,7 @@ from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from acclimate.errors import InputError
-from acclimate.serve.errors import QUOTED, validation_message
+from acclimate.serve.http_errors import QUOTED, validation_message
 from acclimate.serve.limits import Limits
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)

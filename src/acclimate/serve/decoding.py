@@ -21,9 +21,9 @@ from PIL import Image
 
 from acclimate.arrays import HostArray
 from acclimate.errors import ImageError, ModelError
-from acclimate.images import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
-from acclimate.processes import CHILDREN, CONTEXT, no_main
-from acclimate.reading import Preparer
+from acclimate.images.opening import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
+from acclimate.reading.processes import CHILDREN, CONTEXT, no_main
+from acclimate.reading.walk import Preparer
 from acclimate.serve.budget import Budget
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.

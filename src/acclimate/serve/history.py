@@ -21,8 +21,8 @@ from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, Step
 from acclimate.methods.cache import Cache
 from acclimate.predict import Adapted
-from acclimate.serve.errors import NotFoundError, StorageError
 from acclimate.serve.guard import FairSlots
+from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal, read_mark
 from acclimate.serve.snapshots import JOURNAL, SNAPSHOT, Snapshots, features_of, learnt_of, thumbnails_of
 

@@ -19,7 +19,7 @@ from zlib import crc32
 
 from acclimate.errors import reason
 from acclimate.files import write_atomically
-from acclimate.serve.errors import StorageError
+from acclimate.serve.http_errors import StorageError
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers

@@ -4,13 +4,13 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.gates import Gate, NearDuplicates
 from acclimate.methods.cache import Cache
+from acclimate.methods.gates import Gate, NearDuplicates
+from acclimate.methods.reject import Rejector
 from acclimate.predict import Adapted, choose_samples, none_scores
-from acclimate.reject import Rejector
-from acclimate.serve.errors import StorageError
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
+from acclimate.serve.http_errors import StorageError
 from acclimate.serve.problems import Problems
 from acclimate.serve.schemas import Setup
 from acclimate.serve.texts import Texts

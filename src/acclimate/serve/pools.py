@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from threading import Condition, Thread
 from typing import Any, TypeVar
 
-from acclimate.serve.errors import BusyError
 from acclimate.serve.fair import FairQueue, leaves_enough
+from acclimate.serve.http_errors import BusyError
 
 Result = TypeVar("Result")
 CROWD = 4  # times as many jobs as one client may have is the room for those of all

@@ -25,7 +25,7 @@ from acclimate.serve.dependencies import (
     authorize,
     known_parameters,
 )
-from acclimate.serve.errors import ExistsError, NotFoundError
+from acclimate.serve.http_errors import ExistsError, NotFoundError
 from acclimate.serve.interfaces import AnyStream
 from acclimate.serve.service import Service
 from acclimate.serve.stream import Stream

@@ -21,12 +21,12 @@ from acclimate.evidence import Head
 from acclimate.files import sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
 from acclimate.predict import Adapted, Prediction, predictions, refuse_none
-from acclimate.serve.errors import NotFoundError, StorageError, TooManyError, validation_message
+from acclimate.serve.http_errors import NotFoundError, StorageError, TooManyError, validation_message
 from acclimate.serve.interfaces import AnyBatcher, AnyStream
 from acclimate.serve.limits import Limits
 from acclimate.serve.logs import logger
-from acclimate.serve.metrics import Metrics
 from acclimate.serve.pools import FairPool
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
 from acclimate.serve.setups import Made, create_files
 from acclimate.serve.texts import Texts

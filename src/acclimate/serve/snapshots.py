@@ -17,7 +17,7 @@ from acclimate.arrays import HostArray
 from acclimate.errors import InputError, StateError
 from acclimate.files import write_atomically, writing
 from acclimate.methods import Adapter, load_with_notes, state_to_bytes
-from acclimate.serve.errors import NotFoundError, StorageError
+from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.journal import Journal, read_journal
 
 SNAPSHOT, JOURNAL = ".safetensors", ".journal"

@@ -15,14 +15,14 @@ from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Prediction, predictions, refuse_none
 from acclimate.serve.batcher import Encoded, WorkQueue
-from acclimate.serve.errors import BusyError, NotFoundError
 from acclimate.serve.history import History
+from acclimate.serve.http_errors import BusyError, NotFoundError
 from acclimate.serve.interfaces import AnyBatcher
 from acclimate.serve.learning import Learning
-from acclimate.serve.listing import Summary, list_caches, list_corrections, list_learnt
-from acclimate.serve.metrics import Metrics
 from acclimate.serve.problems import Problems
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.setups import read_setup
+from acclimate.serve.summaries import Summary, list_caches, list_corrections, list_learnt
 from acclimate.serve.texts import Texts
 
 RETRY_S = 5.0  # between two attempts to write a snapshot

@@ -16,9 +16,9 @@ from acclimate.files import remove_leftovers
 from acclimate.prompts import LearnedPrompts
 from acclimate.serve.audit import AuditLog
 from acclimate.serve.batcher import Batcher
-from acclimate.serve.errors import ExistsError, NotFoundError, StorageError, UnusableError
+from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError, UnusableError
 from acclimate.serve.limits import Limits
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.service import DELETED, NAME, NEW, Service, claim_folder, move_away, not_there, remove_for_good
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts

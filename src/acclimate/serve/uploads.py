@@ -8,8 +8,8 @@ from fastapi import HTTPException, Request
 from acclimate.errors import InputError
 from acclimate.serve import schemas
 from acclimate.serve.bodies import JSON, content_type, read_body, read_json, reference, run_apart, unsupported
-from acclimate.serve.errors import QUOTED
 from acclimate.serve.forms import FormError, Part, parse_form
+from acclimate.serve.http_errors import QUOTED
 from acclimate.serve.limits import Limits
 
 FILES = {"image": {"type": "array", "items": {"type": "string", "format": "binary"}}}

@@ -6,9 +6,9 @@ from sys import intern
 from typing import Any
 
 from acclimate.errors import InputError
-from acclimate.images import lacking_for_heif
-from acclimate.sources.base import Sample, Samples
+from acclimate.images.opening import lacking_for_heif
 from acclimate.sources.places import LOCAL, Place
+from acclimate.sources.source import Sample, Samples
 from acclimate.sources.video import is_video, open_video
 
 # The formats among those Pillow opens that people store photographs in.

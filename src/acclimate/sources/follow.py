@@ -6,9 +6,9 @@ from time import monotonic, sleep
 from typing import NamedTuple
 
 from acclimate.errors import InputError
-from acclimate.sources.base import Sample, can_be_read
 from acclimate.sources.folder import open_listed
 from acclimate.sources.places import list_files
+from acclimate.sources.source import Sample, can_be_read
 from acclimate.sources.video import is_video
 
 TICK = 0.1  # seconds between two looks at whether to stop

@@ -9,8 +9,8 @@ from array_api_compat import is_array_api_obj
 from PIL import Image
 
 from acclimate.errors import InputError
-from acclimate.sources.base import PREFIXES, open_source
 from acclimate.sources.folder import is_pattern
+from acclimate.sources.source import PREFIXES, open_source
 from acclimate.sources.table import is_list
 from acclimate.sources.video import is_video
 

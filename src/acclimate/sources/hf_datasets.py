@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from acclimate.errors import InputError, missing
-from acclimate.sources.base import Sample, read_file
+from acclimate.sources.source import Sample, read_file
 
 LOADING = ("name", "data_dir", "data_files", "revision")  # passed on to load_dataset unchanged
 OPTIONS = ("split", "image", "label", *LOADING)

@@ -9,7 +9,7 @@ from typing import BinaryIO, Literal, TypeVar
 
 from acclimate.errors import InputError, reason
 from acclimate.files import open_regular, read_regular
-from acclimate.sources.base import Sample, read_file
+from acclimate.sources.source import Sample, read_file
 from acclimate.sources.video import lacking_for_videos
 
 Kind = Literal["file", "folder", "other"]

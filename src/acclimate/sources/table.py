@@ -12,12 +12,11 @@ from pathlib import PurePath
 from sys import intern
 from typing import Any, TextIO
 
-from acclimate.cells import from_cell
 from acclimate.errors import InputError
-from acclimate.files import MAX_LIST
-from acclimate.images import URL
-from acclimate.sources.base import Sample
+from acclimate.files import MAX_LIST, from_cell
+from acclimate.images.opening import URL
 from acclimate.sources.places import LOCAL, Place
+from acclimate.sources.source import Sample
 from acclimate.sources.video import is_video, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")

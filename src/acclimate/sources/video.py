@@ -18,8 +18,8 @@ from PIL import Image
 
 from acclimate.errors import MissingExtraError, lacking
 from acclimate.files import open_regular
-from acclimate.images import pixel_limit, too_large
-from acclimate.sources.base import Sample
+from acclimate.images.opening import pixel_limit, too_large
+from acclimate.sources.source import Sample
 
 SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
 AHEAD = 16  # frames that are decoded on the way to a later one rather than skipped, and that wait at most

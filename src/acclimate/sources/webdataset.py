@@ -15,10 +15,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 from acclimate.errors import InputError
 from acclimate.files import MAX_TEXT
-from acclimate.images import URL
-from acclimate.sources.base import Sample
+from acclimate.images.opening import URL
 from acclimate.sources.folder import is_pattern, match_files, natural_key
 from acclimate.sources.places import LOCAL, Place
+from acclimate.sources.source import Sample
 
 IMAGES = ("webp", "png", "jpg", "jpeg")
 MOST_HEADER = 2**20  # bytes of a member's name and other metadata

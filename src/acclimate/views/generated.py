@@ -11,7 +11,7 @@ from PIL import Image
 
 from acclimate.errors import ImageError, InputError
 from acclimate.files import write_atomically
-from acclimate.images import open_image
+from acclimate.images.opening import open_image
 
 DIFFUSERS = "diffusers:"
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn.functional import grid_sample
 
 from acclimate.arrays import HostArray
-from acclimate.resize import Parts, resize_parts, upload_all
+from acclimate.reading.resize import Parts, resize_parts, upload_all
 from acclimate.views.augment import ModelInput
 from acclimate.views.plan import GEOMETRIC, MAX_DEPTH, OPERATIONS, POSTERIZE_BITS, ViewPlan
 

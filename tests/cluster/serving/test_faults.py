@@ -141,7 +141,7 @@ def test_a_damaged_stream_is_described_and_can_be_deleted(cluster):
 
 def test_a_stale_process_cannot_write_to_the_files_of_its_successor(cluster, tmp_path):
     from acclimate.cluster.serving.stream_actor import claim_stream
-    from acclimate.serve.errors import StorageError
+    from acclimate.serve.http_errors import StorageError
 
     with pytest.raises(StorageError, match="another process still has the stream 'shop'; try again"):
         claim_stream(cluster.folder / "streams" / "shop", seconds=0.2)

@@ -14,15 +14,15 @@ from acclimate.cluster.serving.answers import Asked, answer, plain, within
 from acclimate.cluster.serving.encoders import Encoders
 from acclimate.cluster.serving.front import Application, Front
 from acclimate.cluster.serving.images import Sent
+from acclimate.cluster.serving.remote_streams import ClusterStreams
 from acclimate.cluster.serving.reports import Reports
-from acclimate.cluster.serving.settings import Settings
+from acclimate.cluster.serving.service_settings import Settings
 from acclimate.cluster.serving.stream_actor import StreamActor
-from acclimate.cluster.serving.streams import ClusterStreams
 from acclimate.errors import ImageError, InputError, ModelError
-from acclimate.serve.errors import BusyError, NotFoundError, UnusableError
+from acclimate.serve.http_errors import BusyError, NotFoundError, UnusableError
 from acclimate.serve.journal import read_mark
 from acclimate.serve.limits import Limits
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from cluster_service import CAMERA, KEEPER, LABELS, bearer
 
 OPTIONS = {"names": ["a.png"], "thumbnails": True, "views": 1, "kind": "augmix", "start": 0, "client": ""}

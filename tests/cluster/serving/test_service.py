@@ -11,7 +11,7 @@ import httpx
 import pytest
 import ray
 
-from acclimate.cluster.serving.service import TARGET, ClusterService
+from acclimate.cluster.serving.cluster_service import TARGET, ClusterService
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError
 from acclimate.serve.streams import Streams
@@ -25,7 +25,7 @@ import sys
 import ray
 
 from acclimate.cluster.connection import connect
-from acclimate.cluster.serving.service import ClusterService
+from acclimate.cluster.serving.cluster_service import ClusterService
 
 with connect(sys.argv[1]):
     data, model, tokens = sys.argv[2:]

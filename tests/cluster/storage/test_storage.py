@@ -62,7 +62,7 @@ def test_objects_are_read_in_parts_and_are_bounded(base, monkeypatch):
         read_object(url, 8, 3)
     with pytest.raises(OSError, match="missing"):
         read_object(storage.where("missing"))
-    for module in ("acclimate.cluster.storage", "acclimate.sources.base"):
+    for module in ("acclimate.cluster.storage", "acclimate.sources.source"):
         monkeypatch.setattr(f"{module}.MAX_BYTES", 9)
     for part in ((), (0, 10)):
         with pytest.raises(OSError, match=r"more than the 9 allowed"):

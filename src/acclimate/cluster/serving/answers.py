@@ -16,7 +16,7 @@ from ray.exceptions import (
 )
 from ray.serve.exceptions import BackPressureError, RayServeException
 
-from acclimate.serve.errors import BusyError, UnusableError
+from acclimate.serve.http_errors import BusyError, UnusableError
 
 Result = TypeVar("Result")
 TIMEOUT_S = 10.0  # for answers that take no time

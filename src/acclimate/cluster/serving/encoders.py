@@ -9,11 +9,11 @@ from typing import Any
 from acclimate.arrays import HostArray, to_host
 from acclimate.cluster.serving.images import Sent
 from acclimate.cluster.serving.reports import Reporter
-from acclimate.cluster.serving.settings import Model, Settings
+from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.encoders import load_encoder
 from acclimate.errors import AcclimateError, ModelError
 from acclimate.serve.batcher import Batcher, Encoded
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 
 ONGOING = 256  # requests that a replica works on; what it refuses beyond its queue is said by its batcher
 SAYING_S = 30.0  # that a replica stays whose model cannot be loaded

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from acclimate.cluster.serving.settings import Model, Settings
-from acclimate.cluster.serving.streams import ClusterStreams
+from acclimate.cluster.serving.remote_streams import ClusterStreams
+from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.errors import InputError
 from acclimate.serve.app import create_app
 from acclimate.serve.logs import logger

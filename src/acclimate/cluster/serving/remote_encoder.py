@@ -11,7 +11,7 @@ from ray.exceptions import RayActorError
 
 from acclimate.arrays import HostArray
 from acclimate.cluster.serving.answers import plain, within
-from acclimate.cluster.serving.settings import Model, Settings
+from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.serve.batcher import Encoded
 from acclimate.views import Kind
 

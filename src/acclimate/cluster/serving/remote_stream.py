@@ -10,12 +10,12 @@ from ray.exceptions import ActorDiedError, RayActorError
 
 from acclimate.cluster.serving.answers import Asked, plain, within
 from acclimate.cluster.serving.images import Sent
-from acclimate.cluster.serving.settings import STREAM, Model, Settings
+from acclimate.cluster.serving.service_settings import STREAM, Model, Settings
 from acclimate.cluster.serving.stream_actor import StreamActor
 from acclimate.evidence import Head
 from acclimate.methods import Adapter
 from acclimate.predict import Prediction
-from acclimate.serve.errors import NotFoundError
+from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.service import not_there
 from acclimate.serve.stream import Stream
 

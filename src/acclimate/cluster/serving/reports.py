@@ -11,7 +11,7 @@ from uuid import uuid4
 import ray
 
 from acclimate.cluster.serving.answers import answer
-from acclimate.cluster.serving.settings import STREAM, Settings
+from acclimate.cluster.serving.service_settings import STREAM, Settings
 from acclimate.cluster.serving.sums import Families, add_up, parse
 from acclimate.serve.audit import AuditLog
 from acclimate.serve.logs import logger

@@ -11,15 +11,15 @@ from typing import Any
 
 from acclimate.cluster.serving.remote_encoder import RemoteBatcher, RemoteEncoder
 from acclimate.cluster.serving.reports import Reporter
-from acclimate.cluster.serving.settings import STREAM, Model, Settings
+from acclimate.cluster.serving.service_settings import STREAM, Model, Settings
 from acclimate.errors import AcclimateError
 from acclimate.evidence import Head
 from acclimate.files import remove_leftovers
 from acclimate.methods import Adapter, duplicate
 from acclimate.predict import Prediction
-from acclimate.serve.errors import NotFoundError, StorageError, UnusableError
+from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.logs import logger
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.service import claim_folder, move_away, remove_for_good
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts

@@ -7,7 +7,7 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, move, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.base import Step
+from acclimate.methods.adapter import Step
 from acclimate.methods.few_shot import Labelled, Progress
 from acclimate.methods.gradient.prompt import WEIGHTS, TrainedPrompt, with_gradients
 from acclimate.methods.registry import register

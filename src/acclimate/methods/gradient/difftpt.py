@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acclimate.errors import InputError
-from acclimate.methods.base import ViewsKind
+from acclimate.methods.adapter import ViewsKind
 from acclimate.methods.gradient.tpt import TPT, Tensor, most_confident
 from acclimate.methods.registry import register
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from acclimate.arrays import Array, move, to_host
 from acclimate.errors import InputError, ModelError
-from acclimate.methods.base import Adapter
+from acclimate.methods.adapter import Adapter
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 
 Tensor = Any  # torch.Tensor

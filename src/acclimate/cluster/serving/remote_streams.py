@@ -12,10 +12,10 @@ from acclimate.cluster.serving.answers import TIMEOUT_S, answer, plain
 from acclimate.cluster.serving.remote_encoder import RemoteBatcher, RemoteEncoder
 from acclimate.cluster.serving.remote_stream import RemoteStream, StreamActors, actor_name
 from acclimate.cluster.serving.reports import RemoteAudit, Reporter, find_reports
-from acclimate.cluster.serving.settings import Model, Settings
+from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.errors import StateError
-from acclimate.serve.errors import ExistsError, NotFoundError, StorageError
-from acclimate.serve.metrics import Metrics
+from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError
+from acclimate.serve.prometheus import Metrics
 from acclimate.serve.service import CALLS, NAME, Service, not_there
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts

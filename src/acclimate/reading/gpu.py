@@ -26,15 +26,15 @@ import torch
 
 from acclimate.arrays import Array, namespace
 from acclimate.errors import ImageError
-from acclimate.halving import Halving
-from acclimate.images import limit_pixels, open_image, pixel_limit, unreadable
-from acclimate.jpeg import decode_each, turn
+from acclimate.images.opening import limit_pixels, open_image, pixel_limit, unreadable
 from acclimate.on_cuda import upload
-from acclimate.processes import Processes
-from acclimate.readers import Found, Reader, Source
-from acclimate.reading import Preparer, about, precision_of, read_ahead
-from acclimate.resize import prepare_batch
-from acclimate.sources.base import read_file
+from acclimate.reading.jpeg import decode_each, turn
+from acclimate.reading.out_of_memory import Halving
+from acclimate.reading.processes import Processes
+from acclimate.reading.readers import Found, Reader, Source
+from acclimate.reading.resize import prepare_batch
+from acclimate.reading.walk import Preparer, about, precision_of, read_ahead
+from acclimate.sources.source import read_file
 
 PIECE = 256  # images that are decoded at once, at most
 CHUNK = 16  # images that a process is given at once, at most

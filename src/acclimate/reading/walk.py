@@ -17,8 +17,8 @@ from acclimate.arrays import Array, move
 from acclimate.encoders import Encoder
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import ImageError, InputError
-from acclimate.images import open_image, unreadable
-from acclimate.jpeg import choose_decoder
+from acclimate.images.opening import open_image, unreadable
+from acclimate.reading.jpeg import choose_decoder
 from acclimate.views import KINDS, Kind
 from acclimate.views.augment import ModelInput, make_views
 from acclimate.views.generated import Generator as ImageGenerator
@@ -154,7 +154,7 @@ class Preparer:
         """What decodes JPEGs: "pillow" or "nvjpeg"."""
         gpu = self.gpu
         if gpu is not None:
-            from acclimate.resize import FILTERS
+            from acclimate.reading.resize import FILTERS
 
             gpu = gpu if self.encoder.prepare.preprocess.resample in FILTERS else None  # type: ignore[attr-defined]
         return cast(Decoder, choose_decoder(self._asked, gpu))
@@ -242,7 +242,7 @@ def encode_ahead(
     batch_size = batch_size or default_batch_size(prepare.encoder)
     size = max(1, batch_size // prepare.views)
     if prepare.gpu is not None:
-        from acclimate.gpu_reading import encode_on_gpu
+        from acclimate.reading.gpu import encode_on_gpu
 
         reading: dict[str, Any] = {"size": size, "inputs": batch_size, "workers": workers, "device": prepare.gpu}
         with closing(encode_on_gpu(images, prepare, start=start, **reading)) as batches:

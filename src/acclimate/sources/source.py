@@ -15,13 +15,13 @@ import numpy as np
 
 from acclimate.errors import ImageError, InputError
 from acclimate.files import open_regular, read_regular
-from acclimate.images import MAX_BYTES, URL, open_image
+from acclimate.images.opening import MAX_BYTES, URL, open_image
 
 if TYPE_CHECKING:
     from acclimate.sources.places import Place
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
-PREFIXES = {"coop": "coop", "wds": "webdataset", "hfds": "hf_datasets"}
+PREFIXES = {"coop": "coop_splits", "wds": "webdataset", "hfds": "hf_datasets"}
 MAX_FPS = 1000  # frames are named after their time in milliseconds
 
 

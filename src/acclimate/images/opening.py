@@ -17,10 +17,10 @@ from array_api_compat import is_array_api_obj
 from PIL import Image, UnidentifiedImageError
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.bounds import BYTES, MORE, WALKS, find_kind
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
-from acclimate.tags import check_exif
+from acclimate.images.decode_cost import BYTES, MORE, WALKS, find_kind
+from acclimate.images.tiff import check_exif
 
 CHANNELS = (1, 3, 4)
 TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
@@ -140,7 +140,7 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         ImageError: it cannot be read, or takes too much; the message says why.
 
     Examples:
-        >>> from acclimate.images import examine_image
+        >>> from acclimate.images.opening import examine_image
         >>> examined = examine_image(b"P6 3 2 255 " + bytes(18))
         >>> examined.pixels, examined.decode().size
         (6, (3, 2))

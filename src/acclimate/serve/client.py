@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 from uuid import uuid4
 
 from acclimate.errors import AcclimateError
-from acclimate.timed_http import TimedHTTPHandler, TimedHTTPSHandler
+from acclimate.serve.timed_http import TimedHTTPHandler, TimedHTTPSHandler
 
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"

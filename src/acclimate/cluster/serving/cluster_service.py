@@ -20,10 +20,10 @@ from acclimate.cluster.serving.answers import answer, plain
 from acclimate.cluster.serving.encoders import ONGOING, QUEUED, Encoders
 from acclimate.cluster.serving.front import Application, Front
 from acclimate.cluster.serving.remote_stream import StreamActors
+from acclimate.cluster.serving.remote_streams import names_in
 from acclimate.cluster.serving.reports import RemoteAudit, find_reports, start_reports
-from acclimate.cluster.serving.settings import STREAM, Model, Settings
-from acclimate.cluster.serving.streams import names_in
-from acclimate.encoders.base import BUNDLED, absolute_model
+from acclimate.cluster.serving.service_settings import STREAM, Model, Settings
+from acclimate.encoders.loading import BUNDLED, absolute_model
 from acclimate.errors import InputError, RunError, reason
 from acclimate.files import write_atomically
 from acclimate.serve.app import bind, is_loopback

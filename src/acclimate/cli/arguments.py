@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acclimate.cells import from_cell
 from acclimate.cli.console import say
 from acclimate.errors import InputError, reason
+from acclimate.files import from_cell
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
     from acclimate.sources import Sample
-    from acclimate.sources.base import Samples
+    from acclimate.sources.source import Samples
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "accord"
@@ -33,7 +33,7 @@ TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .
 
 
 def _limit_pixels(count: int) -> int:
-    from acclimate.images import limit_pixels
+    from acclimate.images.opening import limit_pixels
 
     limit_pixels(count)
     return count
@@ -198,7 +198,7 @@ def list_images(
 
     `find` lists them where sources are not only those of `open_source`.
     """
-    from acclimate.sources.base import choose_order, open_source, order_samples
+    from acclimate.sources.source import choose_order, open_source, order_samples
 
     words = [each for each in source if re.fullmatch(r"[\w, -]+", each) and each != "-" and not Path(each).exists()]
     if words and len(source) > 1:

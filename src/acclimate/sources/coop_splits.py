@@ -7,8 +7,8 @@ from typing import Any
 
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, read_regular
-from acclimate.sources.base import Sample, file_sample
 from acclimate.sources.folder import natural_key
+from acclimate.sources.source import Sample, file_sample
 
 # Image folders of the datasets in CoOp's layout, relative to the split file.
 IMAGE_FOLDERS = ("images", "jpg", "2750", "101_ObjectCategories", "UCF-101-midframes", "SUN397")

@@ -13,7 +13,7 @@ from PIL import Image
 from acclimate.arrays import HostArray
 from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError
-from acclimate.images import BaselineJpeg, examine_image, read_path, unreadable
+from acclimate.images.opening import BaselineJpeg, examine_image, read_path, unreadable
 
 Source = str | bytes | Callable[[], bytes]  # a path, a file's content, or what returns it
 

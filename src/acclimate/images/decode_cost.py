@@ -13,7 +13,7 @@ from typing import NamedTuple
 from PIL import JpegImagePlugin
 
 from acclimate.errors import ImageError
-from acclimate.tags import TIFF, check_exif, read_directory
+from acclimate.images.tiff import TIFF, check_exif, read_directory
 
 BYTES = 8  # of memory that decoding takes per pixel, at its peak: an RGB image of Pillow, twice
 METADATA = 16 * 2**20  # bytes beside the pixels
@@ -27,7 +27,7 @@ SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels t
 FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
 ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
 BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
-MORE = "start with a larger --max-pixels (in Python: acclimate.images.limit_pixels)"  # what raises such a bound
+MORE = "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels)"  # what raises such a bound
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind a scan, which may hold restart markers

@@ -1,0 +1,1 @@
+"""Opening images safely: decoding bounded in memory and time, formats, sizes."""

@@ -1,0 +1,1 @@
+"""The first half of the walk: read ahead, prepare, encode."""
