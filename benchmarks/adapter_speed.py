@@ -59,7 +59,8 @@ class PublishedWay:
 
     def _read(self, f, cache, alpha, beta, masks):
         xp = namespace(f)
-        keys, values = [], []
+        keys = []
+        values = []
         for label in sorted(cache):
             for _, feature, p in cache[label]:
                 keys.append(feature)
@@ -175,7 +176,8 @@ def count_waits(side: Callable[[], object], device: str) -> str:
         return ""
     import torch
 
-    waits, synchronize = [], torch.cuda.Event.synchronize
+    waits = []
+    synchronize = torch.cuda.Event.synchronize
     torch.cuda.synchronize()
     torch.cuda.Event.synchronize = lambda event: (waits.append(event), synchronize(event))
     torch.cuda.set_sync_debug_mode("warn")
@@ -205,7 +207,11 @@ def main() -> None:
     parser.add_argument("--device", default="numpy", help="numpy, or a PyTorch device such as cpu or cuda")
     parser.add_argument("--quick", action="store_true", help="skip the growth tables")
     options = parser.parse_args()
-    to_device, finish = np.asarray, lambda: None
+    to_device = np.asarray
+
+    def finish():
+        return None
+
     if options.device != "numpy":
         import torch
 
@@ -216,7 +222,9 @@ def main() -> None:
             if options.device.startswith("cuda"):
                 torch.cuda.synchronize()
 
-    K, d, B = 1000, 512, 256
+    K = 1000
+    d = 512
+    B = 256
     adapter, stream, fresh = adapted(K, d, to_device)
     W = adapter.head.class_vectors
     accord = Accord(adapter.head)
@@ -244,12 +252,14 @@ def main() -> None:
             "published way": lambda: published.step(next(single)),
         },
     }
-    times, waits = {}, {}
+    times = {}
+    waits = {}
     for batch, repeats in ((B, 30), (1024, 8), (1, 15)):
         found = time_in_turn(sides[batch], repeats, finish)
         times |= {(name, batch): seconds for name, seconds in found.items()}
         waits |= {(name, batch): count_waits(side, options.device) for name, side in sides[batch].items()}
-    floor, reference = times["zero-shot product", B], times["published way", 1]
+    floor = times["zero-shot product", B]
+    reference = times["published way", 1]
     print(
         f"\n{'':20}{'batch':>6}{'ms':>9}{'us/sample':>11}{'waits':>7}{'x zero-shot':>13}{'x faster than published':>25}"
     )
@@ -293,7 +303,8 @@ def fill_published(published: PublishedWay, adapter: TDA) -> None:
 def check_same_answers(adapter: TDA, published: PublishedWay, fresh) -> None:
     """The published way must give our answers, or the comparison means nothing."""
     adapter.reset()
-    published.positive, published.negative = {}, {}
+    published.positive = {}
+    published.negative = {}
     ours = to_host(adapter.step(fresh[:300]))
     theirs = np.concatenate([to_host(published.step(fresh[i : i + 1])) for i in range(300)])
     gap = np.abs(ours - theirs).max()
@@ -322,7 +333,8 @@ def growth(to_device, finish) -> None:
 
 def time_step(adapter: TDA, fresh, finish) -> dict[str, float]:
     """Median seconds of a zero-shot product and a TDA step on 256 samples."""
-    walk, W = batches(fresh, 256), adapter.head.class_vectors
+    walk = batches(fresh, 256)
+    W = adapter.head.class_vectors
     sides = {"zero-shot": lambda: SCALE * (next(walk) @ W.T), "tda": lambda: adapter.step(next(walk))}
     return time_in_turn(sides, repeats=6, finish=finish)
 

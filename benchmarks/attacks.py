@@ -57,7 +57,8 @@ def main() -> None:
     words = options.words
     chosen = {name: case for name, case in CASES.items() if not words or any(word in name for word in words)}
     print(f"{'finding':10} {'attack':58} {'tries':>5} {'peak MB':>8} {'waited s':>8}  verdict", flush=True)
-    rows, fell = [], 0
+    rows = []
+    fell = 0
     for case in chosen.values():
         held, row = attack(case)
         fell += not held

@@ -36,7 +36,8 @@ from acclimate.sources.source import open_source
 from classify_overhead import draw_photos
 
 BUNDLED = Path(acclimate.__file__).parent / "encoders" / "bundled"
-BATCHES, THREADS = (1, 8, 32), (1, 2)
+BATCHES = (1, 8, 32)
+THREADS = (1, 2)
 METHODS = ("zero-shot", "tda", "accord")
 TARGETS = 2.2, 0.85  # new over old on two threads; the whole job over the encoder alone
 # Loads a model, encodes a batch of 32, and prints by how many MB the peak of the process's memory has risen.

@@ -49,7 +49,8 @@ def main() -> None:
         samples = open_source(str(work / "photos"))
         labels = [f"thing {i}" for i in range(20)]
         classifier = Classifier(labels, f"onnx:{work / 'onnx'}", device="cpu", cache=work / "cache")
-        peaks, ends = dict.fromkeys(("first half", "second half", "second pass"), 0.0), {}
+        peaks = dict.fromkeys(("first half", "second half", "second pass"), 0.0)
+        ends = {}
 
         def watch(rows, final) -> None:
             part = "second pass" if final else "second half" if rows[-1].index >= len(samples) // 2 else "first half"

@@ -82,7 +82,8 @@ def main() -> None:
     print(f"{options.images} images, {options.labels} labels, batches of 32, medians of {options.turns} turns")
     print(f"{'':14}{'images/s':>10}{'x encoder only':>16}{'x zero-shot':>13}")
     for side, value in seconds.items():
-        share, against = seconds["encoder only"] / value, value / seconds["zero-shot"]
+        share = seconds["encoder only"] / value
+        against = value / seconds["zero-shot"]
         print(f"{side:14}{options.images / value:10.1f}{share:16.3f}{against:13.3f}")
     print("targets: TDA at least 0.90 of the encoder's rate, and at most 1.03 times the time of zero-shot")
 

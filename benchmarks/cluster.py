@@ -79,7 +79,8 @@ def main() -> None:
         return
     streams = sorted(options.streams.glob("*.safetensors")) if options.streams else []
     chosen = [part for part in PARTS if options.only is None or part in options.only]
-    figures, began = Figures(), perf_counter()
+    figures = Figures()
+    began = perf_counter()
     kept = Figures.read(options.add) if options.add else Figures()
     for part in PARTS:
         began_part = perf_counter()

@@ -69,7 +69,8 @@ def on_ray(
     )
     began = perf_counter()
     run.run()
-    seconds, blocks = perf_counter() - began, -(-len(samples) // run.every)
+    seconds = perf_counter() - began
+    blocks = -(-len(samples) // run.every)
     return seconds, [row for block in range(blocks) for row in read_part(out, block)]
 
 
@@ -81,9 +82,12 @@ def main() -> None:
     parser.add_argument("--to", type=Path, help="write a page, and a csv file with its name")
     options = parser.parse_args()
     count, few, images, classes, every = (64, 64, 256, 10, 64) if options.tiny else (4096, 16_384, 81_920, 1000, 4096)
-    device, cores, rows = torch_device(options.device), len(os.sched_getaffinity(0)), []
+    device = torch_device(options.device)
+    cores = len(os.sched_getaffinity(0))
+    rows = []
     with tempfile.TemporaryDirectory() as name:
-        work, labels = Path(name), label_names(classes)
+        work = Path(name)
+        labels = label_names(classes)
         photos = draw_photos(work / "photos", count, cores)
         model = f"local:{save_vit(work / 'vit', photos[:256], labels, device, options.tiny)}"
         samples = [file_sample(path) for path in islice(cycle(photos), images)]
@@ -105,7 +109,8 @@ def main() -> None:
                         seconds.append(took)
                     rate = (images - few) / (seconds[1] - seconds[0])
                     if way == WAYS[0]:
-                        alone, expected = rate, found
+                        alone = rate
+                        expected = found
                     same = sum(one.label == other.label for one, other in zip(found, expected, strict=True))
                     figures = f"{rate:,.0f}", f"{rate / alone:.2f}", f"{seconds[0]:.1f}", f"{same / len(found):.2%}"
                     rows.append((f"{method}, {way}", *figures))

@@ -91,7 +91,8 @@ def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
     stream = read_stream(path)
     for seed in range(orders):
         order = stream_order(stream, f"seed:{seed}")[:limit]
-        features, labels = stream.features[order], stream.labels[order]
+        features = stream.features[order]
+        labels = stream.labels[order]
         for method in METHODS:
             for question, shown in zip(QUESTIONS, (len(order) // 2, len(order)), strict=True):
                 adapter = create(method, stream.head)
@@ -131,7 +132,8 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 def page(runs: Sequence[Run], command: str) -> Iterator[str]:
     """The parts of the page."""
-    names, orders = list(dict.fromkeys(run.stream for run in runs)), len({run.order for run in runs})
+    names = list(dict.fromkeys(run.stream for run in runs))
+    orders = len({run.order for run in runs})
     yield "# What corrections teach"
     yield (
         f"Accuracy of the images that were **not** corrected, after some were, on {len(names)} streams in {orders} "

@@ -62,9 +62,12 @@ def main() -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     parts = (stages, whole, adapting, steps, views, agreement, by_batch, out_of_memory, resnets)
     chosen = [part for part in parts if options.only is None or part.__name__ in options.only]
-    report, began = Report(), perf_counter()
+    report = Report()
+    began = perf_counter()
     with tempfile.TemporaryDirectory() as name:
-        work, device, labels = Path(name), torch_device(options.device), label_names(sizes.classes)
+        work = Path(name)
+        device = torch_device(options.device)
+        labels = label_names(sizes.classes)
         photos = draw_photos(work / "photos", sizes.images, cores)
         mixed = draw_photos(work / "mixed", sizes.mixed, cores, mixed=True)
         model = save_vit(work / "vit", photos[:256], labels, device, sizes.tiny)

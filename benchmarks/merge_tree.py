@@ -36,7 +36,8 @@ def merge(folder: Path, way: str) -> None:
     """Merge the files of a folder in one way, in this process, and print what it took."""
     paths = sorted(folder.iterdir())
     merge_states([load_state(paths[0])])  # everything is imported, and the libraries have what they need
-    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, process_time()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began = process_time()
     if way == "load":
         for path in paths:
             load_state(path)

@@ -168,14 +168,18 @@ def foreign_features(streams: dict[str, FeatureStream], name: str, every: bool =
 
 def fit(cases: Sequence[Case]) -> np.ndarray:
     """The logistic regression (gap, ln K, 1) over cases in which every set counts the same."""
-    inputs, targets, weights = [], [], []
+    inputs = []
+    targets = []
+    weights = []
     for case in cases:
         share = 1 / sum(other.name == case.name for other in cases)
         for values, target, weight in ((case.own, 1.0, WEIGHT), (case.foreign, 0.0, 1.0)):
             inputs.append(_inputs(values, case.labels))
             targets.append(np.full(len(values), target))
             weights.append(np.full(len(values), share * weight / len(values)))
-    x, y, w = np.concatenate(inputs), np.concatenate(targets), np.concatenate(weights)
+    x = np.concatenate(inputs)
+    y = np.concatenate(targets)
+    w = np.concatenate(weights)
     found = np.zeros(x.shape[1])
     for _ in range(30):  # Newton's method
         p = 1 / (1 + np.exp(-x @ found))
@@ -197,19 +201,22 @@ def draw_cases(streams: dict[str, FeatureStream], negatives: np.ndarray) -> Iter
     """All labels of each set, and random ones of them."""
     rng = np.random.default_rng(0)
     for name, stream in streams.items():
-        head, foreign = stream.head, foreign_features(streams, name)
+        head = stream.head
+        foreign = foreign_features(streams, name)
         for size in [*(size for size in SIZES if size < len(head)), len(head)]:
             for _ in range(DRAWS if size < len(head) else 1):
                 chosen = np.sort(rng.permutation(len(head))[:size])
                 part = head.remove([label for place, label in enumerate(head.class_names) if place not in chosen])
-                part, own = part.to(foreign), stream.features[np.isin(stream.labels, chosen)].astype(np.float32)
+                part = part.to(foreign)
+                own = stream.features[np.isin(stream.labels, chosen)].astype(np.float32)
                 rejector = Rejector(part, negatives)
                 yield Case(name, size, *(rejector.gaps(part.observe(each)) for each in (own, foreign)))
 
 
 def measure(streams: dict[str, FeatureStream], name: str, negatives: np.ndarray, every: bool = False) -> Row:
     """All scores for the labels of a set; adapted, own and foreign images come in random order, through the gate."""
-    own, foreign = streams[name].features.astype(np.float32), foreign_features(streams, name, every)
+    own = streams[name].features.astype(np.float32)
+    foreign = foreign_features(streams, name, every)
     head = streams[name].head.to(own)
     rejector = Rejector(head, negatives)
     order = np.random.default_rng(0).permutation(len(own) + len(foreign))
@@ -224,7 +231,8 @@ def measure(streams: dict[str, FeatureStream], name: str, negatives: np.ndarray,
     )
     mine = order < len(own)
     split = [{score: each[part] for score, each in zip(SCORES, found, strict=True)} for part in (mine, ~mine)]
-    lost, names = split[0]["none of these"] <= 0.5, names_of(streams[name])[order[mine]]
+    lost = split[0]["none of these"] <= 0.5
+    names = names_of(streams[name])[order[mine]]
     shares = {str(label): float(lost[names == label].mean()) for label in np.unique(names)}
     worst = max(shares, key=shares.__getitem__)
     return Row(name, len(head), *split, worst=f"{worst} ({100 * shares[worst]:.0f} %)")
@@ -243,7 +251,8 @@ def odd_pictures() -> dict[str, Image.Image]:
 def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[str]:
     """What becomes of guitars, flowers and pictures of nothing with the labels cat, dog and bird."""
     head: Head = build_head(load_encoder(), ODD)
-    rejector, lines = Rejector(head, negatives), []
+    rejector = Rejector(head, negatives)
+    lines = []
     guitars = streams["pacs"].features[names_of(streams["pacs"]) == "guitar"]
     for what, features in {"guitars (pacs)": guitars, "flowers (flowers102)": streams["flowers102"].features}.items():
         evidence = head.observe(features.astype(np.float32))
@@ -251,7 +260,8 @@ def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[
         sure = evidence.probs.max(axis=1) > 0.9
         left = (evidence.probs.max(axis=1) * (1 - none) > 0.9).sum()
         lines.append(f"| {what} | {len(none)} | {sure.sum()} | {left} | {100 * np.mean(none >= 0.5):.1f} |")
-    plain, rejecting = Classifier(ODD), Classifier(ODD, reject=True)
+    plain = Classifier(ODD)
+    rejecting = Classifier(ODD, reject=True)
     for what, image in odd_pictures().items():
         before, after = (each(image, adapt=False)[0] for each in (plain, rejecting))
         left = int(after["score"] > 0.9 and after["label"] != NONE)
@@ -264,7 +274,8 @@ def page(
     rows: Sequence[Row], every: Sequence[Row], by_size: dict[int, np.ndarray], found: np.ndarray, odd: Sequence[str]
 ) -> str:
     """The page of the results."""
-    lines, values = [], []
+    lines = []
+    values = []
     for row in rows:
         values.append([x for score in SCORES for x in (row.auroc(score), 100 * row.fpr95(score))])
         values[-1] += [100 * row.lost, 100 * row.accepted]
@@ -287,7 +298,8 @@ def page(
 
 
 def _cells(values: Sequence[float]) -> str:
-    shares, rest = values[: 2 * len(SCORES)], values[2 * len(SCORES) :]
+    shares = values[: 2 * len(SCORES)]
+    rest = values[2 * len(SCORES) :]
     cells = [f"{x:.3f}" if place % 2 == 0 else f"{x:.1f}" for place, x in enumerate(shares)]
     return " | ".join([*cells, *(f"{x:.1f}" for x in rest)])
 
@@ -303,7 +315,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         panel.axvline(0.5, color="black", linewidth=1, linestyle=":")
         panel.set(title=f"{row.name}, {row.labels} labels", xlabel='score of "none of these"', ylabel="% of images")
     panels.flat[0].legend(frameon=False)
-    last, grid = panels.flat[-1], np.linspace(0, 1, 201)
+    last = panels.flat[-1]
+    grid = np.linspace(0, 1, 201)
     for score, colour in SCORES.items():
         recall = [np.mean(row.own[score][:, None] >= np.quantile(row.foreign[score], 1 - grid), axis=0) for row in rows]
         last.plot(100 * grid, 100 * np.mean(recall, axis=0), color=colour, label=score)
@@ -324,7 +337,8 @@ def main() -> None:
         parser.error(f"give the streams of {', '.join(SHOWN)}")
     negatives = negative_vectors(load_encoder())
     rows, every = ([measure(streams, name, negatives, each) for name in streams] for each in (False, True))
-    cases, by_size = list(draw_cases(streams, negatives)), {}
+    cases = list(draw_cases(streams, negatives))
+    by_size = {}
     for row in rows:
         found = fit([case for case in cases if case.name != row.name])
         each = {}

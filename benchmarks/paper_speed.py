@@ -139,7 +139,8 @@ def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path]
     adapter = classifier.adapter = create(row.method, classifier.head, text=encoder)
     if adapter.kind == "few-shot":
         adapter.seen = {"": len(names)}  # what it has learnt does not change its cost
-    spent, adapt = [0.0], adapter.adapt
+    spent = [0.0]
+    adapt = adapter.adapt
 
     def watched(*arguments: Any) -> Any:
         began = perf_counter()
@@ -150,7 +151,8 @@ def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path]
     adapter.adapt = watched
     _reset_peak(device)
     for part in (photos[: row.batch], photos):
-        began, spent[0] = perf_counter(), 0.0
+        began = perf_counter()
+        spent[0] = 0.0
         count = sum(1 for _ in classifier.stream(part))
     per_thousand = 1000 / count
     return Cost(per_thousand * (perf_counter() - began), per_thousand * spent[0], peak_memory_mb(device) or 0.0)

@@ -72,20 +72,25 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 def sure(rows: np.ndarray, classes: np.ndarray, head: Head, entropy: np.ndarray | float = SURE) -> np.ndarray:
     """Rows (m, d) moved towards the vectors of their classes (m,) until their entropies are this low, (m,) or one."""
-    low, high = np.zeros(len(rows)), np.full(len(rows), 64.0)
+    low = np.zeros(len(rows))
+    high = np.full(len(rows), 64.0)
     vectors = np.asarray(head.class_vectors)[classes]
     for _ in range(24):
         middle = (low + high) / 2
         seen = head.observe((rows + middle[:, None] * vectors).astype(np.float32))
         done = (seen.logits.argmax(axis=1) == classes) & (seen.entropy < entropy)
-        low, high = np.where(done, low, middle), np.where(done, middle, high)
+        low = np.where(done, low, middle)
+        high = np.where(done, middle, high)
     return unit(rows + high[:, None] * vectors).astype(np.float32)
 
 
 def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
     """Every attack on a stream; features of one attack differ enough not to be skipped as near-duplicates."""
-    rng, head, images = np.random.default_rng(seed), stream.head, unit(np.asarray(stream.features, np.float32))
-    count, classes = len(images), len(head)
+    rng = np.random.default_rng(seed)
+    head = stream.head
+    images = unit(np.asarray(stream.features, np.float32))
+    count = len(images)
+    classes = len(head)
     vectors = np.asarray(head.class_vectors)
     members = [stream.labels == label for label in range(classes)]
     means = np.stack([images[each].mean(axis=0) if each.any() else vectors[i] for i, each in enumerate(members)])
@@ -159,7 +164,8 @@ def measure(
     """Accuracy of the honest images, how many hostile samples were refused by the guard, and the slots they hold."""
     images = np.asarray(stream.features, np.float32)
     table = images if attack is None else np.concatenate([images, attack.features])
-    right, refused = 0, 0
+    right = 0
+    refused = 0
     with tempfile.TemporaryDirectory() as folder:
         streams = Streams(Path(folder), TableEncoder(table, stream.head), Limits(snapshot_samples=10**6, sync_s=3600.0))
         try:
@@ -200,7 +206,8 @@ def shuffled(path: Path, limit: int | None) -> FeatureStream:
 
 def run_all(path: Path, limit: int | None, chosen: Sequence[str]) -> Iterator[Run]:
     """All runs on a stream; of the targets of an attack, the worst for each method and guard."""
-    stream, name = shuffled(path, limit), path.stem.removesuffix("_clean")
+    stream = shuffled(path, limit)
+    name = path.stem.removesuffix("_clean")
     zero_shot = float(np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels))
     prepared = list(attacks(stream))
     for title, method, settings in variants():
@@ -293,7 +300,8 @@ def page(runs: Sequence[Run], command: str) -> Iterator[str]:
         yield f"## {stream}: accuracy, %, and the loss by the worst attack"
         rows = []
         for method in methods:
-            clean, shared = own[method, "none", "off"], own[method, "none, two honest clients", "on"]
+            clean = own[method, "none", "off"]
+            shared = own[method, "none, two honest clients", "on"]
             cells = [f"{100 * clean.zero_shot:.1f}", f"{100 * clean.adapted:.1f}", f"{100 * shared.adapted:.1f}"]
             for guard in GUARDS:
                 worst = max(losses(runs, stream, method, guard).values())

@@ -36,7 +36,8 @@ PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r
 
 def draw_photos(count: int) -> list[bytes]:
     """JPEG files of 320 x 240 pixels with photo-like detail."""
-    rng, photos = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    photos = []
     for _ in range(count):
         coarse = Image.fromarray(rng.integers(0, 255, (12, 16, 3), dtype=np.uint8)).resize((320, 240))
         fine = rng.integers(-12, 12, (240, 320, 3))
@@ -52,7 +53,8 @@ def encoder_rate(encoder: Encoder, photos: list[bytes], batch: int, seconds: flo
     pixels = [encoder.prepare(open_image(photo)) for photo in photos]
     batches = [[pixels[(start + i) % len(pixels)] for i in range(batch)] for start in range(0, len(pixels), batch)]
     encoder.encode_images(batches[0])
-    done, began = 0, perf_counter()
+    done = 0
+    began = perf_counter()
     while perf_counter() - began < seconds:
         encoder.encode_images(batches[done % len(batches)])
         done += 1
@@ -63,7 +65,8 @@ async def client(
     address: str, stream: str, photos: list[bytes], share: list[int], times: list[float], images: int
 ) -> None:
     """Send requests over one connection until the shared list of work is empty."""
-    host, port = urlsplit(address).hostname, urlsplit(address).port
+    host = urlsplit(address).hostname
+    port = urlsplit(address).port
     reader, writer = await asyncio.open_connection(host, port)
     while share:
         first = share.pop()
@@ -85,7 +88,8 @@ async def load(
     address: str, streams: int, clients: int, requests: int, photos: list[bytes], images: int = 1
 ) -> tuple[float, list[float]]:
     """Requests per second, and the latency of each in seconds."""
-    share, times = list(range(requests)), []
+    share = list(range(requests))
+    times = []
     began = perf_counter()
     work = [client(address, f"stream-{i % streams}", photos, share, times, images) for i in range(clients)]
     await asyncio.gather(*work)
@@ -121,7 +125,8 @@ def main() -> None:
         work = Path(name)
         save_tiny_model("clip", work / "torch", size=128, width=options.width, layers=options.layers, patch=16)
         convert(load_encoder(f"local:{work / 'torch'}", "cpu"), work / "onnx")
-        encoder, photos = load_encoder(f"onnx:{work / 'onnx'}", "cpu"), draw_photos(200)
+        encoder = load_encoder(f"onnx:{work / 'onnx'}", "cpu")
+        photos = draw_photos(200)
         command = [sys.executable, "-m", "acclimate", "serve", "--model", f"onnx:{work / 'onnx'}", "--port", "0"]
         command += ["--data", str(work / "state"), "--labels", ",".join(f"thing {i}" for i in range(options.labels))]
         command += ["--no-skip-duplicates"]  # drawn photos are alike, and every image must be learnt

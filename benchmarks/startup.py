@@ -25,7 +25,10 @@ LABELS = ["cat", "dog", "house", "tree", "fish", "clock", "car", "boat", "horse"
 COMMAND = ("classify", "photos", "--labels", ", ".join(LABELS), "--out", "rows.csv", "--overwrite")
 LOAD = "from acclimate.encoders import load_encoder; encoder = load_encoder('bundled', 'cpu')"
 HEAD = f"from acclimate.prompts import build_head; build_head(encoder, {LABELS})"
-READ = "from pathlib import Path; from acclimate.images.opening import open_image; paths = sorted(Path('photos').iterdir())"
+READ = (
+    "from pathlib import Path; from acclimate.images.opening import open_image; "
+    "paths = sorted(Path('photos').iterdir())"
+)
 ENCODE = "encoder.encode_images([encoder.prepare(open_image(path)) for path in paths])"
 # part -> (what comes before it, what is timed)
 PARTS = {

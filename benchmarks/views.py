@@ -37,7 +37,10 @@ VIEWS = 63
 class NoModel:
     """An encoder whose features cost almost nothing."""
 
-    dim, logit_scale, logit_bias, fingerprint = 3, 100.0, 0.0, ""
+    dim = 3
+    logit_scale = 100.0
+    logit_bias = 0.0
+    fingerprint = ""
 
     def __init__(self, prepare: Callable) -> None:
         self.prepare = prepare
@@ -101,7 +104,8 @@ def main() -> None:
         best = dict.fromkeys(sides, (np.inf, np.inf))
         for _ in range(options.turns):
             for side, run in sides.items():
-                began, cpu_began = perf_counter(), process_time()
+                began = perf_counter()
+                cpu_began = process_time()
                 run()
                 spent = perf_counter() - began, process_time() - cpu_began
                 best[side] = tuple(min(pair) for pair in zip(best[side], spent, strict=True))

@@ -16,7 +16,8 @@ from typing import Any
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
     """A notebook (nbformat 4) with the outputs of its code cells, which are run in order in one namespace."""
     scope: dict[str, Any] = {"__name__": "__main__"}
-    cells, count = [], 0
+    cells = []
+    count = 0
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
             count += 1
@@ -26,7 +27,9 @@ def run(notebook: dict[str, Any]) -> dict[str, Any]:
 
 
 def _outputs(source: str, count: int, scope: dict[str, Any]) -> list[dict[str, Any]]:
-    tree, printed, value = ast.parse(source), io.StringIO(), None
+    tree = ast.parse(source)
+    printed = io.StringIO()
+    value = None
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     with contextlib.redirect_stdout(printed):
         exec(compile(tree, f"cell {count}", "exec"), scope)

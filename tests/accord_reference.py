@@ -30,7 +30,9 @@ class Classifier:
         text = W - W.mean(axis=0)
         self.views = []
         for start in (0, 1):
-            X, t, m = x[:, start::2], text[:, start::2], self.m[start::2]
+            X = x[:, start::2]
+            t = text[:, start::2]
+            m = self.m[start::2]
             h = X.shape[1]
             S = np.array([sum(r[i, k] * (X[i] - m) for i in range(self.n)) for k in range(len(W))])
             a = (S * t).sum() / (sum(self.c[k] * t[k] @ t[k] for k in range(len(W))) + 1e-6)
@@ -140,7 +142,8 @@ def temperature(figures, confidence, compared, weights, mean_reached):
 class NaiveAccord(Naive):
     def __init__(self, W, scale, bias=0.0, rounds=2, measured=4096):
         super().__init__(W, scale, bias)
-        self.rounds, self.measured = rounds, measured
+        self.rounds = rounds
+        self.measured = measured
         self.samples = []
         self.settled = 0
         self.derive()
@@ -155,7 +158,8 @@ class NaiveAccord(Naive):
 
     def answer(self, x, z, p):
         sample = SimpleNamespace(x=x, predicted=int(p.argmax()), sure=p.max(), scores=None, compared=None)
-        logits, own = z, p
+        logits = z
+        own = p
         if self.classifier is not None:
             sample.scores = self.classifier.scores(x)
             own, pooled = self.pool(z, sample.scores, self)
@@ -195,9 +199,15 @@ class NaiveAccord(Naive):
         return log_p, pooled
 
     def derive(self):
-        self.classifier, self.likeness, self.trial = None, 0.0, 0.0
-        self.taus, self.weights = {"even": 0.05, "seen": 0.05}, np.array([1.0, 0.0, 0.0])
-        self.trust, self.zero_shot_offset, self.beta, self.offset = 1.0, 0.0, 1.0, 0.0
+        self.classifier = None
+        self.likeness = 0.0
+        self.trial = 0.0
+        self.taus = {"even": 0.05, "seen": 0.05}
+        self.weights = np.array([1.0, 0.0, 0.0])
+        self.trust = 1.0
+        self.zero_shot_offset = 0.0
+        self.beta = 1.0
+        self.offset = 0.0
         seen = self.samples[: self.settled]
         if not seen or len(self.W) < 2:
             return
@@ -219,7 +229,8 @@ class NaiveAccord(Naive):
         self.taus = {b: least(sum(s.losses[b] for s in tempered)) for b in ("even", "seen")}
         self.trust = confidence / len(rows)
         if self.likeness:
-            self.weights, even = weigh(figures, ("even",)), 0.0
+            self.weights = weigh(figures, ("even",))
+            even = 0.0
         else:
             self.weights, even = conclude(figures, sum(s.information for s in tempered) / len(tempered))
         self.zero_shot_offset = even * self.trial

@@ -26,7 +26,8 @@ class Bench:
 
     def __init__(self, folder, images=300, classes=6, dim=16):
         stream = shifted_stream(samples=images, classes=classes, dim=dim, seed=3)
-        self.folder, self.stream = Path(folder), stream
+        self.folder = Path(folder)
+        self.stream = stream
         self.encoder = TableEncoder(np.asarray(stream.features, np.float32), stream.head)
         names = stream.head.class_names
         self.samples = [
@@ -35,7 +36,8 @@ class Bench:
         ]
 
     def classifier(self, method=None, **options):
-        labels, table = self.stream.head.class_names, {"templates": "{}", "cache": False}
+        labels = self.stream.head.class_names
+        table = {"templates": "{}", "cache": False}
         return Classifier(labels, self.encoder, method=method, batch_size=8, **table | options)
 
     def alone(self, method=None, passes=2, name="alone.parquet", **options):
@@ -115,7 +117,8 @@ class WaitingGate:
     reason = "none"
 
     def __init__(self, place, after):
-        self.place, self.after = place, after
+        self.place = place
+        self.after = after
 
     def __call__(self, evidence, offered):
         self.after -= len(offered)

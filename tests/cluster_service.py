@@ -16,7 +16,9 @@ from acclimate.serve.service import check_setup
 from waiting import wait_until
 
 LABELS = ["red circle", "green square", "blue stripes"]
-KEEPER, CAMERA, LAB = "keeper-token-0123456789", "camera-token-0123456789", "lab-token-0123456789"
+KEEPER = "keeper-token-0123456789"
+CAMERA = "camera-token-0123456789"
+LAB = "lab-token-0123456789"
 BODY = 2 * 2**20  # bytes that a request may have
 
 
@@ -34,7 +36,10 @@ class Running:
     """The service on Ray, over a folder in which `acclimate serve` has made the stream `old`."""
 
     def __init__(self, model, folder, token_file):
-        self.model, self.folder, self.token_file, self._stack = model, folder, token_file, ExitStack()
+        self.model = model
+        self.folder = folder
+        self.token_file = token_file
+        self._stack = ExitStack()
         self._runs = False
         # Snapshots are those that calls ask for, however long the tests take.
         limits = Limits(body_bytes=BODY, workers=1, timeout_s=60.0, snapshot_s=86_400.0)
@@ -64,7 +69,8 @@ class Running:
         """End it, and Ray Serve with it."""
         self._stack.close()
         ray.serve.shutdown()
-        self._runs, self.service.port = False, 0
+        self._runs = False
+        self.service.port = 0
 
     def create(self, name, **options):
         answer = self.client.post("/v1/streams", json={"name": name, "labels": LABELS, **options})

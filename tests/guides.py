@@ -87,7 +87,9 @@ class Reader:
     """Follows a page in the working directory, as somebody would who has acclimate on the PATH."""
 
     def __init__(self, demo: Path, give: Callable[[str], Path], chdir: Callable[[str], None]) -> None:
-        self.demo, self.give, self.chdir = demo, give, chdir
+        self.demo = demo
+        self.give = give
+        self.chdir = chdir
         self.scope: dict[str, object] = {}
         self.port = free_port()
         self.services: list[subprocess.Popen[bytes]] = []

@@ -96,7 +96,8 @@ def repeated_strips(side=6000, count=5000):
     """A TIFF of 1 bit per pixel with many strips, each the whole image and all in the same place."""
     places = np.full(count, 8192, "<u4").tobytes()
     counts = np.full(count, side * side // 8, "<u4").tobytes()
-    at, pixels = 8192, side * side // 8
+    at = 8192
+    pixels = side * side // 8
     head = tiff(
         side,
         side,
@@ -117,7 +118,8 @@ def tiny_tiles(count=FILLER // 4):
 
 def scanned_tiff():
     """A TIFF that holds a JPEG of many scans."""
-    data, at = scans(900), 4096
+    data = scans(900)
+    at = 4096
     head = tiff(
         8000,
         5000,
@@ -134,7 +136,8 @@ def scanned_tiff():
 
 def fax(rows=500_000):
     """A TIFF of noise in which every row of the fax is bad."""
-    data, at = np.random.default_rng(0).bytes(100_000), 4096
+    data = np.random.default_rng(0).bytes(100_000)
+    at = 4096
     tags = (258, 3, 1, 1), (259, 3, 1, 3), (278, 4, 1, rows), (273, 4, 1, at), (279, 4, 1, len(data))
     return tiff(8, rows, *tags).ljust(at, b"\0") + data
 

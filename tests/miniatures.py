@@ -31,7 +31,8 @@ def whole(dataset: Dataset) -> dict[int, int]:
 def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Path:
     """Lay out a dataset below `root` and return its folder."""
     pool = _pool(root)
-    folder, images = root / dataset.folder, dataset.image_folder(root)
+    folder = root / dataset.folder
+    images = dataset.image_folder(root)
     rows = list(_LAYOUTS[dataset.layout](dataset, counts))
     for parent in {(images / file).parent for file, _ in rows}:
         parent.mkdir(parents=True)
@@ -52,7 +53,8 @@ def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Pat
 
 def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
     """Lay out ImageNet's training images and return their folder."""
-    pool, folder = _pool(root), training_folder(root)
+    pool = _pool(root)
+    folder = training_folder(root)
     for label, count in counts.items():
         wnid = DATASETS["imagenet"].wnids[label]
         (folder / wnid).mkdir(parents=True)
@@ -63,7 +65,8 @@ def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
 
 def draw_generated_images(root: Path, folder: Path, datasets: Iterable[Dataset], count: int = 63) -> Path:
     """Lay out images that a generator could have made of every test image, and return their folder."""
-    pool, generated = _pool(root), GeneratedFolder(folder)
+    pool = _pool(root)
+    generated = GeneratedFolder(folder)
     for dataset in datasets:
         for path in read_dataset(dataset, root).paths:
             generated.folder_of(str(path)).mkdir(parents=True)

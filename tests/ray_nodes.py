@@ -48,7 +48,8 @@ def node(folder, options=("--head", "--disable-usage-stats"), **environment):
 
     The address is in RAY_ADDRESS there.
     """
-    folder, address = Path(folder), f"127.0.0.1:{free_port()}"
+    folder = Path(folder)
+    address = f"127.0.0.1:{free_port()}"
     known = {**os.environ, LOOPBACK_ONLY: "0", "RAY_TMPDIR": str(folder), **environment}
     own = SMALL | {"--port": address.split(":")[1]}
     command = [RAY, "start", *(each for each in options if each.partition("=")[0] not in own), "--block"]

@@ -7,7 +7,8 @@ class NaiveTDA:
     def __init__(self, W, scale, bias=0.0, **settings):
         self.W = np.asarray(W, np.float64)
         self.W /= np.linalg.norm(self.W, axis=1, keepdims=True)
-        self.scale, self.bias = scale, bias
+        self.scale = scale
+        self.bias = bias
         self.settings = {
             "positive": True,
             "positive_capacity": 3,
@@ -25,7 +26,8 @@ class NaiveTDA:
             "self_match": True,
             "bypass": 0,
         } | settings
-        self.positive, self.negative = {}, {}
+        self.positive = {}
+        self.negative = {}
         self.seen = 0
 
     def step(self, features):
@@ -58,7 +60,9 @@ class NaiveTDA:
         return z + (self._read(f) if s["self_match"] else before)
 
     def _learn(self, f, z, p):
-        s, H, y = self.settings, entropy(p), int(np.argmax(z))
+        s = self.settings
+        H = entropy(p)
+        y = int(np.argmax(z))
         if s["positive"]:
             update(self.positive.setdefault(y, []), (H, f, y), s["positive_capacity"])
         K = len(self.W)
@@ -68,7 +72,8 @@ class NaiveTDA:
             update(self.negative.setdefault(y, []), (sign * H, f, mask), s["negative_capacity"])
 
     def _read(self, f):
-        s, votes = self.settings, np.zeros(len(self.W))
+        s = self.settings
+        votes = np.zeros(len(self.W))
         for y, queue in self.positive.items():
             for _, q, _ in queue:
                 votes[y] += s["positive_alpha"] * np.exp(-s["positive_beta"] * (1 - f @ q))
@@ -96,7 +101,8 @@ class Naive:
 
     def __init__(self, W, scale, bias=0.0):
         self.W = np.asarray(W, np.float64) / np.linalg.norm(W, axis=1, keepdims=True)
-        self.scale, self.bias = scale, bias
+        self.scale = scale
+        self.bias = bias
 
     def step(self, features):
         answers = []
@@ -113,8 +119,13 @@ class NaiveDOTA(Naive):
 
     def __init__(self, W, scale, bias=0.0, rate=0.02, limit=0.2, variance=0.004, ridge=1e-4, refresh=64):
         super().__init__(W, scale, bias)
-        self.rate, self.limit, self.variance, self.ridge, self.refresh = rate, limit, variance, ridge, refresh
-        self.samples, self.counted = [], []
+        self.rate = rate
+        self.limit = limit
+        self.variance = variance
+        self.ridge = ridge
+        self.refresh = refresh
+        self.samples = []
+        self.counted = []
 
     def answer(self, f, z, p):
         if len(self.samples) % self.refresh == 0:
@@ -141,7 +152,9 @@ class NaiveDOTA(Naive):
 class NaivePrior(Naive):
     def __init__(self, W, scale, bias=0.0, strength=0.5, smoothing=10.0):
         super().__init__(W, scale, bias)
-        self.strength, self.smoothing, self.answers = strength, smoothing, []
+        self.strength = strength
+        self.smoothing = smoothing
+        self.answers = []
 
     def answer(self, f, z, p):
         self.answers.append(p)

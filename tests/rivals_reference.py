@@ -28,14 +28,19 @@ class NaiveOnZeta(Naive):
         horizon=50.0,
     ):
         super().__init__(W, scale, bias)
-        self.label_rate, self.balance, self.proxy_rate = label_rate, balance, proxy_rate
-        self.sharpness, self.mix, self.horizon = sharpness * scale, mix, horizon
+        self.label_rate = label_rate
+        self.balance = balance
+        self.proxy_rate = proxy_rate
+        self.sharpness = sharpness * scale
+        self.mix = mix
+        self.horizon = horizon
         self.V, self.r, self.t = self.W.copy(), np.zeros(len(self.W)), 0
 
     def answer(self, f, z, p):
         self.t += 1
         K = len(p)
-        q, v = softmax(z + self.r), softmax(self.sharpness * self.V @ f)
+        q = softmax(z + self.r)
+        v = softmax(self.sharpness * self.V @ f)
         b = self.mix * np.sqrt(min(1, self.t / (self.horizon * K)))
         for k in range(K):
             self.r[k] = max(0, self.r[k] - self.label_rate / np.sqrt(self.t) * (q[k] - self.balance / K))
@@ -46,8 +51,11 @@ class NaiveOnZeta(Naive):
 class NaiveOGA(Naive):
     def __init__(self, W, scale, bias=0.0, cache_capacity=8, strength=0.05, refresh=128):
         super().__init__(W, scale, bias)
-        self.capacity, self.strength, self.refresh = cache_capacity, strength, refresh
-        self.queues, self.seen = [[] for _ in self.W], 0
+        self.capacity = cache_capacity
+        self.strength = strength
+        self.refresh = refresh
+        self.queues = [[] for _ in self.W]
+        self.seen = 0
         self.means, self.precision = self.W, np.zeros((self.W.shape[1],) * 2)
 
     def answer(self, f, z, p):
@@ -104,9 +112,13 @@ class NaiveBCA(Naive):
 class NaiveSCA(Naive):
     def __init__(self, W, scale, bias=0.0, ridge=1.0, cover=0.5, trust=0.5, cache_scale=0.25, refresh=64):
         super().__init__(W, scale, bias)
-        self.ridge, self.cover, self.trust = ridge, cover, trust
-        self.cache_scale, self.refresh = cache_scale * scale, refresh
-        self.samples, self.counted = [], []
+        self.ridge = ridge
+        self.cover = cover
+        self.trust = trust
+        self.cache_scale = cache_scale * scale
+        self.refresh = refresh
+        self.samples = []
+        self.counted = []
 
     def answer(self, f, z, p):
         if len(self.samples) % self.refresh == 0:
@@ -132,7 +144,9 @@ class NaiveSCA(Naive):
 class NaiveDMN(Naive):
     def __init__(self, W, scale, bias=0.0, memory_capacity=50, beta=5.5, fusion=1.0):
         super().__init__(W, scale, bias)
-        self.capacity, self.beta, self.fusion = memory_capacity, beta, fusion
+        self.capacity = memory_capacity
+        self.beta = beta
+        self.fusion = fusion
         self.queues = [[] for _ in self.W]
 
     def answer(self, f, z, p):
@@ -147,8 +161,11 @@ class NaiveDMN(Naive):
 class NaiveFreeTTA(Naive):
     def __init__(self, W, scale, bias=0.0, weight=0.2, decay=4.5, refresh=64):
         super().__init__(W, scale, bias)
-        self.weight, self.decay, self.refresh = weight, decay, refresh
-        self.samples, self.counted = [], []
+        self.weight = weight
+        self.decay = decay
+        self.refresh = refresh
+        self.samples = []
+        self.counted = []
 
     def answer(self, f, z, p):
         if len(self.samples) % self.refresh == 0:
@@ -181,7 +198,8 @@ class NaiveBoost(NaiveTDA):
         return np.array([self._boosted(unit(views)) for views in np.asarray(features, np.float64)])
 
     def _boosted(self, views):
-        s, f = self.settings, views[0]
+        s = self.settings
+        f = views[0]
         logits = self.scale * views @ self.W.T + self.bias
         probs = [softmax(z) for z in logits]
         confident = np.argsort([entropy(p) for p in probs], kind="stable")[: max(1, int(0.1 * len(views)))]
@@ -205,7 +223,9 @@ class NaiveTip(Naive):
 
     def __init__(self, W, scale, bias=0.0, alpha=1.17, beta=1.0):
         super().__init__(W, scale, bias)
-        self.alpha, self.beta, self.cache = alpha, beta, []
+        self.alpha = alpha
+        self.beta = beta
+        self.cache = []
 
     def fit(self, shots, labels):
         for versions, label in zip(np.asarray(shots, np.float64), labels, strict=True):
@@ -218,10 +238,12 @@ class NaiveTip(Naive):
         return answer
 
     def search(self, features, labels, largest_alpha=3.0, largest_beta=7.0):
-        scores, given = {}, (self.alpha, self.beta)
+        scores = {}
+        given = (self.alpha, self.beta)
         for i in range(200):
             for j in range(20):
-                self.beta, self.alpha = 0.1 + i * (largest_beta - 0.1) / 200, 0.1 + j * (largest_alpha - 0.1) / 20
+                self.beta = 0.1 + i * (largest_beta - 0.1) / 200
+                self.alpha = 0.1 + j * (largest_alpha - 0.1) / 20
                 correct = self.step(features).argmax(axis=1) == labels
                 right = np.mean([correct[labels == label].mean() for label in np.unique(labels)])
                 scores[self.alpha, self.beta] = right

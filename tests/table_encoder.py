@@ -26,8 +26,10 @@ class TableEncoder:
     prepare = staticmethod(row_of)
 
     def __init__(self, features, head):
-        self.features, self.dim = np.asarray(features, np.float32), head.dim
-        self.logit_scale, self.logit_bias = float(head.logit_scale), float(head.logit_bias)
+        self.features = np.asarray(features, np.float32)
+        self.dim = head.dim
+        self.logit_scale = float(head.logit_scale)
+        self.logit_bias = float(head.logit_bias)
         self.vectors = dict(zip(head.class_names, np.asarray(head.class_vectors, np.float32), strict=True))
 
     def encode_images(self, images):

@@ -22,7 +22,8 @@ from acclimate.errors import InputError
 
 def exact_softmax_and_entropy(logits):
     """Row by row with Python's own floats; ln of the largest probability p is taken as log1p(p - 1)."""
-    probs, entropies = [], []
+    probs = []
+    entropies = []
     for row in logits.tolist():
         weights = sorted(math.exp(z - max(row)) for z in row)
         rest = math.fsum(weights[:-1])
@@ -104,7 +105,8 @@ def test_autograd_ends_at_the_door():
 
 def test_move_brings_arrays_across_libraries():
     torch = pytest.importorskip("torch")
-    host, tensor = np.ones(3, np.float64), torch.zeros(2, dtype=torch.float32)
+    host = np.ones(3, np.float64)
+    tensor = torch.zeros(2, dtype=torch.float32)
     assert move(host, tensor).dtype == torch.float32
     assert isinstance(move(tensor, host), np.ndarray)
     assert move(tensor, tensor) is tensor

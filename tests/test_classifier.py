@@ -383,7 +383,8 @@ def fitted(encoder, paths, tmp_path):
 
 
 def test_fit_is_the_adapters_fit_on_the_encoders_features(encoder, paths, tmp_path):
-    images, labels = paths[::2], [path.parent.name for path in paths[::2]]
+    images = paths[::2]
+    labels = [path.parent.name for path in paths[::2]]
     others = paths[1::2], [path.parent.name for path in paths[1::2]]
     classifier = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path)
     stages = []
@@ -472,7 +473,8 @@ def test_a_fitted_file_with_prompts_that_are_functions(encoder, paths, tmp_path)
 
 def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
     predictions = classifier.classify(paths)
-    first, other = predictions[0], next(label for label in LABELS if label != predictions[0].label)
+    first = predictions[0]
+    other = next(label for label in LABELS if label != predictions[0].label)
     assert classifier.correct(first.id, other) == first.id
     assert classifier(paths[0], adapt=False)[0] == {"label": other, "score": pytest.approx(1, abs=1e-3)}
     by_image = classifier.correct(Image.open(paths[1]), "cat")

@@ -35,7 +35,8 @@ def test_the_examples_in_docstrings_run(path, tmp_path, monkeypatch):
 def test_the_table_of_methods_is_up_to_date():
     lines = ["| method | class | what it does | kind | merge | needs |", "| --- | --- | --- | --- | --- | --- |"]
     for name, method in acclimate.list_methods().items():
-        merge, needs = method.merges or "none", ", ".join(sorted(method.needs)) or "none"
+        merge = method.merges or "none"
+        needs = ", ".join(sorted(method.needs)) or "none"
         lines.append(f"| `{name}` | `{method.__name__}` | {method.summary} | {method.kind} | {merge} | {needs} |")
     table = "\n".join(lines)
     text = (DOCS / "methods.md").read_text(encoding="utf-8")

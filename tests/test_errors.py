@@ -22,7 +22,8 @@ def installed_from(tmp_path, monkeypatch):
 
 
 def test_an_extra_is_installed_from_where_the_package_came_from(installed_from, tmp_path, monkeypatch):
-    pip, checkout = "/opt/tool/bin/python -m pip install", tmp_path / "a checkout"
+    pip = "/opt/tool/bin/python -m pip install"
+    checkout = tmp_path / "a checkout"
     assert install_command("plot") == f'{pip} "acclimate[plot]"'
     installed_from({"url": checkout.as_uri(), "dir_info": {"editable": True}})
     assert install_command("plot") == f'{pip} "acclimate[plot]"', "the checkout is gone"

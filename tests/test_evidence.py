@@ -34,7 +34,8 @@ def test_views_are_averaged_over_the_most_confident(to_backend, stream, views, k
 
 
 def test_one_view_is_no_views(stream):
-    one, many = stream.head.observe(stream.features[:9]), stream.head.observe(stream.features[:9, None])
+    one = stream.head.observe(stream.features[:9])
+    many = stream.head.observe(stream.features[:9, None])
     for name in ("features", "logits", "probs", "entropy"):
         np.testing.assert_allclose(getattr(many, name), getattr(one, name), atol=1e-6)
 

@@ -17,17 +17,22 @@ CASE_S = 20.0  # that one case may take, on a busy machine
 
 @pytest.mark.parametrize("target", ["images", "bodies", "states"])
 def test_fuzz(target, tiny_onnx, request):
-    seconds, seed = request.config.getoption("--fuzz-seconds"), request.config.getoption("--fuzz-seed")
+    seconds = request.config.getoption("--fuzz-seconds")
+    seed = request.config.getoption("--fuzz-seed")
     command = [sys.executable, HERE / "fuzz" / "child.py", target, tiny_onnx, str(seed), str(seconds), HERE / "corpus"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     lines: Queue[str] = Queue()
     reader = Thread(target=lambda: [lines.put(line) for line in process.stdout] + [lines.put("")])
     reader.start()
-    said, case, patience = [], "the start", 120.0
+    said = []
+    case = "the start"
+    patience = 120.0
     try:
         while line := lines.get(timeout=patience):
             if line.startswith("case "):
-                case, patience, said = line.split()[1], CASE_S, []
+                case = line.split()[1]
+                patience = CASE_S
+                said = []
             said.append(line)
     except Empty:
         pytest.fail(f"case {case} of {target} took longer than {CASE_S:g} s; run it with --fuzz-seed {case}")

@@ -60,7 +60,8 @@ def test_the_service_encodes_on_the_gpu(tiny_clip):
         image.save(content, "PNG")
         return content.getvalue()
 
-    pictures, rows = [png(draw("red", i)) for i in range(5)], []
+    pictures = [png(draw("red", i)) for i in range(5)]
+    rows = []
     for device in ("cpu", "cuda"):
         batcher = Batcher(load_encoder(f"local:{tiny_clip}", device, "float32"), Limits(), Metrics())
         try:

@@ -35,9 +35,12 @@ def test_sums_by_class_are_those_of_the_diagonals(device, factor):
     rng = np.random.default_rng(0)
     for entries in (0, 1, 40):
         targets = compact(rng.random((entries, 9)) < 0.3)
-        weights, sums = rng.random((entries, 5)).astype(np.float32), rng.random((9, 5)).astype(np.float32)
-        there, like = torch.asarray(sums.copy(), device=device), torch.empty(0, device=device)
-        layout, expected = lay_out(targets, like), lay_out(targets, sums)
+        weights = rng.random((entries, 5)).astype(np.float32)
+        sums = rng.random((9, 5)).astype(np.float32)
+        there = torch.asarray(sums.copy(), device=device)
+        like = torch.empty(0, device=device)
+        layout = lay_out(targets, like)
+        expected = lay_out(targets, sums)
         assert isinstance(layout, Rows)
         assert isinstance(expected, Diagonals)
         add_by_class(there, torch.asarray(weights.copy(), device=device), layout, factor)
@@ -98,7 +101,9 @@ def test_directions_are_unit_rows_and_say_which_have_none(device):
     again, _ = directions(unit)
     assert torch.equal(again, unit)
     assert to_host(peaks)[[0, 3, 4]].tolist() == [1, 1, 1]
-    rows[0], rows[3, 2], rows[4, 1] = 0, np.nan, np.inf
+    rows[0] = 0
+    rows[3, 2] = np.nan
+    rows[4, 1] = np.inf
     _, peaks = directions(torch.asarray(rows, device=device))
     assert (np.isfinite(to_host(peaks)) & (to_host(peaks) > 0)).tolist() == [False, True, True, False, False]
 
@@ -123,7 +128,8 @@ def test_rows_without_a_direction_are_refused_before_anything_is_learnt(device, 
 def test_parts_of_evidence_share_what_arrived(device):
     stream = shifted_stream(samples=50, classes=6, dim=8)
     there = torch.asarray(stream.features, device=device)
-    evidence, expected = stream.head.to(there).observe(there), stream.head.observe(stream.features)
+    evidence = stream.head.to(there).observe(there)
+    expected = stream.head.observe(stream.features)
     for cut in (slice(0, 50), slice(10, 30), slice(40, None)):
         np.testing.assert_allclose(evidence[cut].host_entropy, expected[cut].host_entropy, rtol=1e-4)
         np.testing.assert_array_equal(evidence[cut].predicted, expected[cut].predicted)
@@ -148,7 +154,8 @@ def test_the_state_is_that_of_the_host_also_while_masks_arrive(device, slow, siz
     stream = shifted_stream(samples=300, classes=12, dim=32, seed=5)
     there = torch.asarray(stream.features, device=device)
     settings = {"entropy_low": -1.0, "entropy_high": 1.0}  # all samples are offered to the negative cache
-    ours, expected = TDA(stream.head.to(there), **settings), TDA(stream.head, **settings)
+    ours = TDA(stream.head.to(there), **settings)
+    expected = TDA(stream.head, **settings)
     for start in range(0, 300, size):
         batch = slice(start, start + size)
         logits = to_host(ours.step(there[batch]))
@@ -165,7 +172,8 @@ def test_caches_that_have_long_been_steady_are_read_in_one_go(device, frozen, mo
     monkeypatch.setattr(tda, "STEADY", 3)
     stream = shifted_stream(samples=300, classes=12, dim=32, seed=5)
     there = torch.asarray(stream.features, device=device)
-    ours, expected = TDA(stream.head.to(there)), TDA(stream.head)
+    ours = TDA(stream.head.to(there))
+    expected = TDA(stream.head)
     for adapter, features in ((ours, there), (expected, stream.features)):
         adapter.step(features[:200])
         if frozen:
@@ -187,7 +195,8 @@ def test_predictions_are_those_of_the_host(device, method):
     found = []
     for features in (stream.features, torch.asarray(stream.features, device=device)):
         head = stream.head.to(features)
-        adapter, answers = method(head), []
+        adapter = method(head)
+        answers = []
         for start in range(0, 400, 50):
             evidence = head.observe(features[start : start + 50])
             adapted = Adapted(evidence, adapter.adapt(evidence))
@@ -205,7 +214,8 @@ def test_predictions_are_those_of_the_host(device, method):
 @contextmanager
 def count_waits(monkeypatch):
     """A list that grows with every wait for the device: those that we ask for, and those that PyTorch makes."""
-    waits, synchronize = [], torch.cuda.Event.synchronize
+    waits = []
+    synchronize = torch.cuda.Event.synchronize
     with monkeypatch.context() as patch, warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         patch.setattr(torch.cuda.Event, "synchronize", lambda event: (waits.append("event"), synchronize(event)))
@@ -257,6 +267,7 @@ def test_what_cannot_be_captured_runs_as_it_is(device):
     def work(x):
         return {"scaled": x * float(x.sum())}  # looks at the device, which a graph cannot
 
-    owner, x = Owner(), torch.ones(3, device=device)
+    owner = Owner()
+    x = torch.ones(3, device=device)
     for _ in range(5):
         assert on_cuda.replayed(owner, "scale", work, [x], 3, ["scaled"])["scaled"].tolist() == [3, 3, 3]

@@ -178,7 +178,8 @@ def meta(**changes):
     ],
 )
 def test_files_whose_parts_do_not_fit(stream_file, change, message):
-    tensors, metadata = load_file(stream_file), {"logit_scale": "10", "class_names": json.dumps(list("abcdefgh"))}
+    tensors = load_file(stream_file)
+    metadata = {"logit_scale": "10", "class_names": json.dumps(list("abcdefgh"))}
     change(tensors, metadata)
     save_file(tensors, stream_file, metadata)
     with pytest.raises(InputError, match=message):

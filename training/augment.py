@@ -37,7 +37,8 @@ def _crop(x: Tensor, generator: torch.Generator) -> Tensor:
     side = _uniform(2 * n, generator, 0.35, 1.0).sqrt().view(n, 2)
     flip = torch.where(_uniform(n, generator) < 0.5, -1.0, 1.0)
     theta = torch.zeros(n, 2, 3, device=x.device)
-    theta[:, 0, 0], theta[:, 1, 1] = side[:, 0] * flip, side[:, 1]
+    theta[:, 0, 0] = side[:, 0] * flip
+    theta[:, 1, 1] = side[:, 1]
     theta[:, :, 2] = _uniform(2 * n, generator, -1, 1).view(n, 2) * (1 - side)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bicubic", padding_mode="reflection", align_corners=False).clamp(0, 255)
@@ -79,7 +80,8 @@ def _lines(x: Tensor, generator: torch.Generator) -> Tensor:
 
 def _light(x: Tensor, generator: torch.Generator) -> Tensor:
     """Darker or brighter, with more or less contrast."""
-    gain, shift = _each(len(x), generator, 0.15, 1.6), _each(len(x), generator, -40, 40)
+    gain = _each(len(x), generator, 0.15, 1.6)
+    shift = _each(len(x), generator, -40, 40)
     return 255 * (x / 255) ** _each(len(x), generator, 0.6, 1.8) * gain + shift
 
 

@@ -23,10 +23,14 @@ from augment import augment
 from images import MEAN, STD, read_pack
 from tower_model import LEVELS, Arrays, Tower, linears, round_rows, unpack_weight
 
-BATCH, PATCHES = 64, 3  # images per batch, and patches per image that are sampled besides the class token
+# images per batch, and patches per image that are sampled besides the class token
+BATCH = 64
+PATCHES = 3
 STRENGTHS = (0.4, 0.5, 0.6, 0.7)
 LIMITS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # of hidden neurons
-ROWS, OUTPUTS = 2048, 4  # ranges are compared on that many inputs, and one of so many outputs
+# ranges are compared on that many inputs, and one of so many outputs
+ROWS = 2048
+OUTPUTS = 4
 SHRINKS = (1.0, 0.9, 0.8)  # no less: the range must hold for unusual images, too
 
 
@@ -52,7 +56,8 @@ def normalise(pixels: Tensor) -> Tensor:
 
 def sample_inputs(arrays: Arrays, pixels: Tensor) -> dict[str, Tensor]:
     """A sample (n, inputs) of the inputs of every layer for images as bytes, half of them changed."""
-    tower, generator = Recorder(arrays), torch.Generator().manual_seed(0)
+    tower = Recorder(arrays)
+    generator = torch.Generator().manual_seed(0)
     for i, batch in enumerate(pixels.split(BATCH)):
         tower(normalise(augment(batch, generator) if i % 2 else batch))
     return {key: torch.cat(rows) for key, rows in tower.inputs.items()}
@@ -90,9 +95,11 @@ def limiting(x: Tensor, limit: float) -> Tensor:
 def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, float, int]:
     """Relative error of the outputs, factors, scale and zero of a layer with inputs x (n, inputs) and given factors."""
     codes, row = (part[::OUTPUTS] for part in round_rows(weight * m))
-    smoothed, codes = x / m, codes * row
+    smoothed = x / m
+    codes = codes * row
     ends = [min(float(smoothed.min()), -1e-6), float(smoothed.max())]
-    smoothed, expected = smoothed[:ROWS], x[:ROWS] @ weight[::OUTPUTS].T
+    smoothed = smoothed[:ROWS]
+    expected = x[:ROWS] @ weight[::OUTPUTS].T
     shrinks = [1.0, 1.0]
     for end in (0, 1, 0, 1):
         trials = []
@@ -120,7 +127,8 @@ def mean_error(x: Tensor, weight: Tensor, m: Tensor, scale: float, zero: int) ->
 
 def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
     """The packed file with factors and scales, and the relative error of each layer."""
-    made, errors = dict(arrays), {}
+    made = dict(arrays)
+    errors = {}
     last = f"blocks.{int(arrays['meta'][1]) - 1}"
     for key in linears(arrays):
         block, _, name = key.rpartition(".")

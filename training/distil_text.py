@@ -70,7 +70,8 @@ class Prompts:
     def __init__(self, names: list[str], templates: list[str], tokenizer, size: TextSize) -> None:
         self.names = [each.ids for each in tokenizer.encode_batch(names)]
         halves = [tuple(tokenizer.encode(half).ids for half in template.split("{}")) for template in templates]
-        plain, photo = halves[templates.index("{}")], halves[templates.index("a photo of a {}.")]
+        plain = halves[templates.index("{}")]
+        photo = halves[templates.index("a photo of a {}.")]
         self.halves = [*halves, *[photo] * len(halves), *[plain] * (len(halves) // 3)]
         self.size = size
 
@@ -96,7 +97,8 @@ def main() -> None:
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(0)
-    rng, numpy_rng = random.Random(0), np.random.default_rng(0)
+    rng = random.Random(0)
+    numpy_rng = np.random.default_rng(0)
     size = TextSize()
 
     lines = options.names.read_text(encoding="utf-8").splitlines()
@@ -120,7 +122,8 @@ def main() -> None:
     cumulative = np.cumsum(share)
     for step in range(options.steps):
         rows = seen[np.searchsorted(cumulative, numpy_rng.random(options.batch) * cumulative[-1])]
-        ids, target = prompts.draw(rows, rng).to(device), targets[torch.from_numpy(rows).to(targets.device)]
+        ids = prompts.draw(rows, rng).to(device)
+        target = targets[torch.from_numpy(rows).to(targets.device)]
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
             features = model(ids)
         features = features.float()

@@ -45,7 +45,8 @@ class Padded(torch.nn.Module):
 
     def __init__(self, text: TextModel, keys: int) -> None:
         super().__init__()
-        self.text, self.keys = text, keys
+        self.text = text
+        self.keys = keys
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Ids (n, t) -> features (n, dim + keys)."""
@@ -62,7 +63,8 @@ def main() -> None:
     model = Padded(load_text_model(options.student), len(np.load(options.keys)["b"])).eval()
     size = model.text.size
     ids = torch.randint(1, size.vocabulary, (3, size.context))
-    ids[1, 5:], ids[2, 20:] = size.pad, size.pad
+    ids[1, 5:] = size.pad
+    ids[2, 20:] = size.pad
     options.to.mkdir(parents=True, exist_ok=True)
     path = options.to / "text.onnx"
     with warnings.catch_warnings():

@@ -24,7 +24,8 @@ from tower_model import Tower, with_keys
 
 def run(encoder: OnnxEncoder, pixels: np.ndarray, batch: int = 32, rounds: int = 3) -> tuple[np.ndarray, float]:
     """The features of images (n, 3, size, size), and images per second (the best of some rounds)."""
-    features, fastest = [], float("inf")
+    features = []
+    fastest = float("inf")
     for start in [*range(0, len(pixels), batch)] * rounds:
         began = time.perf_counter()
         features.append(encoder.encode_images(list(pixels[start : start + batch])))
@@ -40,8 +41,10 @@ def main() -> None:
     parser.add_argument("--images", type=Path, required=True, help="a pack of images to compare on")
     parser.add_argument("--to", type=Path, required=True, help="the model's folder")
     options = parser.parse_args()
-    arrays, keys = dict(np.load(options.tower)), dict(np.load(options.keys))
-    tower, text = Tower(arrays), TextSize()
+    arrays = dict(np.load(options.tower))
+    keys = dict(np.load(options.keys))
+    tower = Tower(arrays)
+    text = TextSize()
     write_graph(options.to / "image.onnx", arrays, keys)
     config = {
         "format": FORMAT,

@@ -36,7 +36,8 @@ def crop(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     n = len(pixels)
     side = np.sqrt(rng.uniform(0.5, 1.0, n)).astype(np.float32)
     theta = np.zeros((n, 2, 3), np.float32)
-    theta[:, 0, 0], theta[:, 1, 1] = side * rng.choice([-1, 1], n), side
+    theta[:, 0, 0] = side * rng.choice([-1, 1], n)
+    theta[:, 1, 1] = side
     theta[:, :, 2] = rng.uniform(-1, 1, (n, 2)) * (1 - side)[:, None]
     grid = F.affine_grid(torch.from_numpy(theta), list(pixels.shape), align_corners=False)
     resized = F.grid_sample(torch.from_numpy(pixels).float(), grid, mode="bicubic", align_corners=False)
@@ -60,7 +61,8 @@ def encode_crops(tower: dict[str, np.ndarray], pixels: np.ndarray) -> tuple[np.n
 
 def whiten(summaries: np.ndarray, dim: int) -> dict[str, np.ndarray]:
     """Weight (dim, 1536) and bias (dim,) that whiten the `dim` strongest directions."""
-    mean, spread = summaries.mean(axis=0, dtype=np.float64), summaries.std(axis=0, dtype=np.float64)
+    mean = summaries.mean(axis=0, dtype=np.float64)
+    spread = summaries.std(axis=0, dtype=np.float64)
     centred = (summaries - mean) / spread
     variances, directions = np.linalg.eigh(centred.T @ centred / len(centred))
     lengths = np.sqrt(variances[::-1][:dim])

@@ -21,7 +21,8 @@ TABLE = "#c8c8c8"  # the colour around a picture that is turned or far away
 
 
 def _far(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    side, whole = int(rng.integers(28, 61)), Image.new("RGB", image.size, TABLE)
+    side = int(rng.integers(28, 61))
+    whole = Image.new("RGB", image.size, TABLE)
     whole.paste(image.resize((side, side)), tuple(rng.integers(0, image.width - side, 2).tolist()))
     return whole
 

@@ -31,9 +31,12 @@ class Block(nn.Module):
     def __init__(self, size: TextSize) -> None:
         super().__init__()
         self.heads = size.heads
-        self.norm1, self.norm2 = nn.LayerNorm(size.width), nn.LayerNorm(size.width)
-        self.qkv, self.out = nn.Linear(size.width, 3 * size.width), nn.Linear(size.width, size.width)
-        self.up, self.down = nn.Linear(size.width, 4 * size.width), nn.Linear(4 * size.width, size.width)
+        self.norm1 = nn.LayerNorm(size.width)
+        self.norm2 = nn.LayerNorm(size.width)
+        self.qkv = nn.Linear(size.width, 3 * size.width)
+        self.out = nn.Linear(size.width, size.width)
+        self.up = nn.Linear(size.width, 4 * size.width)
+        self.down = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
         """(n, t, width) -> (n, t, width); `mask` (n, 1, 1, t) is added to the attention scores."""

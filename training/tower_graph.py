@@ -20,7 +20,8 @@ from tower_model import EPSILON, HEADS, PATCH, Arrays, floats, pack, round_rows,
 
 # accuracy_level of MatMulNBits. Rounding the activations to 8 bits as well is 10 % faster on some machines, but the
 # results depend on the machine: good enough for statistics, but not for a model that should be the same everywhere.
-FLOAT32, ROUNDED = 1, 4
+FLOAT32 = 1
+ROUNDED = 4
 PART = 128  # inputs of a float32 layer that are multiplied at once: onnxruntime never cuts a product that is this short
 
 
@@ -80,7 +81,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
             of a key).
         level: `FLOAT32` or `ROUNDED`, for layers that are not 8-bit.
     """
-    graph, packed = Graph(), {}
+    graph = Graph()
+    packed = {}
     size, layers, bits, group = map(int, tower["meta"])
     width = tower["cls"].shape[-1]
 
@@ -91,7 +93,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         """A 4-bit layer; onnxruntime and the packed file both use the layout (outputs, groups, bytes)."""
         n, k = map(int, tower[f"{key}.shape"])
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(n, k // group, group * bits // 8))
-        scale, zero = graph.half(f"{key}.s", tower[f"{key}.s"].ravel()), graph.array(f"{key}.z", tower[f"{key}.z"])
+        scale = graph.half(f"{key}.s", tower[f"{key}.s"].ravel())
+        zero = graph.array(f"{key}.z", tower[f"{key}.z"])
         inputs = (x, weight, scale, zero, "", graph.half(f"{key}.b", tower[f"{key}.b"]))
         sizes = {"K": k, "N": n, "bits": bits, "block_size": group, "accuracy_level": level}
         return graph.op("com.microsoft:MatMulNBits", *inputs, **sizes)
@@ -109,7 +112,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         packed.update({f"{name}.{part}": values for part, values in transposed(tower, key, rows).items()})
         packed[f"{name}.ws"] = np.ascontiguousarray(scale[:, 0])
         weight = graph.array(f"{name}.w", weight.T.astype(np.int8), given=True)
-        scale, bias = graph.array(f"{name}.ws", scale[:, 0]), graph.half(f"{name}.b", tower[f"{key}.b"][rows])
+        scale = graph.array(f"{name}.ws", scale[:, 0])
+        bias = graph.half(f"{name}.b", tower[f"{key}.b"][rows])
         inputs = (x, weight, f"{key}.xs", scale, f"{key}.xz", "", bias)
         return graph.op("com.microsoft:MatMulIntegerToFloat", *inputs)
 
@@ -130,7 +134,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         The softmax is written out because onnxruntime's own adds in another order on other CPUs. One rounding error
         before a product of integers changes some of them, which the layers after it amplify.
         """
-        scale, axis = (width // HEADS) ** -0.5, graph.array("last", np.array([-1]))
+        scale = (width // HEADS) ** -0.5
+        axis = graph.array("last", np.array([-1]))
         tokens_first = {"transBatchA": 1, "transBatchB": 1}
         scores = graph.op("com.microsoft:FusedMatMul", query, key, alpha=scale, transB=1, **tokens_first)
         powers = graph.op("Exp", graph.op("Sub", scores, graph.op("ReduceMax", scores, axis)))
@@ -161,7 +166,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return graph.op("ReduceSum", graph.op("MatMul", x, weight), graph.array("parts", np.array([0])), keepdims=0)
 
     def norm(x: str, key: str) -> str:
-        weight, bias = graph.half(f"{key}.w", tower[f"{key}.w"]), graph.half(f"{key}.b", tower[f"{key}.b"])
+        weight = graph.half(f"{key}.w", tower[f"{key}.w"])
+        bias = graph.half(f"{key}.b", tower[f"{key}.b"])
         return graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=EPSILON)
 
     def tokens(x: str, start: int, end: int) -> str:
@@ -179,7 +185,8 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
     x = graph.op("Concat", graph.op("Expand", graph.half("cls", tower["cls"]), shape), patches, axis=0)
     x = norm(graph.op("Add", x, graph.half("pos", tower["pos"][:, None])), "pre")
     for i in range(layers):
-        block, last = f"blocks.{i}", i == layers - 1
+        block = f"blocks.{i}"
+        last = i == layers - 1
         mixed = attention(*heads(norm(x, f"{block}.n1"), f"{block}.qkv", last))
         if last:  # the other tokens are not used after this
             patch_mean = graph.op("ReduceMean", tokens(x, 1, 10**6), graph.array("first", np.array([0])), keepdims=0)
@@ -243,11 +250,14 @@ def read_graph(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
         codes = [np.concatenate([q & 15, q >> 4], axis=1).T for q in (packed[f"{name}.q"] for name in names)]
         zeros, scales = (np.concatenate([packed[f"{name}.{part}"].T for name in names]) for part in "zs")
         tower[f"{key}.shape"] = np.array([len(scales), codes[0].shape[1]])
-        tower[f"{key}.q"], tower[f"{key}.z"], tower[f"{key}.s"] = pack(np.concatenate(codes)), pack(zeros), scales
+        tower[f"{key}.q"] = pack(np.concatenate(codes))
+        tower[f"{key}.z"] = pack(zeros)
+        tower[f"{key}.s"] = scales
         tower[f"{key}.b"] = np.concatenate([stored[f"{name}.b"] for name in names])
         tower[f"{key}.m"] = packed[f"{names[0]}.m"]
     group = codes[0].shape[1] // scales.shape[1]
-    side, layers = int(np.sqrt(len(tower["pos"]) - 1)), sum(name.endswith("n1.w") for name in tower)
+    side = int(np.sqrt(len(tower["pos"]) - 1))
+    layers = sum(name.endswith("n1.w") for name in tower)
     tower["meta"] = np.array([side * PATCH, layers, 4, group])
     return tower, {"w": stored["keys.w"], "b": stored["keys.b"], "share": stored["length1"] ** 2}
 

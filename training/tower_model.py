@@ -20,8 +20,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-HEADS, PATCH, EPSILON = 12, 16, 1e-5
-LEVELS, CODES = 255, 127  # largest code of an input and of a weight
+HEADS = 12
+PATCH = 16
+EPSILON = 1e-5
+# largest code of an input and of a weight
+LEVELS = 255
+CODES = 127
 Arrays = Mapping[str, np.ndarray]
 
 
@@ -58,7 +62,9 @@ class Tower:
             heads = self._linear(self._norm(x, f"blocks.{i}.n1"), f"blocks.{i}.qkv").unflatten(-1, (3, HEADS, -1))
             query, key, value = heads.permute(2, 0, 3, 1, 4)
             if i == self.layers - 1:  # the other tokens are not used after this
-                patch_mean, x, query = x[:, 1:].mean(1), x[:, :1], query[:, :, :1]
+                patch_mean = x[:, 1:].mean(1)
+                x = x[:, :1]
+                query = query[:, :, :1]
             mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
             x = x + self._linear(mixed, f"blocks.{i}.o")
             hidden = F.silu(self._linear(self._norm(x, f"blocks.{i}.n2"), f"blocks.{i}.f1"))
@@ -68,10 +74,12 @@ class Tower:
         return features, torch.cat([token, patch_mean], 1)
 
     def _linear(self, x: Tensor, key: str) -> Tensor:
-        weight, bias = self.weights[f"{key}.w"], self.weights[f"{key}.b"]
+        weight = self.weights[f"{key}.w"]
+        bias = self.weights[f"{key}.b"]
         if f"{key}.xs" not in self.weights:
             return F.linear(x, weight, bias)
-        scale, zero = self.weights[f"{key}.xs"], self.weights[f"{key}.xz"]
+        scale = self.weights[f"{key}.xs"]
+        zero = self.weights[f"{key}.xz"]
         x = x / self.weights[f"{key}.m"] if key.endswith(".f2") else x
         codes = ((x / scale).round() + zero).clamp(0, LEVELS) - zero
         return F.linear(codes, weight) * self.weights[f"{key}.ys"] + bias  # sums below 2**24 are exact

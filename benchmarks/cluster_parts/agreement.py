@@ -19,10 +19,12 @@ from acclimate.stream import FeatureStream
 from cluster_parts.figures import Figures
 
 METHODS = ("tda", "accord", "dota")
-SHARDS, EVERY = (2, 4, 8, 16), (32, 128, 512, 1024, 4096)
+SHARDS = (2, 4, 8, 16)
+EVERY = (32, 128, 512, 1024, 4096)
 PART = "agreement"
 LONG = 8000  # samples of a stream in which several large rounds fit after that
-NOTHING, ORDERED = "from nothing", "ordered first"
+NOTHING = "from nothing"
+ORDERED = "ordered first"
 STARTS = {NOTHING: 0, ORDERED: 2048}  # images that are taken in order before the first round; the second is the default
 LINES = dict(zip(SHARDS, (BLUE, GREEN, RED, COLOURS[5]), strict=True))
 
@@ -69,7 +71,8 @@ def _measure(path: Path, method: str, shards: Sequence[int], every: Sequence[int
     """The figures of one stream and method: what, value and settings."""
     stream: FeatureStream = read_stream(path)
     order = stream.order if stream.order is not None else np.arange(len(stream.features))
-    features, labels = stream.features[order], stream.labels[order]
+    features = stream.features[order]
+    labels = stream.labels[order]
     given = {"stream": path.stem, "method": method, "classes": len(stream.head)}
     single = ordered(create(method, stream.head), features)
     zero_shot = stream.head.observe(features).probs.argmax(axis=1)
@@ -84,7 +87,8 @@ def _measure(path: Path, method: str, shards: Sequence[int], every: Sequence[int
         if count * size > 1.1 * (len(labels) - first) or (first and len(labels) < LONG):
             continue  # not one round
         several = merged(create(method, stream.head), features, count, size, first)
-        here, differs = given | {"shards": count, "every": size}, several.online != single.online
+        here = given | {"shards": count, "every": size}
+        differs = several.online != single.online
         found += [
             (f"differs, {start}", 100 * np.mean(differs), here),
             (f"differs in the second half, {start}", 100 * np.mean(differs[len(labels) // 2 :]), here),

@@ -83,7 +83,9 @@ def _in_process(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
 
 
 def _tasks(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
-    shared, state, task = ray.put(job), ray.put(learnt), adapt_task(alone=True)
+    shared = ray.put(job)
+    state = ray.put(learnt)
+    task = adapt_task(alone=True)
     began = perf_counter()
     for number, block in enumerate(blocks):
         state, _ = task.remote(shared, state, number, block)

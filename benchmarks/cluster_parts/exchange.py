@@ -60,7 +60,8 @@ def _measure(figures: Figures, method: str, classes: int, shards: Sequence[int],
 
 def tables(figures: Figures) -> None:
     """Print what was measured."""
-    rows, waits = [], []
+    rows = []
+    waits = []
     shards = sorted({each.shards for each in figures.of(PART, "ms, exchange on Ray")})
     for method in METHODS:
         for classes in sorted({each.classes for each in figures.of(PART, "MB of a state file")}):

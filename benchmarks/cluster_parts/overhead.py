@@ -27,7 +27,10 @@ EVERY = 1024  # of a real block
 class Nothing:
     """An encoder that does nothing."""
 
-    fingerprint, dim, logit_scale, logit_bias = "nothing", 512, 100.0, 0.0
+    fingerprint = "nothing"
+    dim = 512
+    logit_scale = 100.0
+    logit_bias = 0.0
 
     @staticmethod
     def prepare(image: Image.Image) -> np.ndarray:
@@ -69,7 +72,8 @@ def overhead(figures: Figures, quick: bool) -> None:
 
 
 def _in_process(samples: list[Sample], setup: EncoderSetup) -> float:
-    encode, prepare = EncodeBlocks(setup), setup.load()
+    encode = EncodeBlocks(setup)
+    prepare = setup.load()
     began = perf_counter()
     for start in range(0, len(samples), IMAGES):
         encode.encode(prepare, samples[start : start + IMAGES], start)
@@ -78,7 +82,8 @@ def _in_process(samples: list[Sample], setup: EncoderSetup) -> float:
 
 def _on_ray(samples: list[Sample], setup: EncoderSetup, workers: int) -> tuple[float, float]:
     """Seconds to the first block, and from there to the last; two blocks are asked for ahead, as in a job."""
-    began, times = perf_counter(), []
+    began = perf_counter()
+    times = []
     encoding = start_encoding(samples, IMAGES, 0, setup, (workers, workers), 1.0, 0.0)
     coming: list[Any] = [encoding.next.remote() for _ in range(3)]
     while ray.get(coming.pop(0)):

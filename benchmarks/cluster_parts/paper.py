@@ -15,11 +15,14 @@ from cluster_parts.figures import Figures
 
 BILLION = 10**9
 EVERY = 1024  # images of a block by default
-FLOAT, HALF = 4, 2  # bytes of a number of a feature
+# bytes of a number of a feature
+FLOAT = 4
+HALF = 2
 WIDTH = 8  # states that one task merges
 GIGABITS = 10  # per second and machine: an assumption
 KILOBYTES = 58  # of a drawn JPEG file of 500 x 375, as in gpu.md
-BEGIN, END = "<!-- begin computed -->", "<!-- end computed -->"
+BEGIN = "<!-- begin computed -->"
+END = "<!-- end computed -->"
 H200S = (
     "an H200 with ViT-B/16 that decodes with nvJPEG, one that is fed by Pillow in 16 processes (both measured in one "
     "process, files to answers), and [one through Ray](results/cluster_gpu.md)."
@@ -64,7 +67,8 @@ def states_moved(shards: int, width: int = WIDTH) -> int:
         >>> states_moved(64)  # 64 and 8 up, the start to 9 tasks, and 64 down
         145
     """
-    moved, level = shards, shards
+    moved = shards
+    level = shards
     while level > 1:
         sizes = [min(width, level - first) for first in range(0, level, width)]
         moved += sum(size + 1 for size in sizes if size > 1)
@@ -76,7 +80,8 @@ def levels(shards: int, width: int = WIDTH) -> int:
     """Levels of the tree of an exchange."""
     count = 0
     while shards > 1:
-        shards, count = ceil(shards / width), count + 1
+        shards = ceil(shards / width)
+        count = count + 1
     return count
 
 
@@ -140,7 +145,8 @@ def exchange_seconds(figures: Figures, method: str, classes: int, shards: int) -
 
 def pays(figures: Figures) -> Section:
     """Samples per second of `merged`."""
-    shards, sizes = (8, 64), (EVERY, 8 * EVERY)
+    shards = (8, 64)
+    sizes = (EVERY, 8 * EVERY)
     columns = (
         "",
         "ordered",
@@ -207,7 +213,8 @@ def billion(figures: Figures, gpu: Gpu) -> Section:
     for classes in (10, 1000):
         given = {"method": "tda", "classes": classes, "every": 256}
         for each in figures.of("chain", "samples/s, tasks on Ray", **given):
-            hours, name = BILLION / each.value / 3600, f"hours of one ordered adapter, tda, {classes:,} classes"
+            hours = BILLION / each.value / 3600
+            name = f"hours of one ordered adapter, tda, {classes:,} classes"
             items.append((name, hours, "10^9 / samples/s / 3600"))
     rest = {
         ("overhead", "bytes per listed file"): "GB of the driver's memory for the list",
@@ -229,7 +236,8 @@ def _short(value: float) -> str:
 
 def paper(figures: Figures, beside: Path) -> str:
     """Print all tables; returns them as Markdown."""
-    gpu, computed = Gpu.read(beside), Figures()
+    gpu = Gpu.read(beside)
+    computed = Figures()
     for section in (
         feeds(figures, gpu),
         pays(figures),

@@ -25,7 +25,8 @@ PART = "service"
 STREAM = {"name": "s", "labels": [f"thing {number}" for number in range(100)], "method": "tda"}
 STREAM |= {"skip_duplicates": False, "guard": None}
 AT_ONCE = 8
-ALONE, ON_RAY = "acclimate serve", "acclimate cluster serve"
+ALONE = "acclimate serve"
+ON_RAY = "acclimate cluster serve"
 
 
 def service(figures: Figures, quick: bool) -> None:
@@ -58,7 +59,8 @@ def service(figures: Figures, quick: bool) -> None:
 
 def _requests(figures: Figures, clients: dict[str, httpx.Client], images: list[bytes], count: int) -> None:
     def classify(client: httpx.Client, number: int) -> None:
-        image, kind = images[number % len(images)], {"content-type": "image/png"}
+        image = images[number % len(images)]
+        kind = {"content-type": "image/png"}
         client.post("/v1/streams/s/classify", content=image, headers=kind).raise_for_status()
 
     seconds: dict[tuple[str, str], list[float]] = {}

@@ -23,7 +23,8 @@ from cluster_parts.figures import Figures
 PART = "whole"
 LABELS = [f"thing {number}" for number in range(100)]
 METHOD = "tda"
-ONE, BOTH = "classify, 1 core", "classify, 2 cores"
+ONE = "classify, 1 core"
+BOTH = "classify, 2 cores"
 WIDE = "ordered, 1 encoder with 2 cores"
 DEFAULT = f"{WIDE}, Ray's default"
 CLUSTER: dict[str, dict[str, Any]] = {
@@ -100,7 +101,8 @@ def _one_core() -> Iterator[None]:
 @contextmanager
 def _idle_for(milliseconds: str) -> Iterator[None]:
     """Have a Ray that is started in this block end processes that had nothing to do for so long."""
-    before, os.environ[IDLE] = os.environ[IDLE], milliseconds
+    before = os.environ[IDLE]
+    os.environ[IDLE] = milliseconds
     try:
         yield
     finally:
@@ -110,10 +112,12 @@ def _idle_for(milliseconds: str) -> Iterator[None]:
 def tables(figures: Figures) -> None:
     """Print what was measured."""
     rate = partial(figures.value, PART, "images/s")
-    one, both = rate(stream=ONE), rate(stream=BOTH)
+    one = rate(stream=ONE)
+    both = rate(stream=BOTH)
     rows = []
     for way in (ONE, BOTH, *CLUSTER, DEFAULT):
-        here, start = rate(stream=way), figures.value(PART, "s to start and end", stream=way)
+        here = rate(stream=way)
+        start = figures.value(PART, "s to start and end", stream=way)
         rows.append((way, f"{here:.1f}", f"{here / one:.2f}", f"{here / both:.2f}", f"{start:.1f}"))
     about = (
         f"The bundled model, {len(LABELS)} labels, {METHOD}, one pass, JPEG files of 500 x 375. This machine has "

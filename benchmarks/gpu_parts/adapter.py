@@ -17,7 +17,9 @@ from gpu_parts.bench import METHODS, NVJPEG, PILLOW, Bench, classify
 
 def steps(bench: Bench) -> None:
     """The adapter's step alone, by batch and number of classes, and the published way."""
-    rows, published_rows, sizes = [], [], bench.sizes.all_batches
+    rows = []
+    published_rows = []
+    sizes = bench.sizes.all_batches
 
     def to_device(values: np.ndarray) -> Any:
         return torch.asarray(values, device=bench.device) if bench.on_gpu else values
@@ -37,7 +39,8 @@ def steps(bench: Bench) -> None:
         for name, taken in times.items():
             rows.append([f"{name}, {K:,} classes", *(f"{1e6 * taken[batch] / batch:,.2f}" for batch in sizes)])
         if K in bench.sizes.published:
-            published, walk = PublishedWay(adapter.head.class_vectors), batches(fresh, 1)
+            published = PublishedWay(adapter.head.class_vectors)
+            walk = batches(fresh, 1)
             fill_published(published, adapter)
             each = time_in_turn({"": partial(_next, published.step, walk)}, 3, bench.finish)[""]
             ratios = [each / (times["tda"][batch] / batch) for batch in sizes]
@@ -59,7 +62,8 @@ def _filling(bench: Bench, head: Head, features: Any) -> list[str]:
     """Microseconds per sample of a stream that fills the caches, by the batch size."""
     found = []
     for batch in bench.sizes.all_batches:
-        adapter, count = create("tda", head), min(len(features), max(64 * batch, 256))
+        adapter = create("tda", head)
+        count = min(len(features), max(64 * batch, 256))
         adapter.step(features[:batch])
         adapter.reset()
         began = perf_counter()
@@ -77,7 +81,8 @@ def step_times(bench: Bench, step: Callable[[Any], Any], features: Any, K: int) 
     """
     found = {}
     for batch in bench.sizes.all_batches:
-        few, turns = features[: max(256, batch)], 6 if K * batch < 2**23 else 2
+        few = features[: max(256, batch)]
+        turns = 6 if K * batch < 2**23 else 2
         for start in range(0, len(few), batch):
             step(few[start : start + batch])
         found[batch] = time_in_turn({"": partial(_next, step, batches(few, batch))}, turns, bench.finish)[""]
@@ -109,7 +114,8 @@ def agreement(bench: Bench) -> None:
         if least:
             bench.report.least(f"% of labels equal: {name}", same, least, 2)
 
-    batch, answers = bench.sizes.batches[0], {}
+    batch = bench.sizes.batches[0]
+    answers = {}
     for decoder in bench.classifiers:
         answers[decoder] = classify(bench.classifiers[decoder], "zero-shot", batch, bench.photos).labels
     if len(answers) == 2:
@@ -144,7 +150,8 @@ def _labels(method: str, head: Head, features: np.ndarray, device: str | None, b
     """The classes (n,) that a method answers on a device, or with NumPy."""
     features = np.asarray(features, np.float32)
     head = head.to(features[:1] if device is None else torch.zeros(1, device=device))
-    adapter, found = create(method, head), []
+    adapter = create(method, head)
+    found = []
     for start in range(0, len(features), batch):
         part = features[start : start + batch]
         found.append(to_host(adapter.step(part if device is None else torch.as_tensor(part, device=device))))

@@ -18,7 +18,8 @@ from acclimate.errors import AcclimateError
 from gpu_parts.report import Report
 
 METHODS = ("zero-shot", "tda", "accord")
-NVJPEG, PILLOW = "nvjpeg", "pillow"
+NVJPEG = "nvjpeg"
+PILLOW = "pillow"
 
 
 @dataclass(frozen=True)
@@ -160,9 +161,12 @@ def shares(entered: Counter[str], images: int) -> str:
 
 def classify(classifier: Classifier, method: str, batch: int, paths: Sequence[Path]) -> Ran:
     """Stream the images through a method that has learnt nothing yet."""
-    classifier.adapter, classifier.batch_size = create(method, classifier.head), batch
-    began, first = perf_counter(), 0.0
-    labels, entered = [], Counter[str]()
+    classifier.adapter = create(method, classifier.head)
+    classifier.batch_size = batch
+    began = perf_counter()
+    first = 0.0
+    labels = []
+    entered = Counter[str]()
     for prediction in classifier.stream(paths):
         first = first or perf_counter() - began
         labels.append(prediction.label)

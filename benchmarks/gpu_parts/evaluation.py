@@ -30,7 +30,8 @@ class Trained(torch.nn.Module):
         super().__init__()
         with np.load(packed) as arrays:
             self._tower = Tower(arrays)
-        self.size, self.texts = self._tower.size, load_encoder()
+        self.size = self._tower.size
+        self.texts = load_encoder()
         weights = {name.replace(".", "-"): values for name, values in self._tower.weights.items()}
         self.visual = torch.nn.ParameterDict(weights).requires_grad_(False).to(device)
         self.logit_scale = torch.nn.Parameter(torch.tensor(self.texts.logit_scale).log().to(device))

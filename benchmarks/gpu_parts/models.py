@@ -24,7 +24,8 @@ GROWTH = 2.0  # factor on the random weights, without which a tower sees little 
 
 def preprocess(size: int) -> Preprocess:
     """How CLIP prepares images."""
-    mean, std = tuple(MEANS["clip"]), tuple(STDS["clip"])
+    mean = tuple(MEANS["clip"])
+    std = tuple(STDS["clip"])
     return Preprocess(size, size, size, "bicubic", mean, std, crop="round")
 
 

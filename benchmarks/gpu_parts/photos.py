@@ -13,7 +13,9 @@ from PIL import Image
 
 from acclimate.images.opening import open_image
 
-LONG, SHORT = 500, 375  # pixels of a photo's sides
+# pixels of a photo's sides
+LONG = 500
+SHORT = 375
 
 
 def processes(count: int) -> ProcessPoolExecutor:

@@ -55,7 +55,8 @@ def stages(bench: Bench) -> None:
         if kind:
             bench.report.bar(kind, name, rate)
 
-    photos, many = bench.photos, len(bench.photos)
+    photos = bench.photos
+    many = len(bench.photos)
     with ThreadPoolExecutor(bench.cores) as threads:
         add("", "bytes of files, threads", many, lambda: list(threads.map(Path.read_bytes, photos)))
     prepare = partial(prepare_files, bench.encoder.prepare)
@@ -68,7 +69,8 @@ def stages(bench: Bench) -> None:
         add("read", "resizing on the device", 256, _resizing(bench, contents[:256]), memory=True)
     for decoder in bench.classifiers:
         for name, paths in (("", photos), (", mixed sizes", bench.mixed)):
-            size, settling = bench.sizes.batches[0], bench.sizes.settling
+            size = bench.sizes.batches[0]
+            settling = bench.sizes.settling
             walk = encode_ahead(cycle(paths), Preparer(without_tower(bench.encoder), decoder=decoder), batch_size=size)
             with closing(walk):  # files do not end, so that what is read ahead is the same at both ends
                 deque(islice(walk, settling // size), 0)
@@ -79,7 +81,8 @@ def stages(bench: Bench) -> None:
     size = bench.encoder.preprocess.height
     for batch in bench.sizes.batches:
         pixels = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8)
-        encode, host = bench.encoder.encode_images, list(pixels.numpy())
+        encode = bench.encoder.encode_images
+        host = list(pixels.numpy())
         add("encode", f"encode_images, bytes on the host, batch {batch:,}", batch, partial(encode, host), True)
         if bench.on_gpu:
             here = pixels.to(bench.device)
@@ -117,7 +120,8 @@ def _towers(bench: Bench, precision: str, add: Callable[..., None]) -> None:
     """The bare model on pixels that lie on the device."""
     dtype = getattr(torch, precision)
     model = transformers.CLIPModel.from_pretrained(bench.model.removeprefix("local:"), dtype=dtype).to(bench.device)
-    size, times = bench.encoder.preprocess.height, 4 if precision == "float16" else 1
+    size = bench.encoder.preprocess.height
+    times = 4 if precision == "float16" else 1
     ways = {"": model.get_image_features}
     if bench.sizes.compiled and precision == "float16":
         ways[", compiled"] = torch.compile(model.get_image_features)
@@ -137,7 +141,8 @@ def resnets(bench: Bench) -> None:
     """ResNet-50: the tower alone and the whole."""
     precision = "float16" if bench.on_gpu else "float32"
     encoder = as_encoder(resnet(bench.photos[:256], bench.device, bench.sizes.tiny), bench.device, precision)
-    rows, size = [], encoder.preprocess.height
+    rows = []
+    size = encoder.preprocess.height
     classifiers = {
         decoder: Classifier(bench.labels, encoder, method="zero-shot", decoder=decoder, cache=False)
         for decoder in bench.classifiers

@@ -21,10 +21,12 @@ from gpu_parts.models import preprocess
 
 def whole(bench: Bench) -> None:
     """The whole from its start, by decoder, method and batch."""
-    rows, note = [], ""
+    rows = []
+    note = ""
     for decoder, classifier in bench.classifiers.items():
         reset_peak_memory(bench.device)
-        slower, best = slower_stage(bench, decoder), (0.0, 0)
+        slower = slower_stage(bench, decoder)
+        best = (0.0, 0)
         files = bench.photos * (bench.sizes.rounds if decoder == NVJPEG else bench.slow_rounds)
         for batch in bench.sizes.batches:
             runs: dict[str, list[Ran]] = {method: [] for method in METHODS}
@@ -32,7 +34,8 @@ def whole(bench: Bench) -> None:
                 runs[method].append(classify(classifier, method, batch, files))
             for method, made in runs.items():
                 rate, first = (float(np.median([getattr(run, name) for run in made])) for name in ("rate", "first"))
-                name, figures = f"{decoder}, {method}, batch {batch:,}", (rate / slower, 1e3 * first)
+                name = f"{decoder}, {method}, batch {batch:,}"
+                figures = (rate / slower, 1e3 * first)
                 bench.progress(f"{name}: {rate:,.0f} images/s")
                 bench.rates[name] = rate
                 kept = shares(made[0].entered, len(files))
@@ -93,7 +96,8 @@ def by_turns(bench: Bench, decoder: str, batch: int) -> tuple[float, dict[str, l
                 start = perf_counter()
             if bench.on_gpu:
                 torch.cuda.current_stream().synchronize()  # until the features are there
-            method, began = METHODS[number % len(METHODS)], perf_counter()
+            method = METHODS[number % len(METHODS)]
+            began = perf_counter()
             batch_predictions(head, found, adapt_batch(adapters[method], found), top_k=5)
             if number >= warm:
                 spent[method].append(perf_counter() - began)
@@ -113,7 +117,8 @@ def slower_stage(bench: Bench, decoder: str) -> float:
 def by_batch(bench: Bench) -> None:
     """The whole, and the device's memory, by the batch size."""
     decoder = next(iter(bench.classifiers))
-    classifier, rows = bench.classifiers[decoder], []
+    classifier = bench.classifiers[decoder]
+    rows = []
     for batch in bench.sizes.all_batches:
         paths = (bench.photos * bench.sizes.rounds)[: max(256, min(4096, 128 * batch), 2 * batch)]
         reset_peak_memory(bench.device)
@@ -131,20 +136,24 @@ def views(bench: Bench) -> None:
     """Many views per image: the whole, and making the views alone."""
     from acclimate.views.tensor import make_views
 
-    count, size = bench.sizes.views, bench.encoder.preprocess.height
+    count = bench.sizes.views
+    size = bench.encoder.preprocess.height
     paths = bench.photos[: bench.sizes.with_views]
-    decoder, batch = next(iter(bench.classifiers)), 16 * count
+    decoder = next(iter(bench.classifiers))
+    batch = 16 * count
     classifier = Classifier(
         bench.labels, bench.encoder, method="tda", views=count, batch_size=batch, decoder=decoder, cache=False
     )
     classify(classifier, "tda", batch, paths[:16])
     reset_peak_memory(bench.device)
     runs = [classify(classifier, "tda", batch, paths) for _ in range(min(3, bench.sizes.turns))]
-    rate, memory = float(np.median([run.rate for run in runs])), peak_memory_mb(bench.device) or 0.0
+    rate = float(np.median([run.rate for run in runs]))
+    memory = peak_memory_mb(bench.device) or 0.0
     images = [open_image(path) for path in paths[:16]]
     plans = [draw_plan(0, i, count - 1, image.size, (size, size), True) for i, image in enumerate(images)]
     pixels = [torch.as_tensor(np.array(image).transpose(2, 0, 1), device=bench.device) for image in images]
-    target, dtype = ModelInput.of(preprocess(size)), torch.float16 if bench.on_gpu else torch.float32
+    target = ModelInput.of(preprocess(size))
+    dtype = torch.float16 if bench.on_gpu else torch.float32
     making = bench.rate("views", len(images), lambda: make_views(pixels, plans, target, dtype), 5)
     there = torch.cat(list(make_views(pixels, plans, target, dtype)))
     encoding = bench.rate("encoding views", len(images), lambda: bench.encoder.encode_images(there))
@@ -164,7 +173,8 @@ def out_of_memory(bench: Bench) -> None:
     if not bench.on_gpu:
         bench.report.say("Out of memory", "Measured on a GPU only.")
         return
-    batch, paths = 4096, bench.photos[:2048]
+    batch = 4096
+    paths = bench.photos[:2048]
     encoder = bench.load()
     size = encoder.preprocess.height
     limited = Classifier(bench.labels, encoder, method="zero-shot", decoder=PILLOW, cache=False)

@@ -183,7 +183,8 @@ def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     probability is kept apart and everything is expressed in terms of the rest.
     """
     xp = namespace(logits)
-    rows, top = xp.arange(logits.shape[0], device=device(logits)), xp.argmax(logits, axis=-1)
+    rows = xp.arange(logits.shape[0], device=device(logits))
+    top = xp.argmax(logits, axis=-1)
     shifted = logits - logits[rows, top][:, None]
     weights = xp.exp(shifted)
     weights[rows, top] = xp.zeros_like(shifted[:, 0])  # not a number of Python: a GPU would wait for it
@@ -227,11 +228,14 @@ def covariance_inverse(x: Array) -> Array:
     half = len(x) // 2
     if not isinstance(x, np.ndarray) or half < SMALL:
         return namespace(x).linalg.inv(x)
-    first, across = covariance_inverse(x[:half, :half]), x[:half, half:]
+    first = covariance_inverse(x[:half, :half])
+    across = x[:half, half:]
     spread = first @ across
     last = covariance_inverse(x[half:, half:] - across.T @ spread)
     corner = spread @ last
     inverse = np.empty_like(x)
-    inverse[:half, :half], inverse[half:, half:] = first + corner @ spread.T, last
-    inverse[:half, half:], inverse[half:, :half] = -corner, -corner.T
+    inverse[:half, :half] = first + corner @ spread.T
+    inverse[half:, half:] = last
+    inverse[:half, half:] = -corner
+    inverse[half:, :half] = -corner.T
     return inverse

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from acclimate.arrays import HostArray
+from acclimate.arrays import Array, HostArray, index, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
 from acclimate.errors import InputError, nearest
 from acclimate.evidence import Head
@@ -17,11 +17,10 @@ from acclimate.fitting import Fit, Fitting, Progress, load_fit, save_fit
 from acclimate.methods import DEFAULT_METHOD, Adapter, Correction, create, find_method, load_fitted, require
 from acclimate.methods.gates import Gate, NearDuplicates
 from acclimate.methods.reject import THRESHOLD, Rejector
-from acclimate.predict import NONE, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
+from acclimate.predict import NONE, Adapted, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
 from acclimate.prompts import build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
 from acclimate.reading.walk import Batch, Decoder, OnError, Preparer, default_batch_size, encode_ahead, gpu_of
-from acclimate.recent import Recent
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
@@ -107,15 +106,20 @@ class Classifier:
         require(find_method(method), views=views > 1, text=True, labels=True)
         self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
         self.model = encoder if isinstance(encoder, str) else type(self.encoder).__name__
-        self.cache, self.views = cache, views
-        self.batch_size, self.workers = batch_size or default_batch_size(self.encoder), workers
-        self.unsure, self._recent = unsure, Recent()  # images that can be corrected by their ids
+        self.cache = cache
+        self.views = views
+        self.batch_size = batch_size or default_batch_size(self.encoder)
+        self.workers = workers
+        # images that can be corrected by their ids
+        self.unsure = unsure
+        self._recent = Recent()
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
         self.adapter: Adapter
         if fitted is not None:
             ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
-            self.adapter, method = ready, ready.name
+            self.adapter = ready
+            method = ready.name
         self.views_kind: Kind = views_kind or find_method(method).views_kind
         generator = None if generated is None else open_generator(generated, device)
         self.preparer = Preparer(self.encoder, views, kind=self.views_kind, generator=generator, decoder=decoder)
@@ -391,10 +395,45 @@ class Classifier:
 
     def _begin(self, about_fit: Mapping[str, Any]) -> None:
         """Forget the images of the stream so far."""
-        self.about_fit, self._recent = about_fit, Recent()
+        self.about_fit = about_fit
+        self._recent = Recent()
         for gate in self.gates:
             gate.restore("")
 
     def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
         return encode_ahead(each_image(images), self.preparer, start=start, **reading)
+
+
+class Recent:
+    """Names and features of the last images that were learnt from.
+
+    Args:
+        most: how many of them.
+    """
+
+    def __init__(self, most: int = 1000) -> None:
+        self.most = most
+        # id -> name, features of a batch (n, d) where they live, and row; the latest last
+        self._images: dict[int, tuple[str, Array, int]] = {}
+
+    def add(self, adapted: Adapted, names: Sequence[str]) -> None:
+        """Remember the images of a batch of B that were learnt from; `names` are those of all."""
+        if adapted.ids is None:
+            return
+        learnt = np.flatnonzero(adapted.ids >= 0)[-self.most :]
+        features = adapted.evidence.plain
+        features = features[index(learnt, features)]
+        for row, place in enumerate(learnt.tolist()):
+            id = int(adapted.ids[place])
+            self._images.pop(id, None)
+            self._images[id] = names[place], features, row
+        for id in list(self._images)[: -self.most]:
+            del self._images[id]
+
+    def find(self, id: int) -> tuple[str, HostArray]:
+        """The name and the feature (d,) of an image; InputError if it is not among the last."""
+        if id not in self._images:
+            raise InputError(f"no image with the id {id} was learnt from recently; pass the image instead.")
+        name, features, row = self._images[id]
+        return name, to_host(features[row])

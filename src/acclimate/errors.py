@@ -84,7 +84,8 @@ def install_command(extra: str, alone: str = "") -> str:
     except PackageNotFoundError:
         origin = {}
     url = urlsplit(origin.get("url", ""))
-    package, option = "acclimate", ""
+    package = "acclimate"
+    option = ""
     if url.scheme == "file" and (checkout := Path(url2pathname(url.path))).is_dir():
         package = "." if checkout == Path.cwd() else str(checkout)
         option = "-e " if origin.get("dir_info", {}).get("editable") else ""

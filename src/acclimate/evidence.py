@@ -59,12 +59,14 @@ class Arriving:
     """
 
     def __init__(self, transfer: "Transfer", shape: tuple[int, ...]) -> None:
-        self.transfer, self.shape = transfer, shape
+        self.transfer = transfer
+        self.shape = shape
 
     @cached_property
     def summary(self) -> Summary:
         """The summary, unless a row has no direction."""
-        values, samples = self.transfer.wait(), self.shape[0]
+        values = self.transfer.wait()
+        samples = self.shape[0]
         refuse_directionless(values[2 * samples :].reshape(self.shape), "features")
         return Summary(values[:samples], values[samples : 2 * samples].astype(np.int64))
 
@@ -177,7 +179,8 @@ class Head:
             raise InputError(
                 f"class vectors must be (classes, dim) with at least one class, got shape {tuple(vectors.shape)}."
             )
-        scale, bias = float(self.logit_scale), float(self.logit_bias)
+        scale = float(self.logit_scale)
+        bias = float(self.logit_bias)
         if not (0 < scale <= LARGEST_LOGIT and abs(bias) <= LARGEST_LOGIT):
             raise InputError(
                 f"logit_scale must be a positive number and logit_bias a number, got {scale} and {bias}; "
@@ -283,7 +286,8 @@ class Head:
     def _observe_rows(self, rows: Array) -> dict[str, Array]:
         """The arrays of the evidence for rows of any length, and what `Arriving` takes; nothing goes to the host."""
         unit, peaks = directions(rows)
-        evidence, xp = self._observe_unit(unit), namespace(unit)
+        evidence = self._observe_unit(unit)
+        xp = namespace(unit)
         predicted = xp.astype(xp.argmax(evidence.logits, axis=-1), unit.dtype)  # exact below 2**24 classes
         summary = xp.concat([evidence.entropy, predicted, xp.reshape(peaks, (-1,))])
         return {name: getattr(evidence, name) for name in OBSERVED} | {"summary": summary}
@@ -308,7 +312,8 @@ class Head:
         def mean_of_kept(values: Array) -> Array:
             return xp.mean(xp.reshape(values[flat], (samples, kept.shape[1], -1)), axis=1)
 
-        logits, probs = mean_of_kept(each.logits), mean_of_kept(each.probs)
+        logits = mean_of_kept(each.logits)
+        probs = mean_of_kept(each.probs)
         self._tie(logits)
         self._tie(probs)
         return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)

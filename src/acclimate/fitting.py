@@ -48,12 +48,14 @@ class Fitting:
         if not isinstance(adapter, FewShot):
             raise InputError(f"the method {adapter.name!r} learns without labels; there is nothing to fit.")
         held_images, held_labels = validation
-        places, held_places = self._places(images, labels), self._places(held_images, held_labels)
+        places = self._places(images, labels)
+        held_places = self._places(held_images, held_labels)
         adapter.require_every_class(places)
         count = len(images) + len(held_images)
         features, kept, skipped = self._features(images, views, count)
         held_features, held_kept, held_skipped = self._features(held_images, 1, count)
-        fitted_to, truth = places[kept], held_places[held_kept]
+        fitted_to = places[kept]
+        truth = held_places[held_kept]
         names = adapter.head.class_names
         if lost := set(places.tolist()) - set(fitted_to.tolist()):
             name, why = skipped[0]
@@ -94,7 +96,9 @@ class Fitting:
         self, images: Iterable[Any], views: int, count: int
     ) -> tuple[HostArray, list[int], list[tuple[str, str]]]:
         """Features of the images that can be read, their positions, and the names of the others with the reasons."""
-        parts, kept, skipped = [np.empty((0, self.encoder.dim), np.float32)], [], []
+        parts = [np.empty((0, self.encoder.dim), np.float32)]
+        kept = []
+        skipped = []
         for batch in encode_ahead(images, self.prepare(views), **self.reading):
             parts.append(to_host(batch.features))
             kept += batch.readable

@@ -120,7 +120,8 @@ class _Graph:
     """Work captured for inputs of one shape; a replay overwrites the outputs of the one before."""
 
     def __init__(self, work: Work, inputs: Sequence[Tensor], kept: Collection[str]) -> None:
-        current, side = torch.cuda.current_stream(), _side_stream(inputs[0].device)
+        current = torch.cuda.current_stream()
+        side = _side_stream(inputs[0].device)
         self.inputs = [x.clone() for x in inputs]
         side.wait_stream(current)
         with torch.cuda.stream(side):

@@ -172,7 +172,8 @@ class Answers(NamedTuple):
 
 def answers_of(adapted: Adapted, top_k: int) -> Answers:
     """The `top_k` best classes of B samples, and what else a prediction says of them."""
-    evidence, step = adapted.evidence, adapted.step
+    evidence = adapted.evidence
+    step = adapted.step
     best, scores, own, own_scores = best_of(step.logits, top_k, evidence.probs)
     admitted = {name: list(dict.fromkeys(change.admitted)) for name, change in step.changes.items()}
     about = adapted.ids, adapted.refused, adapted.none, admitted
@@ -196,7 +197,8 @@ def predictions(
         answers = answers_of(answers, top_k)
     count = len(answers.entropy)
     ids = [-1] * count if answers.ids is None else answers.ids.tolist()
-    adapted, entropy = label_answers(head, answers.best, answers.scores), answers.entropy.tolist()
+    adapted = label_answers(head, answers.best, answers.scores)
+    entropy = answers.entropy.tolist()
     zero_shot = [each[0] for each in label_answers(head, answers.own, answers.own_scores)]
     none = [None] * count if answers.none is None else answers.none.tolist()
     entered: dict[int, list[str]] = {}
@@ -251,7 +253,8 @@ def batch_predictions(
     ]
     if answers is not None:
         places = [index - batch.start for index in batch.readable]
-        names, known = [batch.names[place] for place in places], [truths[place] for place in places]
+        names = [batch.names[place] for place in places]
+        known = [truths[place] for place in places]
         found += predictions(head, answers, top_k, batch.readable, names, known, unsure)
     return sorted(found, key=lambda each: each.index)
 

@@ -271,7 +271,8 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
 
 def _head(path: Path, content: Mapping[str, Any]) -> Head:
     names = content.get("class_names")
-    scale, bias = _number(path, content, "logit_scale", None), _number(path, content, "logit_bias", 0.0)
+    scale = _number(path, content, "logit_scale", None)
+    bias = _number(path, content, "logit_bias", 0.0)
     try:
         return Head(np.asarray(content["class_vectors"]), scale, bias, () if names is None else tuple(map(str, names)))
     except InputError as error:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from attacks.target import Service, Watch
 
-MOST_MB, LONGEST_S = 1024.0, 2.0
+MOST_MB = 1024.0
+LONGEST_S = 2.0
 CASES: dict[str, "Case"] = {}
 
 
@@ -63,7 +64,8 @@ def attacked(work, seen, *options, allowed=None, streams=("alice", "mallory"), *
 
     Yields the service and a list for the answers to the attacker, whose statuses must be `allowed`, if that is given.
     """
-    service, answers = Service(work, *options, **settings), []
+    service = Service(work, *options, **settings)
+    answers = []
     token = "alice" if settings.get("tokens", True) else None
     try:
         for name in streams:
@@ -78,7 +80,8 @@ def attacked(work, seen, *options, allowed=None, streams=("alice", "mallory"), *
         service.close()
     statuses = Counter(answer.status for answer in answers)
     seen.tries = seen.tries or len(answers)
-    seen.peak_mb, seen.longest_s = max(seen.peak_mb, watch.peak_mb), max(seen.longest_s or 0.0, watch.longest)
+    seen.peak_mb = max(seen.peak_mb, watch.peak_mb)
+    seen.longest_s = max(seen.longest_s or 0.0, watch.longest)
     seen.expect(not watch.failed, f"another client got {watch.failed}")
     seen.expect(watch.peak_mb < MOST_MB, f"{watch.peak_mb:.0f} MB")
     if allowed is not None:

@@ -11,7 +11,9 @@ from attacks import files
 from attacks.cases import Seen, case
 from attacks.target import Service
 
-IMMUTABLE, GET_FLAGS, SET_FLAGS = 0x10, 0x80086601, 0x40086602
+IMMUTABLE = 0x10
+GET_FLAGS = 0x80086601
+SET_FLAGS = 0x40086602
 
 
 def immutable(path, on):
@@ -84,7 +86,9 @@ def rubbish(work):
 @case("held", "twenty kills under load")
 def kills(work):
     """Nothing that was acknowledged is lost: the ids go on without a gap, and the state is that of the last answer."""
-    seen, rng, learnt = Seen(), random.Random(0), 0
+    seen = Seen()
+    rng = random.Random(0)
+    learnt = 0
     service = Service(work)
     service.create("alice", "alice", skip_duplicates=False)
     for turn in range(20):
@@ -102,14 +106,16 @@ def kills(work):
     described = service.call("GET", "/v1/streams/alice", token="alice").json()
     seen.expect(described["samples_seen"] == learnt, f"{described['samples_seen']} of {learnt}")
     service.close()
-    seen.tries, seen.note = 20, f"{learnt} acknowledged, {described['samples_seen']} found"
+    seen.tries = 20
+    seen.note = f"{learnt} acknowledged, {described['samples_seen']} found"
     return seen
 
 
 @case("held", "damaged files")
 def damage(work):
     """The service starts whatever is damaged; a stream is as it was at some time, or says what is wrong."""
-    seen, rng = Seen(), random.Random(1)
+    seen = Seen()
+    rng = random.Random(1)
     service = Service(work, "--snapshot-every", "4")
     service.learn_some("alice", "alice")
     service.learn_some("bob", "alice")

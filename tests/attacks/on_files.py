@@ -105,7 +105,8 @@ def states_on_the_command_line(work):
     learn = ["classify", pictures, "--labels", ",".join(LABELS), "--method", "tda", "--state", good]
     code, output, *_ = command_line(*learn, "--out", work / "first.csv")
     assert code == 0, output
-    content, path = good.read_bytes(), work / "bad.safetensors"
+    content = good.read_bytes()
+    path = work / "bad.safetensors"
     for name, change in HOSTILE_STATES.items():
         hostile = edited(content, change)
         path.write_bytes(hostile)

@@ -87,7 +87,8 @@ def _silent(service, count, said=b""):
 
 def _closed(opened, seconds):
     """How many connections the service closes within this time; nothing is read from them."""
-    poll, latest = select.poll(), time.monotonic() + seconds
+    poll = select.poll()
+    latest = time.monotonic() + seconds
     waiting = {connection.fileno() for connection in opened}
     for number in waiting:
         poll.register(number, select.POLLRDHUP)
@@ -247,7 +248,8 @@ def sixty_addresses(work):
             source = (f"127.0.0.{number + 2}", 0)
             seen.expect(service.classify("shared", files.photo(number), source=source).status == 200, "not answered")
         clients = service.call("GET", "/v1/streams/shared/learnt").json()["clients"]
-        seen.tries, seen.note = 60, f"{len(clients)} client"
+        seen.tries = 60
+        seen.note = f"{len(clients)} client"
         seen.expect(len(clients) == 1, f"{len(clients)} clients")
     finally:
         service.close()
@@ -355,7 +357,8 @@ def full_disk(work):
         seen.expect(ready.status == 200, f"ready {ready.status} afterwards")
         log = [json.loads(line) for line in service.log().splitlines()]
         warned = [line for line in log if line["level"] in ("warning", "error")]
-        seen.tries, seen.note = 3, f"{len(warned)} warnings"
+        seen.tries = 3
+        seen.note = f"{len(warned)} warnings"
         seen.expect(1 <= len(warned) <= 6, f"{len(warned)} warnings")
     finally:
         service.close()

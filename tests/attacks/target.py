@@ -44,7 +44,8 @@ class Service:
     """`acclimate serve` with the bundled model, in a process of its own, with a token for each of `TOKENS`."""
 
     def __init__(self, work, *options, tokens=True, host="127.0.0.1", files=None, model=None):
-        self.work, self.data = Path(work), Path(work) / "data"
+        self.work = Path(work)
+        self.data = Path(work) / "data"
         command = [sys.executable, "-m", "acclimate", "serve", "--data", str(self.data), "--port", "0", "--host", host]
         command += ["--model", model] if model else []
         if tokens:
@@ -62,7 +63,8 @@ class Service:
         self._reader.start()
         line = self.process.stdout.readline()
         assert line.startswith("serving on "), (line, (self.work / "log").read_text()[-2000:])
-        self.host, self.port = urlsplit(line.split()[2]).hostname, urlsplit(line.split()[2]).port
+        self.host = urlsplit(line.split()[2]).hostname
+        self.port = urlsplit(line.split()[2]).port
 
     def call(self, method, path, body=None, kind="application/json", token=None, timeout=TIMEOUT_S, source=None):
         """Send a request; what the service has answered before it closed the connection counts as an answer."""
@@ -71,12 +73,14 @@ class Service:
         headers = {"Content-Type": kind} if body is not None else {}
         if token:
             headers["Authorization"] = f"Bearer {SECRET}{token}"
-        status, content = 0, b""
+        status = 0
+        content = b""
         try:
             with suppress(BrokenPipeError, ConnectionResetError):  # refused while it was sent; the answer may be there
                 connection.request(method, path, body, headers)
             answer = connection.getresponse()
-            status, content = answer.status, answer.read()
+            status = answer.status
+            content = answer.read()
         except (OSError, http.client.HTTPException) as error:
             content = repr(error).encode()
         finally:
@@ -90,9 +94,11 @@ class Service:
 
     def classify(self, stream, *images, token=None, source=None, **options):
         if len(images) == 1:
-            body, kind = images[0], "application/octet-stream"
+            body = images[0]
+            kind = "application/octet-stream"
         else:
-            body, kind = images_of(*images), "application/json"
+            body = images_of(*images)
+            kind = "application/json"
         return self.call("POST", f"/v1/streams/{stream}/classify", body, kind, token, source=source, **options)
 
     def learn_some(self, name, token):
@@ -161,8 +167,13 @@ class Watch:
     """
 
     def __init__(self, service, token="alice", stream="alice", pause_s=0.1):
-        self.service, self.token, self.stream, self.pause_s = service, token, stream, pause_s
-        self.waits, self.statuses, self.peak_mb = [], Counter(), 0.0
+        self.service = service
+        self.token = token
+        self.stream = stream
+        self.pause_s = pause_s
+        self.waits = []
+        self.statuses = Counter()
+        self.peak_mb = 0.0
         self._over = Event()
         self._threads = [Thread(target=self._ask), Thread(target=self._measure)]
 
@@ -222,7 +233,8 @@ def command_line(*arguments, seconds=120.0, memory_mb=2000, cwd=None, stdin=subp
         [sys.executable, "-m", "acclimate", *map(str, arguments)],
         stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=cwd, env={**os.environ, "COLUMNS": "200"},
     )  # fmt: skip
-    peak, over = 0.0, False
+    peak = 0.0
+    over = False
 
     def watch():
         nonlocal peak, over

@@ -137,7 +137,8 @@ def test_a_miniature_is_read_with_the_benchmarks_labels(tmp_path, dataset):
 
 def test_the_authors_loader_drops_files_by_their_names(tmp_path):
     """Files of ImageNet-A are named after what a classifier took them for."""
-    whole, part = DATASETS["imagenet-a"], DATASETS["imagenet-a-authors"]
+    whole = DATASETS["imagenet-a"]
+    part = DATASETS["imagenet-a-authors"]
     folder = draw_dataset(tmp_path, whole, few()) / "imagenet-a" / whole.wnids[1]
     images = sorted(folder.iterdir())
     images[0].rename(folder / "0.000116_jellyfish _ jellyfish_0.86.jpg")
@@ -171,7 +172,8 @@ def test_files_that_are_no_images_are_left_alone(tmp_path):
 
 
 def test_what_cannot_be_read_is_said(tmp_path):
-    eurosat, aircraft = DATASETS["eurosat"], DATASETS["aircraft"]
+    eurosat = DATASETS["eurosat"]
+    aircraft = DATASETS["aircraft"]
     with pytest.raises(InputError, match=r"EuroSAT: no folder .*2750; get EuroSAT\.zip .* Run `acclimate data check"):
         read_dataset(eurosat, tmp_path)
     split = draw_dataset(tmp_path, eurosat, few()) / eurosat.split

@@ -27,7 +27,8 @@ def test_labels_differ():
 
 
 def test_features_of_drawn_photos_and_labels_are_spread(tmp_path):
-    photos, labels = draw_photos(tmp_path / "photos", 48, workers=1), label_names(50)
+    photos = draw_photos(tmp_path / "photos", 48, workers=1)
+    labels = label_names(50)
     sizes = {open_image(path).size for path in draw_photos(tmp_path / "mixed", 6, workers=1, mixed=True)}
     assert len(sizes) > 3
     encoder = load_encoder(f"local:{save_vit(tmp_path / 'vit', photos[:32], labels, 'cpu', tiny=True)}", "cpu")

@@ -27,7 +27,8 @@ def test_recall_is_averaged_over_the_classes_that_occur():
 @given(st.integers(1, 200), st.integers(0, 99))
 def test_calibration_error_is_the_textbook_one(count, seed):
     rng = np.random.default_rng(seed)
-    confidence, correct = rng.random(count), rng.random(count) < 0.5
+    confidence = rng.random(count)
+    correct = rng.random(count) < 0.5
     error = 0.0
     for low in np.arange(15) / 15:
         inside = (confidence >= low) & (confidence < low + 1 / 15)
@@ -54,7 +55,8 @@ def test_the_worst_tenth():
 @given(st.integers(1, 30), st.integers(2, 6), st.integers(0, 99))
 def test_squared_errors_are_briers(count, classes, seed):
     rng = np.random.default_rng(seed)
-    probs, labels = rng.dirichlet(np.ones(classes), count), rng.integers(0, classes, count)
+    probs = rng.dirichlet(np.ones(classes), count)
+    labels = rng.integers(0, classes, count)
     by_hand = ((probs - np.eye(classes)[labels]) ** 2).sum(axis=1)
     np.testing.assert_allclose(squared_errors(probs, labels), by_hand, atol=1e-12)
 
@@ -72,7 +74,8 @@ def test_the_early_phase_is_a_hundredth():
 
 
 def test_changes_help_or_harm():
-    unadapted, labels = np.array([0, 0, 1, 1]), np.array([0, 1, 1, 0])
+    unadapted = np.array([0, 0, 1, 1])
+    labels = np.array([0, 1, 1, 0])
     shares = changes(np.array([0, 1, 0, 2]), unadapted, labels)
     assert shares == {"changed": 0.75, "helpful": 0.25, "harmful": 0.25}
     assert changes(unadapted, unadapted, None) == {"changed": 0.0, "helpful": None, "harmful": None}

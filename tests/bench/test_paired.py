@@ -11,7 +11,8 @@ from acclimate.bench.prequential import Variant, compare
 def naive(right, taken, resamples, seed):
     """Samples and orders drawn one by one."""
     methods, samples, orders = right.shape
-    rng, found = np.random.default_rng(seed), np.zeros((methods, resamples))
+    rng = np.random.default_rng(seed)
+    found = np.zeros((methods, resamples))
     for draw in range(resamples):
         rows = rng.integers(samples, size=samples)
         for method in range(methods):
@@ -44,7 +45,8 @@ def test_one_order_gives_the_textbook_interval():
 @pytest.mark.parametrize("part", [1.0, 0.6])
 def test_the_same_as_drawing_one_by_one(part):
     right, taken = answers(60, 4, part=part)
-    fast, slow = resample(right, taken, 4000), naive(right, taken, 1500, 1)
+    fast = resample(right, taken, 4000)
+    slow = naive(right, taken, 1500, 1)
     for each in (lambda found: found[0], lambda found: found[1] - found[0]):
         assert each(fast).mean() == pytest.approx(each(slow).mean(), abs=0.15 * each(slow).std())
         assert each(fast).std() == pytest.approx(each(slow).std(), rel=0.1)

@@ -108,7 +108,8 @@ def test_tda_recovers_from_the_synthetic_shift():
 
 
 def test_the_second_pass_answers_from_everything_learnt(stream):
-    done, orders = [], ["seed:0", "class-sequential:0"]
+    done = []
+    orders = ["seed:0", "class-sequential:0"]
     zero_shot, tda, dota = compare(stream, [TDA, Variant("dota")], orders, progress=done.append, passes=2)
     assert sum(done) == 2 * (3 + 2) * 400
     assert zero_shot.refined == {}  # it learns nothing, so there is nothing to add

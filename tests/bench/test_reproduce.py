@@ -75,7 +75,8 @@ def test_every_row_of_the_paper_has_a_protocol(name):
 
 
 def test_methods_without_a_row_are_measured_as_tda_with_what_they_need():
-    tda, mta = usual_protocol("tda"), usual_protocol("mta")
+    tda = usual_protocol("tda")
+    mta = usual_protocol("mta")
     assert (tda.prompts, tda.views, tda.views_kind, tda.trained) == ("dataset", "paper", "augmix", "")
     assert (mta.prompts, mta.views, mta.views_kind) == ("dataset", 64, "crop")
     assert usual_protocol("tip-adapter-f").trained == (
@@ -199,7 +200,8 @@ def test_the_start_of_the_stream(swept):
     _, streams, results = swept
     (group,) = group_results(results)
     accuracies, early = recipe_tables(RECIPES["early"], group)
-    rows, stream = dict(accuracies.rows), streams["a"]
+    rows = dict(accuracies.rows)
+    stream = streams["a"]
     assert list(rows) == ["zero-shot", "0", "25", "100", "500"]
     assert rows["100"][0].measured == pytest.approx(accuracy(stream, bypass=100), abs=1e-3)
     assert rows["500"][0].measured == rows["zero-shot"][0].measured  # the stream is shorter
@@ -352,7 +354,8 @@ def test_a_part_of_a_dataset_is_a_column_of_its_own(default):
     table, _ = recipe_tables(recipe, group_results(results)[0])
     assert table.columns == ("ImageNet", "ImageNet-A", "ImageNet-A (6,862)", "Average of 2 of 5")
     assert dict(table.rows)["CoOp"][-1].reported == pytest.approx((71.51 + 49.71) / 2)
-    tda, zero_shot = dict(table.rows)["tda"], dict(table.rows)["zero-shot"]
+    tda = dict(table.rows)["tda"]
+    zero_shot = dict(table.rows)["zero-shot"]
     assert [cell.reported for cell in tda[1:3]] == [60.11, 60.11]
     assert "6,862 of the 7,500 images" in tda[1].why[0]
     assert tda[2].why == ()
@@ -370,7 +373,8 @@ def test_other_views_stand_apart(default):
 
 def as_row(result, suite, name, key, **changes):
     """A result as if it were of a row of the paper, by its protocol."""
-    row, dataset = RECIPES[suite].rows[name], DATASETS[key]
+    row = RECIPES[suite].rows[name]
+    dataset = DATASETS[key]
     settings = find_method(row.method).default_settings() | dict(row.config)
     own = {"method": row.method, "prompts": row.prompts, "views": row.views_of(dataset), "settings": "paper"}
     kind = row.views_kind if row.views_of(dataset) > 1 else ""

@@ -104,7 +104,9 @@ def test_other_images_labels_or_models_are_other_features(encoder, listing, tmp_
     for each in (listing, *other):
         stored(each, encoder, tmp_path / "store")
     assert len(list((tmp_path / "store").iterdir())) == 4
-    original, encoder.fingerprint = encoder.fingerprint, ""  # a model that cannot be told goes by its name
+    # a model that cannot be told goes by its name
+    original = encoder.fingerprint
+    encoder.fingerprint = ""
     try:
         stored(listing, encoder, tmp_path / "store", model="mine")
         stored(listing, encoder, tmp_path / "store", model="yours")
@@ -250,7 +252,8 @@ def test_renditions_know_their_domains(encoder, tmp_path):
 def test_kinds_of_views_are_kept_apart(encoder, listing, tmp_path):
     setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=4)
     crops = replace(setup, views_kind="crop")
-    augmix, crop = stored_stream(setup, listing, encoder), stored_stream(crops, listing, encoder)
+    augmix = stored_stream(setup, listing, encoder)
+    crop = stored_stream(crops, listing, encoder)
     assert (augmix.views_kind, crop.views_kind, crop.views) == ("augmix", "crop", 4)
     np.testing.assert_array_equal(augmix.features[:, 0], crop.features[:, 0])
     assert not np.allclose(augmix.features[:, 1:], crop.features[:, 1:], atol=1e-2)

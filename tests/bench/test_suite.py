@@ -165,7 +165,8 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
 
 
 def test_names_of_results_tell_setups_apart():
-    a, dtd = DATASETS["imagenet-a"], DATASETS["dtd"]
+    a = DATASETS["imagenet-a"]
+    dtd = DATASETS["dtd"]
     known = {"root": "data", "model": "open_clip:ViT-B-16/openai", "store": "store"}
 
     def name(dataset, settings="paper", kind="augmix", **options):

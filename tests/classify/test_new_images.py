@@ -92,7 +92,8 @@ def test_adding_images_can_be_interrupted(make, folder, tmp_path, stops):
 
 def test_complete_results_without_new_images_stay_as_they_are(make, tmp_path):
     make().run()
-    content, seen = (tmp_path / "r.csv").read_bytes(), load_state(tmp_path / "site.safetensors").samples_seen
+    content = (tmp_path / "r.csv").read_bytes()
+    seen = load_state(tmp_path / "site.safetensors").samples_seen
     run = make()
     assert run.run(resume=True)
     assert (tmp_path / "r.csv").read_bytes() == content

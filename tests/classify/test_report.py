@@ -79,7 +79,8 @@ def painter(labels, size=(160, 120)):
         hue = int(255 * labels[index] / (max(labels) + 1))
         picture = Image.new("HSV", size, (hue, 90, 225)).convert("RGB")
         draw = ImageDraw.Draw(picture)
-        x, y = 20 + index * 37 % (size[0] // 2), 10 + index * 23 % (size[1] // 3)
+        x = 20 + index * 37 % (size[0] // 2)
+        y = 10 + index * 23 % (size[1] // 3)
         dark = Image.new("HSV", (1, 1), (hue, 170, 120)).convert("RGB").getpixel((0, 0))
         draw.ellipse((x, y, x + size[0] // 3, y + size[0] // 3), fill=dark)
         return picture
@@ -100,7 +101,11 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.tags, self.attributes, self.text, self.open, self.heads = Counter(), [], "", [], []
+        self.tags = Counter()
+        self.attributes = []
+        self.text = ""
+        self.open = []
+        self.heads = []
         self.feed(text)
         assert self.open == []
 
@@ -123,7 +128,8 @@ class Page(HTMLParser):
 
 
 def test_report_is_about_the_images_first(run, tmp_path):
-    summary, entries = run["summary"], run["adapter"].entries()
+    summary = run["summary"]
+    entries = run["adapter"].entries()
     report(tmp_path / "report.html", title="Holiday photos", settings=SETTINGS, **run)
     text = (tmp_path / "report.html").read_text("utf-8")
     page = Page(text)
@@ -151,7 +157,8 @@ def test_report_is_about_the_images_first(run, tmp_path):
 
 def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
     found, adapter = make_run(stream, known=True, unsure=0.7)
-    path, samples = tmp_path / "report.html", make_samples(len(stream), painter(stream.labels.tolist()))
+    path = tmp_path / "report.html"
+    samples = make_samples(len(stream), painter(stream.labels.tolist()))
     summary = summarise(found)
     report(path, title="x", summary=summary, adapter=adapter, samples=samples, settings={}, unsure=0.7)
     page = Page(path.read_text("utf-8"))
@@ -183,7 +190,8 @@ def test_report_shows_what_was_right_and_what_is_unsure(stream, tmp_path):
 def test_changed_answers_that_are_wrong_have_a_cross(stream, tmp_path):
     found, adapter = make_run(stream, known=True)
     judged = [replace(each, truth=each.zero_shot.label) if each.index % 2 else each for each in found]
-    path, summary = tmp_path / "report.html", summarise(judged)
+    path = tmp_path / "report.html"
+    summary = summarise(judged)
     report(path, title="x", summary=summary, adapter=adapter, samples=[], settings={})
     part = path.read_text("utf-8").split("What adapting changed</h2>")[1]
     shown = ranked(summary.most_changed)[:12]
@@ -317,7 +325,8 @@ def test_methods_that_keep_no_images_show_what_they_learnt(stream, tmp_path, met
 @pytest.mark.parametrize("found", [[], [unreadable(0)]])
 @pytest.mark.parametrize("method", ["zero-shot", "tda", "dota"])
 def test_report_without_answers(stream, tmp_path, found, method):
-    path, adapter = tmp_path / "report.html", create(method, stream.head)
+    path = tmp_path / "report.html"
+    adapter = create(method, stream.head)
     report(path, title="nothing", summary=summarise(found), adapter=adapter, samples=[], settings={})
     page = Page(path.read_text("utf-8"))
     assert "No image was classified." in page.text
@@ -365,7 +374,8 @@ def test_no_word_of_a_table_is_broken_on_a_phone(stream, tmp_path):
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on the PATH")
 def test_page_renders_in_a_browser(run, tmp_path):
-    page, picture = tmp_path / "report.html", tmp_path / "page.png"
+    page = tmp_path / "report.html"
+    picture = tmp_path / "page.png"
     report(page, title=f"Photos {HOSTILE}", settings=SETTINGS, **run)
     dom = browse(tmp_path / "profile", page, "--dump-dom")
     assert "What it has learnt" in dom

@@ -134,7 +134,9 @@ def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, photos, tmp_path,
     assert crash_at.calls > 15
     for number in range(1, crash_at.calls + 1):
         for after in (False, True):
-            crash_at.calls, crash_at.at, crash_at.after = 0, number, after
+            crash_at.calls = 0
+            crash_at.at = number
+            crash_at.after = after
             name = f"{number}-{after}{suffix}"
             with pytest.raises(Crash):
                 make(name, samples=samples).run()
@@ -562,7 +564,8 @@ EDITS = {
 def test_an_edited_checkpoint_is_refused(make, tmp_path):
     stops = iter([False, True])
     assert not make("x.csv", stop=lambda: next(stops)).run()
-    checkpoint, rows = tmp_path / "work" / "x.csv.checkpoint", (tmp_path / "work" / "x.csv").read_bytes()
+    checkpoint = tmp_path / "work" / "x.csv.checkpoint"
+    rows = (tmp_path / "work" / "x.csv").read_bytes()
     tensors, description = read_snapshot(checkpoint)
     notes = description["notes"]
     for name, value in [("", None), *((name, value) for name, values in EDITS.items() for value in values)]:

@@ -41,7 +41,8 @@ def files_below(folder):
 
 @pytest.mark.parametrize("how", ["copy", "link", "move"])
 def test_images_go_to_a_folder_per_answer_and_come_back(results, tmp_path, how):
-    before, rows = files_below(tmp_path / "photos"), read_results(results)
+    before = files_below(tmp_path / "photos")
+    rows = read_results(results)
     counts = sort_images(results, tmp_path / "sorted", how)
     assert counts == {"cat": 2, "AC_DC": 1, "unsure": 1}
     images = [b"image 0", b"image 1", b"image 2", b"image 3"]
@@ -65,7 +66,8 @@ def test_corrected_images_go_to_their_correct_label(results, tmp_path):
 
 
 def test_an_interrupted_sort_is_completed_or_undone(results, tmp_path, monkeypatch):
-    before, moves = files_below(tmp_path / "photos"), []
+    before = files_below(tmp_path / "photos")
+    moves = []
 
     def move(source, target):
         if len(moves) == 2:
@@ -131,7 +133,8 @@ def test_links_and_long_names_are_sorted(tmp_path, monkeypatch):
 
 
 def write(path, names):
-    output, answer = ResultFile(Path(path), 1), Answer("cat", 0.9)
+    output = ResultFile(Path(path), 1)
+    answer = Answer("cat", 0.9)
     output.open()
     output.write([Prediction(i, (answer,), answer, name=name, online=answer) for i, name in enumerate(names)])
     output.finish()

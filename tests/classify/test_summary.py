@@ -21,7 +21,8 @@ def answered(index, label, score, zero_shot_label, zero_shot_score, online_label
     online = Answer(online_label or label, score)
     zero_shot = Answer(zero_shot_label, zero_shot_score)
     top = (Answer(label, score),)
-    name, unsure = f"{index}.jpg", score < 0.6
+    name = f"{index}.jpg"
+    unsure = score < 0.6
     return Prediction(index, top, zero_shot, 0.1, name=name, online=online, truth=truth, unsure=unsure)
 
 
@@ -97,7 +98,8 @@ def test_what_is_right_is_counted_where_the_truth_is_known(drawn):
 
 def objects_in(root):
     """How many objects hang on this one."""
-    seen, waiting = set(), [root]
+    seen = set()
+    waiting = [root]
     while waiting:
         one = waiting.pop()
         if id(one) not in seen and not isinstance(one, type | ModuleType | FunctionType):
@@ -110,7 +112,8 @@ def test_memory_does_not_grow_with_the_rows(monkeypatch):
     monkeypatch.setattr(summary_module, "PAIRS", 500)
     labels = [str(i) for i in range(60)]
     rng = np.random.default_rng(0)
-    summary, sizes = Summary(), []
+    summary = Summary()
+    sizes = []
     for i in range(20_000):
         old, new, truth = (labels[k] for k in rng.integers(0, 60, 3))
         one = Prediction(i, (Answer(new, 0.5),) * 60, Answer(old, 0.5), 1.0, name=f"{i}.jpg", truth=truth)

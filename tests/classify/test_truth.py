@@ -87,7 +87,8 @@ def test_files_that_cannot_be_read(truths, tmp_path):
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 def test_names_that_are_not_unicode_are_found_as_results_have_them(tmp_path, suffix):
-    path, samples = tmp_path / f"truth{suffix}", [file_sample("photos/x\udc80y.jpg"), file_sample("photos/xy.jpg")]
+    path = tmp_path / f"truth{suffix}"
+    samples = [file_sample("photos/x\udc80y.jpg"), file_sample("photos/xy.jpg")]
     for name in (r"photos/x\udc80y.jpg", r"x\udc80y.jpg"):
         line = json.dumps({"file": name, "label": "cat"}) if suffix == ".jsonl" else f"{name},cat"
         path.write_text(line)

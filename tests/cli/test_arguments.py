@@ -56,7 +56,9 @@ def write_clip(path, seconds):
     random = np.random.default_rng(1)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.width = 64
+        stream.height = 48
+        stream.pix_fmt = "yuv420p"
         for _ in range(5 * seconds):
             frame = np.kron(random.integers(0, 256, (6, 8, 3)), np.ones((8, 8, 1))).astype(np.uint8)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame)))
@@ -146,7 +148,9 @@ def test_frames_of_a_camera_that_stands_still_are_learnt_from_once(invoke, model
     av = pytest.importorskip("av")
     with av.open("still.mp4", "w") as container:
         stream = container.add_stream("mpeg4", rate=5)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.width = 64
+        stream.height = 48
+        stream.pix_fmt = "yuv420p"
         for _ in range(30):
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), 99, np.uint8))
             container.mux(stream.encode(frame))

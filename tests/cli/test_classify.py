@@ -366,9 +366,11 @@ def many_photos(tmp_path_factory):
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(tiny_onnx, many_photos, tmp_path, suffix):
-    whole, parts = tmp_path / f"whole{suffix}", tmp_path / f"parts{suffix}"
+    whole = tmp_path / f"whole{suffix}"
+    parts = tmp_path / f"parts{suffix}"
     subprocess.run(command(tiny_onnx, many_photos, whole), check=True, capture_output=True)
-    rng, kills = random.Random(0), 0
+    rng = random.Random(0)
+    kills = 0
     lines = parts if suffix == ".csv" else parts.with_name(f"{parts.name}.partial.jsonl")
     second = parts.with_name(f"{parts.name}.second")
     for attempt in range(8):

@@ -44,7 +44,8 @@ def write_fixes(pairs):
 def test_fixes_teach_the_state_and_mark_the_results(invoke, classified, model, photos, here, suffix):
     path = classified(suffix)
     before = read_results(path)
-    wrong, right = before[3], before[7]
+    wrong = before[3]
+    right = before[7]
     write_fixes([(wrong["file"], other(wrong["label"]).upper()), (right["file"], right["label"])])
     said = invoke("correct", path, "fixes.csv", "--state", STATE, *model).stderr
     assert f"1 corrected, 1 confirmed; {STATE} has 2 corrections" in said
@@ -172,7 +173,8 @@ def test_images_that_were_sorted_are_read_from_where_they_are(invoke, classified
 @pytest.mark.usefixtures("own_registry")
 def test_a_state_of_an_own_method_is_taught(invoke, model, photos, here):
     (here / "sharpen.py").write_text(SHARPEN)
-    own, path = [*model, "--state", STATE, "--plugin", "sharpen.py"], here / "results.csv"
+    own = [*model, "--state", STATE, "--plugin", "sharpen.py"]
+    path = here / "results.csv"
     invoke("classify", photos, "--labels", ",".join(LABELS), "--method", "sharpen", "--out", path, *own)
     write_fixes([(read_results(path)[0]["file"], LABELS[0])])
     assert f"{STATE} has 1 correction." in invoke("correct", path, "fixes.csv", *own).stderr

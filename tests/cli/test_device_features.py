@@ -67,7 +67,8 @@ def test_classifying_and_correcting(invoke, both, tiny_onnx, photos, method):
     model = ["--model", f"onnx:{tiny_onnx}"]
 
     def work(name):
-        out, state = f"{name}.csv", f"{name}.safetensors"
+        out = f"{name}.csv"
+        state = f"{name}.safetensors"
         options = ["--out", out, "--state", state, "--none-of-these", "--skip-duplicates", "--batch-size", "8"]
         invoke("classify", photos, *model, "--labels", ",".join(LABELS), "--method", method, *options)
         classified = rows(out)
@@ -123,7 +124,8 @@ def test_a_classifier(both, tiny_onnx, tmp_path):
 
 
 def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, photos, monkeypatch):
-    labels, out = ["--labels", ",".join(LABELS)], ["--out", "results.csv", "--overwrite"]
+    labels = ["--labels", ",".join(LABELS)]
+    out = ["--out", "results.csv", "--overwrite"]
     given = {}
 
     def load(name, *how):

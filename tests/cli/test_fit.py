@@ -27,7 +27,8 @@ def fitted(invoke, model, photos):
 @pytest.mark.slow
 def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path):
     """Ellipses and rectangles of any colour: zero-shot can only guess."""
-    train, new = draw_shapes(tmp_path / "train", range(32)), draw_shapes(tmp_path / "new", range(100, 124))
+    train = draw_shapes(tmp_path / "train", range(32))
+    new = draw_shapes(tmp_path / "new", range(100, 124))
     result = invoke("fit", train, "--out", "shapes.safetensors", "--shots", 16, "--views", 1)
     assert "tip-adapter-f fitted to 32 images of 2 classes; no validation images" in result.stderr
     assert "Next: acclimate classify PHOTOS --fitted shapes.safetensors" in result.stderr
@@ -54,7 +55,8 @@ def test_what_the_file_holds(invoke, model, photos, fitted):
 def test_the_seed_decides_and_nothing_else(invoke, model, photos, fitted, tmp_path):
     options = ["fit", photos, "--shots", 4, "--views", 2, *model]
     invoke(*options, "--out", "again.safetensors", "--batch-size", 5, "--workers", 1)
-    again, first = load_state("again.safetensors"), load_state(fitted)
+    again = load_state("again.safetensors")
+    first = load_state(fitted)
     np.testing.assert_allclose(again.dump()["shots.keys"], first.dump()["shots.keys"], atol=1e-5)
     invoke(*options, "--out", "other.safetensors", "--seed", 2)
     other = load_state("other.safetensors").dump()["shots.keys"]

@@ -27,7 +27,8 @@ class Tinted:
 
 @pytest.fixture
 def tinted(monkeypatch):
-    generator, by_name = Tinted(), generated.open_generator
+    generator = Tinted()
+    by_name = generated.open_generator
     monkeypatch.setattr(
         generated, "open_generator", lambda name, device: generator if name == "tinted" else by_name(name, device)
     )

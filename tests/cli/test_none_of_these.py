@@ -31,7 +31,8 @@ def test_the_command_writes_labels_and_scores(invoke, tmp_path):
 
 def test_one_label_is_enough(invoke, tmp_path):
     draw_colours_and_noise(tmp_path)
-    out, report = tmp_path / "results.csv", tmp_path / "report.html"
+    out = tmp_path / "results.csv"
+    report = tmp_path / "report.html"
     invoke("classify", tmp_path, "--labels", "red color", "--none-of-these", "--out", out, "--report", report)
     with out.open(encoding="utf-8") as file:
         labels = {row["file"].rsplit("/", 1)[-1]: row["label"] for row in csv.DictReader(file)}

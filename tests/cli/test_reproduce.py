@@ -57,10 +57,8 @@ def test_suites_on_feature_files_of_the_papers_datasets(invoke, streams, here):
     assert "not among the feature files: aircraft, caltech101, cars," in output.stderr
     assert "cross-domain: TPT is not measured; it needs the text tower of a model: --data." in output.stderr
     page = (here / "out" / "README.md").read_text()
-    first, second = (
-        page.index("**These are the paper's datasets**"),
-        page.index("**These are not the paper's datasets.**"),
-    )
+    first = page.index("**These are the paper's datasets**")
+    second = page.index("**These are not the paper's datasets.**")
     assert first < page.index("| eurosat | 200 of 8,100 | 10 | words of our own |") < second
     assert "- CoOp was not measured: it needs ImageNet's training images: --data." in page
     assert "| CoOp | \N{EN DASH} / 46.39 |" in page

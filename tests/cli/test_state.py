@@ -82,7 +82,8 @@ def fleet(stream, here):
 
 
 def same_sums(one, other):
-    ours, theirs = load_state(one).dump(), load_state(other).dump()
+    ours = load_state(one).dump()
+    theirs = load_state(other).dump()
     return all(np.allclose(ours[name], theirs[name], rtol=1e-5, atol=1e-5) for name in ours)
 
 

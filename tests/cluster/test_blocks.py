@@ -36,7 +36,10 @@ def job_of(bench, classifier):
 def test_a_stream_block_by_block_is_the_stream(bench):
     rows, summary, adapter = bench.alone("tda")
     classifier = bench.classifier("tda")
-    job, learnt, kept, mine = job_of(bench, classifier), Learnt(classifier.adapter, []), [], Summary()
+    job = job_of(bench, classifier)
+    learnt = Learnt(classifier.adapter, [])
+    kept = []
+    mine = Summary()
     for number, block in enumerate(encoded(bench)):
         learnt, answered = adapt(job, learnt, number, block)
         mine.update(write_block(job, number, answered))
@@ -46,14 +49,17 @@ def test_a_stream_block_by_block_is_the_stream(bench):
     best, scores = best_of(np.concatenate(list(learnt.adapter.refined(np.concatenate(kept)))), 3)
     for number, features in enumerate(kept):
         answer_block_again(job, number, best[: len(features)], scores[: len(features)])
-        best, scores = best[len(features) :], scores[len(features) :]
+        best = best[len(features) :]
+        scores = scores[len(features) :]
     assert bench.rows() == rows
 
 
 def test_adapters_adapt_where_they_are_told(bench):
     pytest.importorskip("torch")
-    classifier, block = bench.classifier("tda"), next(encoded(bench))
-    job, start = job_of(bench, classifier), Learnt(classifier.adapter, [])
+    classifier = bench.classifier("tda")
+    block = next(encoded(bench))
+    job = job_of(bench, classifier)
+    start = Learnt(classifier.adapter, [])
     host, answered = adapt(job, start, 0, block)
     moved, others = adapt(replace(job, device="cpu"), start, 0, block)
     assert not is_tensor(moved.adapter.head.class_vectors)
@@ -75,7 +81,8 @@ def test_a_gpu_needs_pytorch(monkeypatch):
 def test_shards_merge(bench):
     *_, adapter = bench.alone("tda", passes=1)
     classifier = bench.classifier("tda")
-    job, start = job_of(bench, classifier), Learnt(classifier.adapter, [])
+    job = job_of(bench, classifier)
+    start = Learnt(classifier.adapter, [])
     afters = [adapt(job, start, number, block)[0] for number, block in enumerate(encoded(bench))]
     assert merge(start, *afters).adapter.entries() == adapter.entries()
 

@@ -35,7 +35,8 @@ def test_a_transformers_model_gives_its_own_features(tiny_model):
     )
     with torch.inference_mode():
         output = model(input_ids=tokens["input_ids"], pixel_values=torch.from_numpy(images))
-    features, vectors = encoder.encode_images(list(images)), encoder.encode_text(WORDS)
+    features = encoder.encode_images(list(images))
+    vectors = encoder.encode_text(WORDS)
     assert features.shape == (5, encoder.dim)
     for ours, theirs in ((features, output.image_embeds), (vectors, output.text_embeds)):
         unit = ours / np.linalg.norm(ours, axis=1, keepdims=True)
@@ -59,7 +60,8 @@ def test_converting_changes_nothing(tiny_model, tmp_path):
     )
     logits = []
     for side in (encoder, converted):
-        images, texts = side.encode_images(prepared), side.encode_text(WORDS)
+        images = side.encode_images(prepared)
+        texts = side.encode_text(WORDS)
         images, texts = (rows / np.linalg.norm(rows, axis=1, keepdims=True) for rows in (images, texts))
         logits.append(side.logit_scale * images @ texts.T + side.logit_bias)
     np.testing.assert_allclose(logits[0], logits[1], atol=1e-3)
@@ -75,7 +77,8 @@ def test_only_torch_models_are_converted(tiny_onnx, tmp_path):
 
 def test_fingerprints_follow_the_weights(tiny_onnx, tiny_clip, tmp_path):
     for prefix, folder, weights in (("onnx", tiny_onnx, "image.onnx"), ("local", tiny_clip, "model.safetensors")):
-        same, other = tmp_path / f"{prefix}-same", tmp_path / f"{prefix}-other"
+        same = tmp_path / f"{prefix}-same"
+        other = tmp_path / f"{prefix}-other"
         shutil.copytree(folder, same)
         shutil.copytree(folder, other)
         content = bytearray((other / weights).read_bytes())

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from acclimate import build_head
-from acclimate.encoders import BUNDLED, base, load_ahead, load_encoder, onnx
+from acclimate.encoders import BUNDLED, load_ahead, load_encoder, loading, onnx
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 from drawn_images import draw
@@ -22,14 +22,15 @@ WORDS = ["a photo of a cat.", "dog"]
 @pytest.fixture
 def loaded(monkeypatch):
     """The names of the graphs that are loaded."""
-    names, real = [], onnx._session
+    names = []
+    real = onnx._session
 
     def session(path, *arguments):
         names.append(path.name)
         return real(path, *arguments)
 
     monkeypatch.setattr(onnx, "_session", session)
-    monkeypatch.setattr(base, "_ahead", {})  # of a command that ended before it needed its model
+    monkeypatch.setattr(loading, "_ahead", {})  # of a command that ended before it needed its model
     return names
 
 
@@ -68,7 +69,8 @@ def test_a_damaged_text_side_is_refused_whenever_a_text_is_encoded(tiny_onnx, tm
 def test_a_model_that_is_loaded_ahead_is_loaded_once(tiny_onnx, loaded):
     name = f"onnx:{tiny_onnx}"
     load_ahead(name, "cpu")
-    encoder, other = load_encoder(name, "cpu"), load_encoder(name, "cpu")
+    encoder = load_encoder(name, "cpu")
+    other = load_encoder(name, "cpu")
     assert loaded == ["image.onnx", "image.onnx"]
     assert encoder is not other
     assert encoder.fingerprint == other.fingerprint
@@ -87,13 +89,13 @@ def test_errors_of_a_model_that_is_loaded_ahead_come_when_it_is_asked_for(tiny_o
 
 
 def test_one_model_at_a_time_is_loaded_ahead(tiny_onnx, monkeypatch):
-    monkeypatch.setattr(base, "_ahead", {})
+    monkeypatch.setattr(loading, "_ahead", {})
     for name in (BUNDLED, f"onnx:{tiny_onnx}"):
         load_ahead(name)
-        assert list(base._ahead) == [(name, "auto", "auto", False)]
+        assert list(loading._ahead) == [(name, "auto", "auto", False)]
     for name in ("hf:openai/clip-vit-base-patch16", "local:here", "nonsense"):
         load_ahead(name)
-        assert not base._ahead
+        assert not loading._ahead
 
 
 def test_a_short_run_loads_only_what_it_needs(tiny_onnx, photos, tmp_path):
@@ -115,7 +117,9 @@ print([name for name in {heavy} if name in sys.modules], file=sys.stderr)
 
 
 def test_prepared_pixels_are_normalised_as_by_arithmetic():
-    size, mean, std = 64, np.float32(MEANS["clip"]), np.float32(STDS["clip"])
+    size = 64
+    mean = np.float32(MEANS["clip"])
+    std = np.float32(STDS["clip"])
     prepare = Preprocess(size, size, size, "bicubic", tuple(MEANS["clip"]), tuple(STDS["clip"]))
     values = np.random.default_rng(0).integers(0, 256, (size, size, 3), dtype=np.uint8)
     values[:16, :16] = np.arange(256).reshape(16, 16, 1)  # every value in every channel

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.encoders import as_encoder, base, load_encoder
+from acclimate.encoders import as_encoder, load_encoder, loading
 from acclimate.encoders.preprocess import Bytes, Preprocess
 from acclimate.errors import InputError, ModelError
 from acclimate.reading.out_of_memory import Halving
@@ -108,7 +108,8 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
     given = Overflowing(1.0)
     given.visual.bfloat16()
     assert as_encoder((given, PREPROCESS, lambda texts: torch.zeros(len(texts), 1)), "").precision == "bfloat16"
-    found, exact = encoder(1e4, "float16"), encoder(1e4, "auto")
+    found = encoder(1e4, "float16")
+    exact = encoder(1e4, "auto")
     assert (found.precision, exact.precision) == ("bfloat16", "float32")
     weights = [each.model.visual[1].weight for each in (found, exact)]
     torch.testing.assert_close(weights[0], weights[1].bfloat16(), rtol=0, atol=0)
@@ -142,9 +143,14 @@ def test_quick_gelu_is_folded_into_the_layers_around_it(tiny_clip):
 def test_batch_normalisation_stays_in_single_precision():
     model = Overflowing(1.0)
     layers = torch.nn.Conv2d(3, 8, 5, 4), torch.nn.BatchNorm2d(8), torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()
-    model.visual, normal = torch.nn.Sequential(*layers), layers[1]
+    model.visual = torch.nn.Sequential(*layers)
+    normal = layers[1]
     normal.running_var.uniform_(0.1, 3.0, generator=torch.Generator().manual_seed(0))
-    variances, tokenize = normal.running_var.clone(), lambda texts: torch.zeros(len(texts), 1)
+    variances = normal.running_var.clone()
+
+    def tokenize(texts):
+        return torch.zeros(len(texts), 1)
+
     prepared = [PREPROCESS(image) for image in pictures()]
     exact = as_encoder((model, PREPROCESS, tokenize), "cpu").encode_images(prepared)
     encoder = as_encoder((model, PREPROCESS, tokenize), "cpu", "bfloat16")
@@ -182,7 +188,8 @@ def test_what_cannot_be_run_or_compiled_says_why(tiny_clip, tiny_onnx, monkeypat
 
 
 def test_a_compiled_tower_is_compiled_once_when_it_is_loaded(tiny_clip, monkeypatch):
-    seen, compiled = [], []
+    seen = []
+    compiled = []
 
     def watch(function):
         compiled.append(function)
@@ -237,7 +244,8 @@ def test_the_transforms_of_open_clip_are_recognised():
 
 def test_recognised_transforms_give_the_same_pixels():
     transforms = pytest.importorskip("torchvision.transforms", reason="torchvision is not installed")
-    bicubic, normalize = transforms.InterpolationMode.BICUBIC, transforms.Normalize(PREPROCESS.mean, PREPROCESS.std)
+    bicubic = transforms.InterpolationMode.BICUBIC
+    normalize = transforms.Normalize(PREPROCESS.mean, PREPROCESS.std)
     end = [_convert_to_rgb, transforms.ToTensor(), normalize]
     for begin in (
         [transforms.Resize(28, interpolation=bicubic), transforms.CenterCrop((32, 24))],
@@ -255,7 +263,8 @@ class Memory:
     """Work that runs out of memory above a number of items."""
 
     def __init__(self, room):
-        self.room, self.sizes = room, []
+        self.room = room
+        self.sizes = []
 
     def __call__(self, piece):
         items = torch.arange(100)[piece]
@@ -266,7 +275,8 @@ class Memory:
 
 
 def test_a_batch_that_does_not_fit_is_halved_and_stays_so():
-    halving, work = Halving(), Memory(10)
+    halving = Halving()
+    work = Memory(10)
     with pytest.warns(UserWarning, match="^the GPU ran out of memory; it is given 8 images at once now.$") as said:
         assert halving(work, 30).tolist() == list(range(30))
     assert len(said) == 1
@@ -284,7 +294,8 @@ def test_a_batch_that_does_not_fit_is_halved_and_stays_so():
 def test_an_encoder_halves_its_batch(tiny_clip):
     encoder = load_encoder(f"local:{tiny_clip}", "cpu")
     prepared = [encoder.prepare(image) for image in pictures(7)]
-    expected, run = encoder.encode_images(prepared), encoder._image_tower
+    expected = encoder.encode_images(prepared)
+    run = encoder._image_tower
 
     def small(images):
         if len(images) > 2:
@@ -303,34 +314,35 @@ def test_an_encoder_halves_its_batch(tiny_clip):
 
 def test_a_gpu_that_cannot_be_used(monkeypatch, tmp_path):
     def available():
-        base.warnings.warn("CUDA initialization: the driver is too old\nupdate it", stacklevel=1)
+        loading.warnings.warn("CUDA initialization: the driver is too old\nupdate it", stacklevel=1)
         return False
 
     monkeypatch.setattr(torch.cuda, "is_available", available)
     with pytest.warns(
         UserWarning, match="cannot be used, so the model runs on the CPU: CUDA init.* is too old.$"
     ) as said:
-        assert base.torch_device("auto") == "cpu"
+        assert loading.torch_device("auto") == "cpu"
     assert len(said) == 1
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert base.torch_device("auto") == base.torch_device("cpu") == "cpu"
+    assert loading.torch_device("auto") == loading.torch_device("cpu") == "cpu"
     monkeypatch.setattr(torch.version, "cuda", None)
-    monkeypatch.setattr(base, "NVIDIA_DRIVER", tmp_path)
+    monkeypatch.setattr(loading, "NVIDIA_DRIVER", tmp_path)
     with pytest.warns(UserWarning, match="this PyTorch was built without CUDA"):
-        assert base.torch_device("auto") == "cpu"
+        assert loading.torch_device("auto") == "cpu"
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(base, "_cannot_compute", lambda device: "" if device == "cpu" else "no kernel image")
+    monkeypatch.setattr(loading, "_cannot_compute", lambda device: "" if device == "cpu" else "no kernel image")
     with pytest.warns(UserWarning, match="runs on the CPU: no kernel image"):
-        assert base.torch_device("auto") == "cpu"
+        assert loading.torch_device("auto") == "cpu"
     with pytest.raises(ModelError, match="cannot use device 'cuda': no kernel image; choose from auto, cpu, cuda"):
-        base.torch_device("cuda")
+        loading.torch_device("cuda")
 
 
 @needs_cuda
 @pytest.mark.parametrize("precision", ["auto", "float32", "bfloat16"])
 def test_on_a_gpu_features_stay_there_and_agree_with_the_cpu(tiny_model, precision):
-    exact, encoder = load_encoder(f"local:{tiny_model}", "cpu"), load_encoder(f"local:{tiny_model}", "cuda", precision)
+    exact = load_encoder(f"local:{tiny_model}", "cpu")
+    encoder = load_encoder(f"local:{tiny_model}", "cuda", precision)
     assert encoder.precision == ("float16" if precision == "auto" else precision)
     assert isinstance(encoder.prepare, Bytes)
     prepared = [encoder.prepare(image) for image in pictures()]
@@ -348,7 +360,8 @@ def test_on_a_gpu_features_stay_there_and_agree_with_the_cpu(tiny_model, precisi
 
 @needs_cuda
 def test_an_encoder_works_in_a_thread_with_a_stream_of_its_own(tiny_clip):
-    encoder, found = load_encoder(f"local:{tiny_clip}", "cuda"), []
+    encoder = load_encoder(f"local:{tiny_clip}", "cuda")
+    found = []
     prepared = [encoder.prepare(image) for image in pictures()]
     expected = encoder.encode_images(prepared)
 
@@ -367,7 +380,8 @@ def test_an_encoder_works_in_a_thread_with_a_stream_of_its_own(tiny_clip):
 @needs_cuda
 def test_half_precision_gives_the_labels_of_single_precision(tiny_clip):
     classes = ["red square", "green circle", "blue triangle"]
-    images, labels = pictures(300), []
+    images = pictures(300)
+    labels = []
     for precision in ("float32", "float16"):
         encoder = load_encoder(f"local:{tiny_clip}", "cuda", precision)
         vectors = torch.nn.functional.normalize(torch.as_tensor(encoder.encode_text(classes)), dim=-1).cuda()

@@ -93,7 +93,8 @@ def test_the_model_is_as_before_and_threads_do_not_meet(encoder):
     tower = encoder.text_tower()
     assert tower is encoder.text_tower()
     before = encoder.encode_text(NAMES)
-    prompts, contexts = tower.prompts(NAMES, 4), [torch.randn(4, tower.width) for _ in range(8)]
+    prompts = tower.prompts(NAMES, 4)
+    contexts = [torch.randn(4, tower.width) for _ in range(8)]
     expected = [prompts.vectors(context) for context in contexts]
     with ThreadPoolExecutor(4) as pool:
         words = [pool.submit(encoder.encode_text, NAMES) for _ in range(40)]

@@ -24,7 +24,8 @@ def main():
     resource.setrlimit(resource.RLIMIT_AS, (used + ROOM, used + ROOM))
     for key, content in corpus.items():
         attempt(target, key, content)
-    number, end = int(seed), time.monotonic() + float(seconds)
+    number = int(seed)
+    end = time.monotonic() + float(seconds)
     while time.monotonic() < end:
         attempt(target, number)
         number += 1

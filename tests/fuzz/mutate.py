@@ -36,7 +36,8 @@ def damage_bytes(content, rng, others=()):
         if kind == 0 and place < len(content):
             content[place] ^= 1 << rng.randrange(8)
         elif kind == 1:
-            size, order = rng.choice((1, 2, 4, 8)), rng.choice(("big", "little"))
+            size = rng.choice((1, 2, 4, 8))
+            order = rng.choice(("big", "little"))
             number = rng.choice(NUMBERS) % 256**size
             content[place : place + size] = number.to_bytes(size, order)
         elif kind == 2:

@@ -23,7 +23,8 @@ class Images:
 
     def __init__(self, corpus, model):
         self.prepare = Preprocess(224, 224, 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
-        noise, ramp = files.noise(40, 30), Image.linear_gradient("L").resize((64, 48))
+        noise = files.noise(40, 30)
+        ramp = Image.linear_gradient("L").resize((64, 48))
         made = [files.encoded(noise, kind) for kind in FORMATS]
         made += [files.encoded(ramp.convert(mode), "PNG") for mode in ("1", "L", "LA", "P", "RGBA", "I;16")]
         made += [files.encoded(ramp.convert(mode), "TIFF") for mode in ("L", "CMYK", "F", "I", "I;16", "YCbCr")]
@@ -59,7 +60,8 @@ class States:
         from acclimate.checks.synthetic import shifted_stream
         from acclimate.methods import create, list_methods, state_to_bytes
 
-        stream, self.seeds = shifted_stream(samples=40, classes=5, dim=16, seed=1), []
+        stream = shifted_stream(samples=40, classes=5, dim=16, seed=1)
+        self.seeds = []
         for method in list_methods():
             try:
                 adapter = create(method, stream.head)
@@ -88,7 +90,8 @@ class States:
         return snapshot_bytes(tensors, description)
 
     def _damaged(self, values, rng):
-        kind, flat = rng.randrange(8), values.reshape(-1)
+        kind = rng.randrange(8)
+        flat = values.reshape(-1)
         if kind == 0 and flat.size:
             odd = (
                 (0, 1, -1, 2**31 - 1, -(2**31)) if values.dtype.kind in "iub" else (0, -1, 1e30, np.nan, np.inf, -1e-30)
@@ -165,7 +168,8 @@ class Bodies:
     def make(self, rng):
         """A request as JSON: method, path, content type, body in base64."""
         method, path, value = copy.deepcopy(rng.choice(self.seeds))
-        kind, body = "application/json", b""
+        kind = "application/json"
+        body = b""
         choice = rng.random()
         if choice < 0.6:
             for _ in range(rng.randint(1, 3)):
@@ -174,7 +178,8 @@ class Bodies:
         elif choice < 0.8:
             body = damage_bytes(to_json(value), rng)
         else:
-            path, kind = "/v1/streams/one/classify", "multipart/form-data; boundary=x"
+            path = "/v1/streams/one/classify"
+            kind = "multipart/form-data; boundary=x"
             body = damage_bytes(self.form, rng)
         if rng.random() < 0.2:
             path += (

@@ -59,7 +59,8 @@ def plain():
 )
 def test_answers_are_the_formulas(samples, classes, dim, order, scale):
     head, features, _ = taken(samples, classes, dim, order, scale)
-    adapter, expected = Accord(head), naive(head)
+    adapter = Accord(head)
+    expected = naive(head)
     close(adapter.step(features), expected.step(features))
     close(refine(adapter, features), expected.refine(features))
 
@@ -67,7 +68,8 @@ def test_answers_are_the_formulas(samples, classes, dim, order, scale):
 @pytest.mark.parametrize("rounds", [0, 1, 3])
 def test_answers_are_the_formulas_for_other_rounds(rounds):
     head, features, _ = taken(400, 10, 12, "few-classes:2")
-    adapter, expected = Accord(head, rounds=rounds), naive(head, rounds=rounds)
+    adapter = Accord(head, rounds=rounds)
+    expected = naive(head, rounds=rounds)
     close(adapter.step(features), expected.step(features))
     close(refine(adapter, features), expected.refine(features))
 
@@ -82,7 +84,8 @@ def test_classes_that_come_and_go_are_the_formulas():
     head, features, _ = taken(300, 7, 12)
     late = head.class_vectors[-1]
     small = head.remove(["6"])
-    adapter, expected = Accord(small), naive(small)
+    adapter = Accord(small)
+    expected = naive(small)
     close(adapter.step(features[:100]), expected.step(features[:100]))
     adapter.add_classes(late[None], ["late"])
     expected.add_class(late)
@@ -99,7 +102,8 @@ def test_until_the_views_were_compared_answers_are_those_of_zero_shot(plain):
     first = adapter.settles_at(0)
     compared = adapter.settles_at(first)
     assert (first, compared) == (32, 64)
-    answers, zero_shot = adapter.step(features[:100]), head.observe(features[:100]).logits
+    answers = adapter.step(features[:100])
+    zero_shot = head.observe(features[:100]).logits
     np.testing.assert_allclose(log_softmax(answers[:compared]), log_softmax(zero_shot[:compared]), atol=1e-5)
     assert np.abs(log_softmax(answers[compared:]) - log_softmax(zero_shot[compared:])).max() > 0.5
 
@@ -152,7 +156,8 @@ def test_where_neighbours_are_not_alike_answers_do_not_depend_on_them(plain):
 
 def test_the_second_pass_does_not_change_the_adapter(plain):
     head, features, _ = plain
-    adapter, untouched = Accord(head), Accord(head)
+    adapter = Accord(head)
+    untouched = Accord(head)
     for each in (adapter, untouched):
         each.step(features[:500])
     before = adapter.dump()
@@ -178,7 +183,8 @@ def test_shards_merge_and_the_stream_goes_on(plain):
     for name, part in (("a", slice(0, 700)), ("b", slice(700, 1300))):
         shards.append(Accord(head, origin=name))
         shards[-1].step(features[part], ids=np.arange(3000)[part])
-    merged, other = merge_states(shards), merge_states(shards[::-1])
+    merged = merge_states(shards)
+    other = merge_states(shards[::-1])
     samples = [each.learnt()["samples"] for each in (merged, *shards)]
     np.testing.assert_allclose(samples[0], samples[1] + samples[2], rtol=1e-5)
     assert merged.samples_seen == 1300

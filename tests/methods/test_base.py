@@ -190,10 +190,12 @@ def test_a_period_cuts_batches_and_joins_what_happened(stream):
             self.seen_sizes += (len(ids),)
             return super().respond(evidence, ids, learn)
 
-    periodic, plain = Periodic(stream.head), TDA(stream.head)
+    periodic = Periodic(stream.head)
+    plain = TDA(stream.head)
     for part in (slice(0, 20), slice(20, 100)):
         evidence = stream.head.observe(stream.features[part])
-        one, other = periodic.adapt(evidence), plain.adapt(evidence)
+        one = periodic.adapt(evidence)
+        other = plain.adapt(evidence)
         np.testing.assert_allclose(one.logits, other.logits, atol=1e-5)
         assert one.changes == other.changes
     assert periodic.seen_sizes == (20, 10, 30, 30, 10)
@@ -202,7 +204,8 @@ def test_a_period_cuts_batches_and_joins_what_happened(stream):
 def test_refine_answers_the_stream_again_from_everything_learnt_and_changes_nothing():
     stream = shifted_stream(samples=150, classes=4, dim=12, seed=1)
     for name in ("tda", "dota", "zero-shot"):
-        adapter, frozen = create(name, stream.head), create(name, stream.head)
+        adapter = create(name, stream.head)
+        frozen = create(name, stream.head)
         adapter.step(stream.features)
         frozen.step(stream.features)
         frozen.settle()  # DOTA's last samples wait for the end of their block

@@ -52,7 +52,8 @@ def test_votes_are_the_product_with_the_dense_mask(to_backend):
 
 
 def test_an_empty_cache_and_an_empty_mask_vote_on_nothing():
-    votes, features = np.ones((3, 1), np.float32), np.eye(3, dtype=np.float32)[:1]
+    votes = np.ones((3, 1), np.float32)
+    features = np.eye(3, dtype=np.float32)[:1]
     cache = Cache(Head(np.eye(3, dtype=np.float32), logit_scale=1.0), 2)
     plan = cache.plan(np.array([True]), np.array([1]), np.array([0.5]), np.array([0]))
     plan.targets = compact(np.zeros((1, 3), bool))
@@ -113,7 +114,8 @@ def shown(cache, classes, entropies, sizes):
 @given(st.integers(0, 999), st.booleans(), st.sampled_from([None, "same", "oldest"]))
 def test_a_rule_of_its_own_gives_the_same_in_batches_and_the_usual_one_changes_nothing(seed, highest, rule):
     rng = np.random.default_rng(seed)
-    classes, entropies = rng.integers(0, 3, 40), rng.random(40).round(1)
+    classes = rng.integers(0, 3, 40)
+    entropies = rng.random(40).round(1)
     rules = {
         "same": last_if_worse,
         "oldest": lambda queue, rank, entry_id: min(range(len(queue)), key=lambda place: queue[place].id),

@@ -28,7 +28,8 @@ def wrong_entries(adapter, part="positive"):
 
 
 def assert_same(one, other):
-    ours, theirs = one.dump(), other.dump()
+    ours = one.dump()
+    theirs = other.dump()
     assert ours.keys() == theirs.keys()
     for name, values in ours.items():
         np.testing.assert_array_equal(values, theirs[name], err_msg=name)
@@ -38,7 +39,8 @@ def assert_same(one, other):
 @settings(max_examples=15)
 @given(data=st.data())
 def test_undo_restores_the_state_to_the_bit_in_any_order(method, data):
-    adapter, untouched = shown(method), shown(method)
+    adapter = shown(method)
+    untouched = shown(method)
     ids = data.draw(st.lists(st.integers(0, 79), min_size=1, max_size=8, unique=True))
     classes = data.draw(st.lists(st.integers(0, 4), min_size=len(ids), max_size=len(ids)))
     for sample, label in zip(ids, classes, strict=True):
@@ -51,7 +53,8 @@ def test_undo_restores_the_state_to_the_bit_in_any_order(method, data):
 
 
 def test_undo_after_more_samples_leaves_what_would_be_there_without_the_correction():
-    adapter, untouched = shown(), shown()
+    adapter = shown()
+    untouched = shown()
     ids, classes = zip(*wrong_entries(adapter)[:4], strict=True)
     adapter.correct(STREAM.features[list(ids)], classes, ids)
     for each in (adapter, untouched):
@@ -89,7 +92,8 @@ def test_a_wrong_entry_leaves_the_cache_and_its_slot_is_free():
 
 def test_votes_are_kernel_ridge_regression_of_the_errors():
     adapter = ZeroShot(STREAM.head)
-    keys, labels = STREAM.features[:6].astype(np.float64), np.array([0, 1, 2, 3, 4, 0])
+    keys = STREAM.features[:6].astype(np.float64)
+    labels = np.array([0, 1, 2, 3, 4, 0])
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
     adapter.correct(STREAM.features[:6], labels, range(6))
     queries = STREAM.features[6:40].astype(np.float64)
@@ -133,7 +137,8 @@ def test_correcting_again_replaces():
 
 
 def test_the_order_of_corrections_does_not_matter():
-    one, other = shown(), shown()
+    one = shown()
+    other = shown()
     one.correct(STREAM.features[:6], np.arange(6) % 5, range(6), names=list("abcdef"))
     for sample in (3, 0, 5, 1, 4, 2):
         other.correct(STREAM.features[[sample]], [sample % 5], [sample], names=["abcdef"[sample]])
@@ -155,7 +160,8 @@ def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_th
 
 
 def test_merging_unites_corrections_and_removes_what_they_contradict():
-    one, other = shown(origin="a"), shown(origin="b")
+    one = shown(origin="a")
+    other = shown(origin="b")
     sample, label = wrong_entries(one)[0]
     one.correct(STREAM.features[[sample]], [label], [sample])
     other.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
@@ -215,8 +221,11 @@ def test_as_many_as_there_may_be_are_told_at_once_and_no_more():
 
 
 def test_the_last_word_on_an_image_counts_within_a_call():
-    one, other = shown(), shown()
-    places, classes, ids = [0, 1, 0, 2, 3], [0, 1, 2, 3, 4], [0, 1, 7, 2, 2]
+    one = shown()
+    other = shown()
+    places = [0, 1, 0, 2, 3]
+    classes = [0, 1, 2, 3, 4]
+    ids = [0, 1, 7, 2, 2]
     one.correct(STREAM.features[places], classes, ids)
     for place, label, name in zip(places, classes, ids, strict=True):
         other.correct(STREAM.features[[place]], [label], [name])
@@ -235,7 +244,8 @@ def test_corrections_follow_the_classes():
 
 
 def test_corrections_move_with_the_adapter(to_backend):
-    adapter, moved = shown("accord"), shown("accord")
+    adapter = shown("accord")
+    moved = shown("accord")
     for each in (adapter, moved):
         each.correct(STREAM.features[:4], [0, 1, 2, 3])
     moved.to(to_backend(np.empty(0, np.float32)))
@@ -252,7 +262,8 @@ def views_of(features, seed=0):
 
 @pytest.mark.parametrize("method", METHODS)
 def test_an_image_is_recognised_whatever_its_other_views(method):
-    plain, classes = STREAM.features[:10], np.arange(10) % 5
+    plain = STREAM.features[:10]
+    classes = np.arange(10) % 5
     versions = (plain, views_of(plain, 1), views_of(plain, 2))
     for corrected in versions:
         adapter = shown(method)
@@ -265,7 +276,8 @@ def test_an_image_is_recognised_whatever_its_other_views(method):
 
 
 def test_a_wrong_entry_of_several_views_leaves_the_cache():
-    adapter, views = create("tda", STREAM.head), views_of(STREAM.features[:80])
+    adapter = create("tda", STREAM.head)
+    views = views_of(STREAM.features[:80])
     adapter.step(views)
     before = adapter.entries()
     ids, classes = zip(*wrong_entries(adapter), strict=True)
@@ -277,7 +289,8 @@ def test_a_wrong_entry_of_several_views_leaves_the_cache():
 
 
 def test_what_cannot_be_a_correction_is_refused_and_changes_nothing():
-    adapter, untouched = shown(), shown()
+    adapter = shown()
+    untouched = shown()
     good = STREAM.features[:2]
     bad = good.copy()
     bad[1] = np.nan

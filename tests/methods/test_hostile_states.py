@@ -20,7 +20,8 @@ from acclimate.methods import duplicate
 from acclimate.methods.cache import Cache
 from acclimate.methods.persist import MOST_ORIGINS, build_adapter
 
-CLASSES, DIM = 4, 6
+CLASSES = 4
+DIM = 6
 # Settings with which forty samples leave something in every array, and training takes no time.
 FAST = {"dota": {"refresh": 7}, "free-tta": {"refresh": 7}, "sca": {"refresh": 7}, "oga": {"refresh": 16}}
 FAST |= {"coop": {"context_tokens": 2, "epochs": 1}, "cocoop": {"epochs": 1}, "tip-adapter-f": {"epochs": 1}}
@@ -338,7 +339,8 @@ def test_merged_states_may_share_ids():
     """Streams that both count from 0: every entry stays, whatever its id, and the merged state goes on."""
     rng = np.random.default_rng(0)
     head = Head(rng.standard_normal((3, 5)), 10.0)
-    yard, road = create("tda", head, origin="yard"), create("tda", head, origin="road")
+    yard = create("tda", head, origin="yard")
+    road = create("tda", head, origin="road")
     for adapter in (yard, road):
         adapter.step(rng.standard_normal((4, 5)))
     merged = merge_states([yard, road])

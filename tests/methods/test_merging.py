@@ -64,7 +64,8 @@ def settled(adapter):
 
 
 def assert_same(one, other, names=None, **tolerance):
-    ours, theirs = one.dump(), other.dump()
+    ours = one.dump()
+    theirs = other.dump()
     assert ours.keys() == theirs.keys()
     for name in names or ours:
         if tolerance:
@@ -194,7 +195,8 @@ def test_forks_of_one_origin_add_up_and_leave_their_inputs_alone():
 
 def test_what_did_not_continue_from_the_start_is_refused():
     head, features = streamed("dota", 100, 0)
-    start, new = create("dota", head), create("dota", head)
+    start = create("dota", head)
+    new = create("dota", head)
     start.step(features[:40])
     with pytest.raises(InputError, match=r"40 samples of the origin '' fewer than `start`.*or none"):
         merge_states([start, new], start)
@@ -208,7 +210,8 @@ def test_what_did_not_continue_from_the_start_is_refused():
 @pytest.mark.parametrize("count", [1, 7, 8, 9, 64, 70])
 def test_a_tree_holds_few_states_and_gives_what_one_merge_gives(method, count):
     head, features = streamed(method, 2 * count, 0)
-    tree, adapters = MergeTree(), []
+    tree = MergeTree()
+    adapters = []
     for i in range(count):
         adapters.append(create(method, head, origin=str(i)))
         adapters[-1].step(features[2 * i : 2 * i + 2], ids=[2 * i, 2 * i + 1])

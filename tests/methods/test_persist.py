@@ -43,7 +43,8 @@ def metadata_of(path):
 
 def rewrite(path, change):
     """Change a state file in place, with a checksum that matches."""
-    tensors, description = load_file(path), json.loads(metadata_of(path)["description"])
+    tensors = load_file(path)
+    description = json.loads(metadata_of(path)["description"])
     change(tensors, description)
     path.write_bytes(snapshot_bytes(tensors, description))
 
@@ -147,7 +148,8 @@ def test_a_torch_adapter_comes_back_as_one(stream, tmp_path):
     ],
 )
 def test_a_state_of_another_kind_is_refused_and_told_apart(state_file, stream, other, message):
-    classes, dim = other.pop("classes", 8), other.pop("dim", 32)
+    classes = other.pop("classes", 8)
+    dim = other.pop("dim", 32)
     vectors = stream.head.class_vectors[::-1] if other.pop("shuffled", False) else stream.head.class_vectors
     names = other.pop("names", stream.head.class_names)[:classes]
     head = Head(vectors[:classes, :dim], other.pop("logit_scale", 10.0), class_names=names)

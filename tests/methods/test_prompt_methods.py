@@ -45,7 +45,8 @@ class Reference:
     """The tiny CLIP with a context in new rows of its table of embeddings, padded to full length."""
 
     def __init__(self, encoder, names, words="a photo of a"):
-        self.model, self.scale = copy.deepcopy(encoder.model).double(), encoder.logit_scale
+        self.model = copy.deepcopy(encoder.model).double()
+        self.scale = encoder.logit_scale
         table = self.model.text_model.embeddings.token_embedding
         start = encoder.token_ids([words])[0]
         start = start[1 : 1 + int((start[1:] == 1).int().argmax())]
@@ -92,7 +93,8 @@ def similar_then_confident(logits):
 
 @pytest.mark.parametrize("method", ["tpt", "difftpt"])
 def test_tuned_prompts_answer_as_the_formulas_say(encoder, drawn, views, method):
-    adapter, reference = create(method, drawn[0], text=encoder), Reference(encoder, NAMES)
+    adapter = create(method, drawn[0], text=encoder)
+    reference = Reference(encoder, NAMES)
     choose = similar_then_confident if method == "difftpt" else lambda logits: confident(logits, 0.1)
     expected = [reference.tpt(each, choose, adapter.steps) for each in views]
     np.testing.assert_allclose(adapter.step(views), expected, atol=2e-3)
@@ -103,7 +105,8 @@ def test_tpt_lowers_the_marginal_entropy_of_its_sample_and_forgets_it(encoder, d
     adapter = create("tpt", drawn[0], text=encoder)
     before = {name: value.clone() for name, value in encoder.model.state_dict().items()}
     tower = encoder.text_tower()
-    prompts, context = tower.prompts(NAMES, 4), tower.words("a photo of a")
+    prompts = tower.prompts(NAMES, 4)
+    context = tower.words("a photo of a")
     answers = adapter.step(views)
     for each, answer in zip(torch.as_tensor(drawn[0].unit_features(views)), answers, strict=True):
         start = context.clone().requires_grad_()

@@ -71,7 +71,8 @@ def test_a_class_may_be_defined_again_but_not_replaced_by_another():
 
         return Mine
 
-    first, second = define(TDA), define(TDA)
+    first = define(TDA)
+    second = define(TDA)
     register(first)
     assert find_method("mine") is first
     assert register(second) is find_method("mine") is second

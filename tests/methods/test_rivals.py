@@ -155,7 +155,8 @@ def test_boost_bypasses_its_caches_and_its_views(stream):
 
 def test_boost_leaves_the_caches_as_tda_on_the_image_itself(stream):
     views = stream.features[:, None] + 0.1 * np.random.default_rng(0).standard_normal((400, 20, 32)).astype(np.float32)
-    boost, tda = create("boost", stream.head), create("tda", stream.head)
+    boost = create("boost", stream.head)
+    tda = create("tda", stream.head)
     boost.step(views)
     tda.step(views[:, 0])
     for name, expected in tda.entries().items():

@@ -15,7 +15,8 @@ def middle_if_odd(queue, rank, entry_id):
 
 def one_by_one(offers, capacity, gives_way=None):
     """Entries (class, rank, id) that each moment's cache holds, after the moment's sample."""
-    queues, moments = {}, []
+    queues = {}
+    moments = []
     for i, (label, rank) in enumerate(offers):
         queue = queues.setdefault(label, [])
         if len(queue) < capacity:
@@ -33,7 +34,9 @@ def one_by_one(offers, capacity, gives_way=None):
 @given(samples, st.integers(1, 3), st.sampled_from([last_if_worse, middle_if_odd]), st.data())
 def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, gives_way, data):
     moments = one_by_one(offers, capacity, None if gives_way is last_if_worse else gives_way)
-    queues, size, start = {}, 0, 0
+    queues = {}
+    size = 0
+    start = 0
     while start < len(offers):
         batch = data.draw(st.integers(1, len(offers) - start))
         part = [(i, *offers[start + i], start + i) for i in range(batch)]

@@ -124,7 +124,8 @@ def test_a_dump_may_have_waiting_arrays_of_zeros(stream):
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), min_size=1, max_size=4))
 def test_sums_merge_whether_or_not_something_waits(parts):
-    head, dumps = Head(np.eye(2), logit_scale=1.0), []
+    head = Head(np.eye(2), logit_scale=1.0)
+    dumps = []
     for additions, settled in parts:
         sums = Sums(head, counts=(CLASSES,), other=(3,))
         for _ in range(additions):

@@ -86,7 +86,8 @@ def test_libraries_meet(stream):
 
 
 def test_half_precision_features_are_adapted_in_float32(stream):
-    adapter, wide = TDA(stream.head), TDA(stream.head)
+    adapter = TDA(stream.head)
+    wide = TDA(stream.head)
     halves = stream.features.astype(np.float16)
     assert np.array_equal(adapter.step(halves), wide.step(halves.astype(np.float32)).astype(np.float16))
 
@@ -121,9 +122,11 @@ def test_an_admitted_sample_meets_itself_unless_told_not_to(stream):
 
 
 def test_the_caches_fill_while_they_are_bypassed(stream):
-    plain, bypassing = TDA(stream.head), TDA(stream.head, bypass=100)
+    plain = TDA(stream.head)
+    bypassing = TDA(stream.head, bypass=100)
     ids = np.arange(1000, 1000 + len(stream))  # names of samples, not their positions
-    expected, logits = plain.step(stream.features, ids), bypassing.step(stream.features, ids)
+    expected = plain.step(stream.features, ids)
+    logits = bypassing.step(stream.features, ids)
     np.testing.assert_array_equal(logits[:100], ZeroShot(stream.head).step(stream.features)[:100])
     np.testing.assert_array_equal(logits[100:], expected[100:])
     assert bypassing.entries() == plain.entries()

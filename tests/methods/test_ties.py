@@ -38,7 +38,8 @@ def test_any_cut_gives_the_same_entries_where_vectors_are_equal(seed, sources, c
     head, rng = repeated_head(seed, sources)
     near = head.class_vectors[rng.integers(len(sources), size=120)]
     features = near + 0.05 * rng.standard_normal((120, 512)).astype(np.float32)
-    ones, blocks = TDA(head), TDA(head)
+    ones = TDA(head)
+    blocks = TDA(head)
     logits = np.concatenate([ones.step(feature[None]) for feature in features])
     others = np.concatenate([blocks.step(part) for part in np.split(features, sorted(set(cuts)))])
     np.testing.assert_allclose(logits, others, atol=1e-3)

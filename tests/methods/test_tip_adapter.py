@@ -43,7 +43,8 @@ def naive(head, **settings):
 )
 def test_answers_are_the_formula(classes, shots, versions, alpha, beta, seed):
     head, features, labels, test, _ = task(classes, shots, versions=versions, seed=seed)
-    adapter, reference = create("tip-adapter", head, alpha=alpha, beta=beta), naive(head, alpha=alpha, beta=beta)
+    adapter = create("tip-adapter", head, alpha=alpha, beta=beta)
+    reference = naive(head, alpha=alpha, beta=beta)
     adapter.fit(features, labels)
     reference.fit(features, labels)
     np.testing.assert_allclose(adapter.step(test), reference.step(test), atol=1e-9)
@@ -56,7 +57,8 @@ def test_answers_are_the_formula(classes, shots, versions, alpha, beta, seed):
 def test_the_order_of_the_shots_does_not_matter(name, seed):
     head, features, labels, test, _ = task(versions=2, seed=seed)
     order = np.random.default_rng(seed).permutation(len(labels))
-    one, other = create(name, head), create(name, head)
+    one = create(name, head)
+    other = create(name, head)
     one.fit(features, labels)
     other.fit(features[order], labels[order])
     np.testing.assert_allclose(one.step(test), other.step(test), atol=1e-9)
@@ -64,7 +66,8 @@ def test_the_order_of_the_shots_does_not_matter(name, seed):
 
 def test_the_search_takes_the_best_of_the_grid_and_of_equal_ones_the_nearest():
     head, features, labels, test, truth = task(classes=3, shots=2)
-    adapter, reference = create("tip-adapter", head), naive(head)
+    adapter = create("tip-adapter", head)
+    reference = naive(head)
     adapter.fit(features, labels, validation=(test, truth))
     reference.fit(features, labels)
     reference.search(test[:30], truth[:30])
@@ -80,7 +83,8 @@ def test_what_the_search_found_is_saved_and_forgotten_by_the_next_fit(name, tmp_
     adapter.fit(features, labels)
     given = adapter.step(test)
     adapter.fit(features, labels, validation=(test, truth))
-    found, settings = adapter.chosen(), {"alpha": 1.17, "beta": 1.0}
+    found = adapter.chosen()
+    settings = {"alpha": 1.17, "beta": 1.0}
     assert found != settings
     save_state(adapter, tmp_path / "fitted")
     for loaded in (
@@ -97,7 +101,8 @@ def test_what_the_search_found_is_saved_and_forgotten_by_the_next_fit(name, tmp_
 
 def test_no_epochs_are_tip_adapter():
     head, features, labels, test, _ = task(versions=3)
-    plain, tuned = create("tip-adapter", head), create("tip-adapter-f", head, epochs=0)
+    plain = create("tip-adapter", head)
+    tuned = create("tip-adapter-f", head, epochs=0)
     plain.fit(features, labels)
     tuned.fit(features, labels)
     np.testing.assert_array_equal(plain.step(test), tuned.step(test))
@@ -127,7 +132,8 @@ def test_the_gradient_is_that_of_autograd(alpha, beta, classes, seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_search_is_part_of_the_progress(name):
     head, features, labels, *_ = task(classes=3, shots=4)
-    adapter, steps = create(name, head), []
+    adapter = create(name, head)
+    steps = []
     held_out = (np.concatenate([features] * 200), np.concatenate([labels] * 200))
     adapter.fit(features, labels, validation=held_out, progress=steps.append)
     assert sum(steps) == adapter.fit_steps(len(labels), len(held_out[1])) > adapter.fit_steps(len(labels)) + 1

@@ -12,7 +12,8 @@ from acclimate.arrays import to_host
 from acclimate.errors import InputError
 from reference import entropy
 
-SCALE, BIAS = 12.0, -2.0
+SCALE = 12.0
+BIAS = -2.0
 
 
 def unit(x):
@@ -86,7 +87,8 @@ def naive_mean_shift(views, W):
     bandwidth2 = np.array([0.5 * np.sort(row)[1 : 1 + near].mean() for row in squares])
     P = softmax(SCALE * views @ W.T + BIAS)
     A = P @ P.T
-    y, m = np.full(count, 1 / count), views[0]
+    y = np.full(count, 1 / count)
+    m = views[0]
     for _ in range(5):
         k = np.exp(-((views - m) ** 2).sum(axis=1) / (2 * bandwidth2))
         for _ in range(5):

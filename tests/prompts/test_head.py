@@ -19,7 +19,8 @@ def class_vectors(encoder, labels, templates, cache=None):
 class Words:
     """Every prompt has its own random direction and length; what was asked is kept."""
 
-    logit_scale, logit_bias = 50.0, -1.0
+    logit_scale = 50.0
+    logit_bias = -1.0
 
     def __init__(self, fingerprint=None, known=None):
         self.fingerprint = fingerprint
@@ -88,7 +89,8 @@ def test_torch_and_half_precision():
 
 
 def test_vectors_are_kept_on_disk(tmp_path, files):
-    cold, warm = Words("model"), Words("model")
+    cold = Words("model")
+    warm = Words("model")
     first = class_vectors(cold, LABELS, "openai-7", tmp_path / "new" / "folder")
     second = class_vectors(warm, LABELS, "openai-7", tmp_path / "new" / "folder")
     assert np.array_equal(first, second)

@@ -22,7 +22,8 @@ def encoder(tiny_clip):
 @pytest.fixture(scope="module")
 def fitted(encoder, tmp_path_factory):
     """Files of fitted prompts by name, and the adapters they hold."""
-    folder, labels = tmp_path_factory.mktemp("prompts"), np.arange(30) % 3
+    folder = tmp_path_factory.mktemp("prompts")
+    labels = np.arange(30) % 3
     features = encoder.encode_images([encoder.prepare(draw(NAMES[label], i)) for i, label in enumerate(labels)])
     made = {}
     for name, method, settings in (
@@ -67,7 +68,8 @@ def test_every_method_runs_on_learned_prompts_and_other_labels(encoder, fitted):
 
 
 def test_a_method_fitted_on_learned_prompts_takes_no_labels_with_other_prompts(encoder, fitted, tmp_path):
-    prompts, images = LearnedPrompts.load(fitted["unified"][0]), [draw(name, 0) for name in NAMES]
+    prompts = LearnedPrompts.load(fitted["unified"][0])
+    images = [draw(name, 0) for name in NAMES]
     classifier = Classifier(NAMES, encoder, method="tip-adapter", templates=prompts)
     classifier.fit(images, NAMES)
     classifier.save(tmp_path / "tip")

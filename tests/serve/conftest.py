@@ -49,7 +49,9 @@ def serve(encoder, tmp_path_factory):
                 wait_until(lambda: server.started or not thread.is_alive())
                 host, port = listening.getsockname()
                 with httpx.Client(base_url=f"http://{host}:{port}", timeout=60) as client:
-                    client.streams, client.app, client.folder = streams, server.config.app, folder
+                    client.streams = streams
+                    client.app = server.config.app
+                    client.folder = folder
                     client.server = server
                     yield client
             finally:

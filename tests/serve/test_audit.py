@@ -8,7 +8,8 @@ from acclimate.serve.client import Client
 from acclimate.serve.security import TokenFile
 from full_disk import files_end_at
 
-CAMERA, KEEPER = "camera-token-0123456789", "keeper-token-0123456789"
+CAMERA = "camera-token-0123456789"
+KEEPER = "keeper-token-0123456789"
 
 
 def lines(folder):

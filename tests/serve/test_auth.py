@@ -10,8 +10,11 @@ from acclimate.errors import InputError
 from acclimate.serve.security import Caller, TokenFile, read_tokens
 from stream_calls import names
 
-CAMERA, LAB, KEEPER = "camera-token-0123456789", "lab-token-0123456789", "keeper-token-0123456789"
-NEIGHBOUR, SCRAPER = "neighbour-token-0123456789", "scraper-token-0123456789"
+CAMERA = "camera-token-0123456789"
+LAB = "lab-token-0123456789"
+KEEPER = "keeper-token-0123456789"
+NEIGHBOUR = "neighbour-token-0123456789"
+SCRAPER = "scraper-token-0123456789"
 OPEN = {"/", "/docs", "/openapi.json", "/page", "/health/live", "/health/ready"}
 ANYBODYS = {("GET", "/v1/streams"), ("GET", "/metrics"), ("POST", "/classify")}  # of those with a token
 BODIES = {

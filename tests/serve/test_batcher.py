@@ -26,7 +26,10 @@ class Watched:
     """The tiny encoder behind a gate; remembers the sizes of the batches that went through."""
 
     def __init__(self, encoder):
-        self.encoder, self.sizes, self.gate, self.fail = encoder, [], Event(), False
+        self.encoder = encoder
+        self.sizes = []
+        self.gate = Event()
+        self.fail = False
         self.slow = Event()
         self.gate.set()
         self.slow.set()
@@ -75,7 +78,8 @@ def encoded(image, kind="PNG"):
 
 
 def test_features_are_the_encoders_however_requests_are_cut(start, encoder, pictures):
-    batcher, rng = start(batch=5), random.Random(1)
+    batcher = start(batch=5)
+    rng = random.Random(1)
     requests = [rng.choices(pictures, k=rng.randint(1, 9)) for _ in range(30)]
     for images, future in [(images, batcher.submit(images)) for images in requests]:
         expected = encoder.encode_images([encoder.prepare(open_image(image)) for image in images])
@@ -137,7 +141,8 @@ def test_a_full_queue_is_refused_and_empties_again(start, watched, pictures):
 
 def test_an_unreadable_image_fails_its_own_request_only(start, watched, pictures):
     batcher = start()
-    bad, good = batcher.submit([pictures[0], b"GIF89a no", pictures[1]]), batcher.submit(pictures)
+    bad = batcher.submit([pictures[0], b"GIF89a no", pictures[1]])
+    good = batcher.submit(pictures)
     with pytest.raises(ImageError, match="image 1 cannot be read: "):
         bad.result(30)
     assert len(good.result(30).features) == len(pictures)
@@ -165,7 +170,8 @@ def test_what_is_cancelled_is_not_encoded(start, watched, pictures):
     first = batcher.submit(pictures[:1])
     while batcher.waiting:
         pass
-    unwanted, wanted = batcher.submit(pictures[:6]), batcher.submit(pictures[:2])
+    unwanted = batcher.submit(pictures[:6])
+    wanted = batcher.submit(pictures[:2])
     assert unwanted.cancel()
     watched.gate.set()
     assert len(first.result(30).features) + len(wanted.result(30).features) == 3
@@ -260,7 +266,8 @@ def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictur
 
 
 def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, watched, pictures):
-    batcher, enough = start(batch=2, workers=2), 2 * module.READY
+    batcher = start(batch=2, workers=2)
+    enough = 2 * module.READY
     watched.gate.clear()
     first = batcher.submit(pictures[:1], client="a")
     while batcher.waiting:  # until the first batch is off
@@ -293,7 +300,8 @@ def test_batches_of_a_slow_encoder_are_small(watched, monkeypatch, pictures):
 
 
 def test_a_client_never_has_all_decoders(start, watched, pictures):
-    batcher, slow = start(workers=3), encoded(draw("red", 1, SLOW_SIZE))
+    batcher = start(workers=3)
+    slow = encoded(draw("red", 1, SLOW_SIZE))
     watched.slow.clear()
     held = batcher.submit([slow] * 5, client="a")
     batcher.submit(pictures[:1], client="b").result(30)

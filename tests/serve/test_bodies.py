@@ -27,7 +27,9 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.security import TokenFile
 from service_process import service
 
-ONE, JSON, FORM = "/v1/streams/one", "application/json", "multipart/form-data; boundary=x"
+ONE = "/v1/streams/one"
+JSON = "application/json"
+FORM = "multipart/form-data; boundary=x"
 SETUP = {"name": "new", "labels": ["cat", "dog"]}
 MB = 10**6
 PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a"\r\n'
@@ -80,7 +82,8 @@ def test_others_are_answered_and_memory_is_bounded(tiny_onnx, tmp_path):
         with httpx.Client(base_url=url, timeout=60) as client:
             idle = memory("VmRSS")
             for name, (path, kind, body) in ATTACKS.items():
-                waited, ended = [0.0], Event()
+                waited = [0.0]
+                ended = Event()
 
                 def look(waited=waited, ended=ended):
                     with httpx.Client(base_url=url, timeout=60) as other:
@@ -234,7 +237,8 @@ def test_the_body_of_a_rollback_is_optional(client):
 
 @pytest.mark.parametrize("text", ["cat\ud800", "c\0t", "c\x1bt", "c\nt", "c\u2028t"])
 def test_text_that_cannot_be_written(client, text, pictures):
-    bad, image = json.dumps(text), b64encode(pictures[0]).decode()
+    bad = json.dumps(text)
+    image = b64encode(pictures[0]).decode()
     refused(post(client, "/v1/streams", f'{{"name": "new", "labels": ["dog", {bad}]}}'))
     answer = client.request("PATCH", f"{ONE}/labels", content=f'{{"add": [{bad}]}}', headers={"Content-Type": JSON})
     refused(answer)

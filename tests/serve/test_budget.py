@@ -8,7 +8,8 @@ class Waiting:
     """An image that waits for its pixels in a thread, and holds them until it is told to end."""
 
     def __init__(self, budget, client, pixels):
-        self.started, self.end = Event(), Event()
+        self.started = Event()
+        self.end = Event()
         self.thread = Thread(target=self.hold, args=(budget, client, pixels))
         before = budget._came
         self.thread.start()
@@ -48,7 +49,8 @@ def test_small_images_of_others_do_not_delay_a_large_one():
 def test_an_image_that_waits_for_others_of_its_client_delays_nobody():
     budget = Budget(300)
     first = Waiting(budget, "a", 150)
-    own, later = Waiting(budget, "a", 200), Waiting(budget, "a", 1)
+    own = Waiting(budget, "a", 200)
+    later = Waiting(budget, "a", 1)
     other = Waiting(budget, "b", 150)
     assert other.started.wait(30)
     assert not later.started.wait(0.05)  # its turn is after the one before
@@ -63,7 +65,8 @@ def test_an_image_that_waits_for_others_of_its_client_delays_nobody():
 
 
 def test_the_budget_leaves_room_for_other_clients():
-    budget, order = Budget(300), []
+    budget = Budget(300)
+    order = []
 
     def hold(client, pixels):
         with budget.hold(client, pixels):

@@ -14,22 +14,29 @@ from acclimate.serve.schemas import TaskRequest
 from acclimate.serve.security import TokenFile
 from stream_calls import names
 
-ONE, TWO = "/v1/streams/one", "/v1/streams/two"
-ATTACKER, VICTIM = "attacker-token-0123456789", "victim-token-0123456789"
+ONE = "/v1/streams/one"
+TWO = "/v1/streams/two"
+ATTACKER = "attacker-token-0123456789"
+VICTIM = "victim-token-0123456789"
 
 
 class Held:
     """Holds back images and texts of all services while its events are not set; notes the batches of prompts."""
 
     def __init__(self):
-        self.images, self.texts, self.began, self.batches = Event(), Event(), Event(), []
+        self.images = Event()
+        self.texts = Event()
+        self.began = Event()
+        self.batches = []
         self.images.set()
         self.texts.set()
 
 
 @pytest.fixture
 def held(encoder, monkeypatch):
-    held, images, texts = Held(), encoder.encode_images, encoder.encode_text
+    held = Held()
+    images = encoder.encode_images
+    texts = encoder.encode_text
 
     def encode_images(inputs):
         assert held.images.wait(60)
@@ -74,7 +81,8 @@ def waiting_for(stream, count):
 @contextmanager
 def working(stream):
     """A stream whose thread is at work."""
-    began, gate = Event(), Event()
+    began = Event()
+    gate = Event()
     work = stream.queue.put(lambda _: began.set() or gate.wait(60))
     assert began.wait(60)
     try:
@@ -124,7 +132,8 @@ LISTS = ("/caches", "/learnt", "/snapshots", "/state", "/corrections")
 
 
 def test_reports_wait_for_no_stream(client, pool):
-    before, one = client.get(ONE).json(), client.streams.get("one")
+    before = client.get(ONE).json()
+    one = client.streams.get("one")
     with working(one):
         reading = [pool.submit(client.get, f"{ONE}{path}") for path in LISTS * 4]
         while len(one.queue._reads) < 20:
@@ -168,7 +177,8 @@ def test_corrections_count_as_calls(serve, pictures, pool):
 
 def test_large_bodies_of_one_client_delay_no_other(two_clients, pictures, pool, monkeypatch):
     client, attacker, victim = two_clients
-    gate, parse = Event(), TaskRequest.model_validate_json
+    gate = Event()
+    parse = TaskRequest.model_validate_json
 
     def slow(content):
         assert b"attack" not in content or gate.wait(60)
@@ -209,7 +219,8 @@ def test_a_call_that_came_too_late_is_never_made(serve):
 
 def test_a_call_that_has_begun_says_so(serve, monkeypatch):
     with serve(timeout_s=2.0) as client:
-        history, gate = client.streams.get("one").history, Event()
+        history = client.streams.get("one").history
+        gate = Event()
         freeze = history.set_frozen
         monkeypatch.setattr(history, "set_frozen", lambda frozen: gate.wait(60) and freeze(frozen))
         late = client.post(f"{ONE}/freeze")

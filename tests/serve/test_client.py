@@ -101,7 +101,9 @@ def test_a_token_is_sent(serve, tmp_path):
 
 def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
     """While the encoder is stuck the queue is full; the client waits as long as it is told to."""
-    begun, go_on, encode = Event(), Event(), encoder.encode_images
+    begun = Event()
+    go_on = Event()
+    encode = encoder.encode_images
     monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
     with serve(queue=2, images=2, batch=1, timeout_s=300) as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
@@ -127,7 +129,8 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
 
 def test_what_may_have_been_done_is_not_sent_twice(monkeypatch):
     """A connection that breaks after the request was sent: only what changes nothing is sent again."""
-    client, sent = Client("http://localhost:1", retries=2), []
+    client = Client("http://localhost:1", retries=2)
+    sent = []
 
     def fail(request, timeout):
         sent.append(request.get_method())
@@ -176,7 +179,8 @@ def replying(status, headers, seen):
 
 @pytest.mark.parametrize("asked", ["Wed, 21 Oct 2026 07:28:00 GMT", "-3", "nan", "2"])
 def test_any_time_to_wait_is_understood(monkeypatch, asked):
-    waited, seen = [], []
+    waited = []
+    seen = []
     monkeypatch.setattr("acclimate.serve.client.time.sleep", waited.append)
     with replying(503, {"Retry-After": asked}, seen) as url, pytest.raises(ServiceError, match="503"):
         Client(url, retries=2).streams()
@@ -185,7 +189,8 @@ def test_any_time_to_wait_is_understood(monkeypatch, asked):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_the_token_stays_with_its_service(status):
-    theirs, ours = [], []
+    theirs = []
+    ours = []
     with replying(200, {}, theirs) as elsewhere:
         targets = (
             f"{elsewhere}/v1/streams",
@@ -363,7 +368,8 @@ def test_numbers_of_numpy(remote, pictures):
 
 
 def test_it_needs_the_standard_library_only():
-    code = "import sys, acclimate.serve.client; print([m for m in ('numpy', 'fastapi', 'PIL', 'httpx') if m in sys.modules])"
+    heavy = "('numpy', 'fastapi', 'PIL', 'httpx')"
+    code = f"import sys, acclimate.serve.client; print([m for m in {heavy} if m in sys.modules])"
     assert (
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60).stdout
         == "[]\n"

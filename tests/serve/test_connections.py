@@ -26,7 +26,8 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="needs file limits and a
 
 HEADER_S = 2
 PATIENCE = 10.0  # seconds that an honest client may wait on a busy machine; `benchmarks/attacks.py` prints what it does
-ONE, MANY = ("127.0.0.1",), tuple(f"127.0.0.{i}" for i in range(1, 30))
+ONE = ("127.0.0.1",)
+MANY = tuple(f"127.0.0.{i}" for i in range(1, 30))
 GET = b"GET /health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 OPENAPI = GET.replace(b"/health/live", b"/openapi.json")
 UPLOAD = b"POST /v1/streams/honest/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: image/png\r\n"
@@ -46,7 +47,8 @@ def running(tiny_onnx, tmp_path, *options, handles=None):
     options = ("--labels", "cat,dog", "--header-timeout", str(HEADER_S), *options)
     with service(tiny_onnx, data, *options, handles=handles) as (process, address):
         parts = urlsplit(address)
-        process.address, process.log = (parts.hostname, parts.port), data.with_suffix(".log")
+        process.address = (parts.hostname, parts.port)
+        process.log = data.with_suffix(".log")
         yield process
 
 
@@ -89,7 +91,8 @@ def ask_often(address, picture, count=20):
 
 def closed(lines, timeout):
     """How many connections the service has closed within some time, from now on or before."""
-    waiting, latest = {line.fileno(): line for line in lines}, time.monotonic() + timeout
+    waiting = {line.fileno(): line for line in lines}
+    latest = time.monotonic() + timeout
     poll = select.poll()
     for number in waiting:
         poll.register(number, select.POLLIN | select.POLLRDHUP)
@@ -161,7 +164,8 @@ def test_a_header_has_a_time_limit_however_it_is_sent(tiny_onnx, tmp_path):
         first, later = flood(stack, process.address, 2)
         later.sendall(GET)
         assert later.recv(2000).startswith(b"HTTP/1.1 200")
-        began, sent = time.monotonic(), iter(GET[i % 30 : i % 30 + 1] for i in range(100))
+        began = time.monotonic()
+        sent = iter(GET[i % 30 : i % 30 + 1] for i in range(100))
         while closed([first, later], 0.2) < 2:
             for line in (first, later):
                 with suppress(ConnectionError):
@@ -187,7 +191,8 @@ def handles(process):
 
 def test_a_client_that_reads_slowly_gets_everything(tiny_onnx, tmp_path):
     with running(tiny_onnx, tmp_path) as process, connect(process.address, OPENAPI * 10) as line:
-        got, latest = b"", time.monotonic() + 30
+        got = b""
+        latest = time.monotonic() + 30
         while got.count(b"HTTP/1.1 200") < 10 and time.monotonic() < latest:
             got += line.recv(4096)
             time.sleep(0.002)

@@ -54,7 +54,9 @@ def test_an_image_that_was_not_learnt_is_corrected_by_sending_it(stream, images)
 
 def test_undoing_restores_what_was_learnt(stream, images):
     answers = stream.classify(images[:12], client="camera").result(60)
-    state, caches, learnt = stream.state_bytes(), stream.caches(), stream.learnt()
+    state = stream.state_bytes()
+    caches = stream.caches()
+    learnt = stream.learnt()
     for answer in answers:
         stream.correct(other(answer.label), answer.id).result(60)
     assert len(stream.caches()) < len(caches)

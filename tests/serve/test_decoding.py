@@ -185,7 +185,8 @@ def test_an_image_that_is_not_admitted_is_not_decoded(decoders, prepare):
 
 
 def test_closing_stops_what_runs(prepare):
-    decoders, begun = Decoders(PIXELS, 60.0, PIXELS), Event()
+    decoders = Decoders(PIXELS, 60.0, PIXELS)
+    begun = Event()
     decode(decoders, prepare)
     with ThreadPoolExecutor(2) as pool:
         held = [pool.submit(decode, decoders, prepare, TROUBLE["sleep"], admit=lambda _: begun.set()) for _ in "ab"]
@@ -223,7 +224,9 @@ def message(**answer):
     return json.dumps(answer).encode().hex()
 
 
-COST, SHAPE, PIXEL = message(cost=9), message(shape=[1, 3, 32, 32]), bytes(4 * 3 * 32 * 32).hex()
+COST = message(cost=9)
+SHAPE = message(shape=[1, 3, 32, 32])
+PIXEL = bytes(4 * 3 * 32 * 32).hex()
 LIES = {
     "nothing": [["00"]],
     "a list": [["5b5d"]],
@@ -292,7 +295,8 @@ def test_a_decoder_that_reads_nothing_is_stopped(lying, prepare, monkeypatch):
 
 
 def test_larger_images_than_pillow_allows_are_read_if_the_service_allows_them(prepare):
-    content, costs = one_bit_png(14_000, 14_000), []
+    content = one_bit_png(14_000, 14_000)
+    costs = []
 
     def refuse(pixels):
         costs.append(pixels)
@@ -306,7 +310,8 @@ def test_larger_images_than_pillow_allows_are_read_if_the_service_allows_them(pr
 
 
 def test_processes_are_ended_while_others_may_decode(decoders, prepare, monkeypatch):
-    ended, end = [], decoding._Process.end
+    ended = []
+    end = decoding._Process.end
 
     def watched(process):
         ended.append(decoders._lock.locked())
@@ -381,7 +386,8 @@ def test_what_libraries_print_does_not_reach_the_output_of_the_service():
 @pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(60)"])
 def test_no_process_outlives_its_service(busy, end, tmp_path):
     """A program without a guard of __main__ that ends without `close`, or is killed."""
-    tests, work = str(Path(__file__).parents[1]), TROUBLE["work"].hex()
+    tests = str(Path(__file__).parents[1])
+    work = TROUBLE["work"].hex()
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, good=GOOD.hex(), work=work, busy=busy, end=end))
     with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True) as service:
         (pid,) = map(int, service.stdout.readline().split())

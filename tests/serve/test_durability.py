@@ -428,7 +428,8 @@ def test_creating_and_deleting_is_on_disk_before_it_is_answered(start, monkeypat
     synced = []
     real = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(os.fstat(handle).st_ino), real(handle)))
-    streams, folder = start(), (tmp_path / "state" / "streams").stat().st_ino
+    streams = start()
+    folder = (tmp_path / "state" / "streams").stat().st_ino
     assert folder not in synced
     for action in (lambda: streams.create("shop", LABELS), lambda: streams.delete("shop").result(60)):
         synced.clear()

@@ -11,7 +11,9 @@ CLIENTS = st.sampled_from("abcd")
 @given(st.lists(st.one_of(CLIENTS, st.none()), max_size=60))
 def test_first_come_first_served_per_client_and_turns_between_them(steps):
     """None takes an item, a letter puts one of this client."""
-    queue, waiting, since = FairQueue(), {}, Counter()
+    queue = FairQueue()
+    waiting = {}
+    since = Counter()
     for number, client in enumerate(steps):
         if client is not None:
             queue.put(client, (client, number))

@@ -58,7 +58,8 @@ def assert_nothing_is_lost(client, stream, acknowledged):
     assert max(ids, default=-1) < about["samples_seen"]
     entries = client.get(f"/v1/streams/{stream}/caches").json()["entries"]
     for cache, capacity in (("positive", 3), ("negative", 2)):
-        held, offered = defaultdict(set), defaultdict(set)
+        held = defaultdict(set)
+        offered = defaultdict(set)
         for entry in (each for each in entries if each["cache"] == cache):
             held[entry["label"]].add((entry["entropy"], entry["id"]))
             if entry["id"] not in ids:  # learnt, but the service was killed before it could say so
@@ -72,7 +73,8 @@ def assert_nothing_is_lost(client, stream, acknowledged):
 
 @pytest.mark.slow
 def test_no_kill_loses_what_was_acknowledged(tiny_onnx, encoder, tmp_path):
-    rng, acknowledged = random.Random(), {stream: [] for stream in STREAMS}
+    rng = random.Random()
+    acknowledged = {stream: [] for stream in STREAMS}
     data = tmp_path / "state"
     for number in range(KILLS):
         with service(tiny_onnx, data, *OPTIONS) as (process, address), ThreadPoolExecutor(2 * len(STREAMS)) as clients:

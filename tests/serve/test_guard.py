@@ -71,7 +71,8 @@ def create(streams, method="tda", name="shop", **setup):
 
 def show(stream, rows, client, size=8):
     """Predictions for pictures of these rows."""
-    pictures, found = [picture(row) for row in rows], []
+    pictures = [picture(row) for row in rows]
+    found = []
     for begin in range(0, len(pictures), size):
         found += stream.classify(pictures[begin : begin + size], client=client).result(60)
     return found

@@ -48,7 +48,8 @@ def zipped(content):
 
 
 GREY = Image.fromarray(np.full((64, 64, 3), 90, np.uint8))
-PNG, JPEG = file_of(GREY, "PNG"), file_of(GREY, "JPEG")
+PNG = file_of(GREY, "PNG")
+JPEG = file_of(GREY, "JPEG")
 EXIF = Image.Exif()
 EXIF[0x0112] = 77  # an orientation that does not exist
 CORPUS = {
@@ -97,7 +98,8 @@ def unchanged(client, pictures):
         return {key: described[key] for key in ("labels", "samples_seen", "entries", "frozen", "snapshots", "broken")}
 
     client.post(f"{ONE}/classify", files={"image": pictures[0]})
-    before, streams = look(), client.get("/v1/streams").json()
+    before = look()
+    streams = client.get("/v1/streams").json()
     yield
     assert look() == before
     assert client.get("/v1/streams").json() == streams

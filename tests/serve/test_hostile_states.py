@@ -25,7 +25,8 @@ def hostile(tensors, description):
     """Files with a checksum that matches, each with what is wrong with it."""
     width = tensors["class_vectors"].shape[1]
     count = len(tensors["positive.ids"])
-    head, names = description["head"], description["head"]["class_names"]
+    head = description["head"]
+    names = description["head"]["class_names"]
     for change, about in (
         ({"negative.targets": np.zeros((0, 10**8), np.int32)}, {}),
         ({"negative.targets": np.zeros((0, 2**40), np.int32)}, {}),
@@ -48,8 +49,10 @@ def hostile(tensors, description):
 
 def test_refused_states_leave_no_trace(client, pictures):
     client.post(f"{ONE}/classify", files=[("image", each) for each in pictures]).raise_for_status()
-    state, described = client.get(f"{ONE}/state").content, client.get(ONE).json()
-    before, uploads = files(client.folder), 0
+    state = client.get(f"{ONE}/state").content
+    described = client.get(ONE).json()
+    before = files(client.folder)
+    uploads = 0
     for content in hostile(*parse_snapshot(state)):
         answer = client.put(f"{ONE}/state", content=content)
         assert (answer.status_code, len(answer.text) < 2000) == (422, True), answer.text

@@ -181,7 +181,9 @@ def test_health(client):
 
 def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monkeypatch):
     """While the encoder is stuck: requests run out of time, then the queue is full, then all is well again."""
-    begun, go_on, encode = Event(), Event(), encoder.encode_images
+    begun = Event()
+    go_on = Event()
+    encode = encoder.encode_images
     monkeypatch.setattr(encoder, "encode_images", lambda images: begun.set() or (go_on.wait() and encode(images)))
     with serve(queue=2, images=2, batch=1, timeout_s=3) as client, ExitStack() as finally_:
         finally_.callback(go_on.set)
@@ -204,7 +206,8 @@ def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monk
 
 
 def test_page_and_documents_need_no_other_host(client):
-    page, documents = client.get("/"), client.get("/docs")
+    page = client.get("/")
+    documents = client.get("/docs")
     assert page.headers["content-type"] == documents.headers["content-type"] == "text/html; charset=utf-8"
     for text in (page.text, documents.text):
         assert not re.search(r"""(src|href)=["'](https?:)?//""", text)

@@ -20,7 +20,8 @@ from stream_calls import change_labels
 
 ONE = "/v1/streams/one"
 JSON = {"Content-Type": "application/json"}
-OLD, NEW = "old-token-0123456789", "new-token-0123456789"
+OLD = "old-token-0123456789"
+NEW = "new-token-0123456789"
 
 
 def test_head_is_answered_where_get_is(client):
@@ -119,7 +120,9 @@ def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, i
     path = tmp_path / "state" / "streams" / "shop" / "stream.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"setup": content["setup"] | {"reject": True}}))
-    streams, encode, encoded = after_a_kill(), encoder.encode_images, []
+    streams = after_a_kill()
+    encode = encoder.encode_images
+    encoded = []
     monkeypatch.setattr(encoder, "encode_images", lambda inputs: encoded.append(len(inputs)) or encode(inputs))
     streams.texts.stop()  # nothing more is encoded, and the words for "none of these" are not there yet
     with pytest.raises(BusyError):
@@ -138,7 +141,8 @@ def test_images_that_belong_to_no_label_are_recognised(start):
     """By the bundled model: a black square shows neither of these, and a green square is one."""
     streams = start(model=load_encoder("bundled"))
     stream = streams.create("strict", ["red circle", "green square", "blue stripes"], reject=True)
-    black, green = png(Image.new("RGB", (64, 64))), png(draw("green", 1))
+    black = png(Image.new("RGB", (64, 64)))
+    green = png(draw("green", 1))
     foreign, known = stream.classify([black, green], top_k=4).result(60)
     assert (foreign.label, foreign.id, foreign.refused) == (NONE, None, "belongs to no label")
     assert foreign.none == foreign.score > 0.5 > known.none
@@ -188,10 +192,12 @@ def test_the_log_says_what_the_service_starts_with(tiny_onnx, pictures, tmp_path
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="there is no SIGHUP here")
 def test_tokens_are_read_again_on_sighup(tiny_onnx, tmp_path):
-    data, tokens = tmp_path / "state", tmp_path / "tokens"
+    data = tmp_path / "state"
+    tokens = tmp_path / "tokens"
     tokens.write_text(f"keeper {OLD} *=manage\n")
     with service(tiny_onnx, data, "--token-file", str(tokens)) as (process, address):
-        old, new = Client(address, OLD), Client(address, NEW)
+        old = Client(address, OLD)
+        new = Client(address, NEW)
         assert old.streams() == []
         tokens.write_text("keeper short *=manage\n")
         process.send_signal(signal.SIGHUP)

@@ -24,7 +24,9 @@ def start():
 
 
 def test_clients_take_turns(start):
-    pool, gate, done = start(), Event(), []
+    pool = start()
+    gate = Event()
+    done = []
     first = pool.submit("greedy", lambda: gate.wait(30))
     many = [pool.submit("greedy", lambda i=i: done.append(i)) for i in range(3)]
     one = pool.submit("modest", lambda: done.append("modest"))
@@ -35,7 +37,8 @@ def test_clients_take_turns(start):
 
 
 def test_one_client_never_has_all_threads(start):
-    pool, gate = start(threads=4), Event()
+    pool = start(threads=4)
+    gate = Event()
     held = [pool.submit("greedy", lambda: gate.wait(30)) for _ in range(8)]
     wait_until(lambda: sum(each.running() for each in held) == 2)
     assert pool.submit("modest", lambda: "at once").result(30) == "at once"
@@ -45,7 +48,9 @@ def test_one_client_never_has_all_threads(start):
 
 
 def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
-    pool, gate, done = start(), Event(), []
+    pool = start()
+    gate = Event()
+    done = []
 
     def steps(name, count):
         for i in range(count):
@@ -61,7 +66,8 @@ def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
     assert (long.result(30), short.result(30)) == ("x", "y")
     assert done == ["x0", "y0", "x1", "y1", "x2", "x3"]
 
-    began, more = Event(), Event()
+    began = Event()
+    more = Event()
 
     def endless():
         while True:
@@ -77,7 +83,8 @@ def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
 
 
 def test_what_waits_is_bounded_for_a_client_and_for_all(start):
-    pool, gate = start(jobs=2), Event()
+    pool = start(jobs=2)
+    gate = Event()
     held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccd"]
     for client in ("a", "d"):  # one of each client is always taken
         with pytest.raises(BusyError, match="try again"):
@@ -90,7 +97,9 @@ def test_what_waits_is_bounded_for_a_client_and_for_all(start):
 
 
 def test_work_that_has_begun_cannot_be_taken_back(start):
-    pool, began, gate = start(), Event(), Event()
+    pool = start()
+    began = Event()
+    gate = Event()
     running = pool.submit("a", lambda: began.set() or gate.wait(30))
     waiting = pool.submit("a", gate.set)
     assert began.wait(30)
@@ -110,7 +119,9 @@ def test_failures_are_the_futures_own(start):
 
 
 def test_a_pool_that_stops_refuses_what_waits(start):
-    pool, began, gate = start(), Event(), Event()
+    pool = start()
+    began = Event()
+    gate = Event()
 
     def endless():
         while True:
@@ -118,7 +129,8 @@ def test_a_pool_that_stops_refuses_what_waits(start):
             gate.wait(30)
             yield
 
-    running, waiting = pool.submit_steps("a", endless()), pool.submit("b", gate.set)
+    running = pool.submit_steps("a", endless())
+    waiting = pool.submit("b", gate.set)
     assert began.wait(30)
     pool.stop()
     with pytest.raises(BusyError, match="shutting down"):
@@ -133,7 +145,9 @@ def test_a_pool_that_stops_refuses_what_waits(start):
 
 def test_clients_who_ask_again_and_again_do_not_stop_a_job_with_steps(start):
     """Each of two has one short job at a time, and is never without one; who has steps to do is served in between."""
-    pool, order, ended = start(), [], Event()
+    pool = start()
+    order = []
+    ended = Event()
 
     def again(client):
         """Send a job, and the next one when that is answered."""
@@ -158,7 +172,9 @@ def test_clients_who_ask_again_and_again_do_not_stop_a_job_with_steps(start):
 
 
 def test_however_many_clients_take_all_they_can_the_next_finds_room(start):
-    pool, gate, held = start(jobs=16), Event(), []
+    pool = start(jobs=16)
+    gate = Event()
+    held = []
     for client in range(6):
         with suppress(BusyError):
             while True:

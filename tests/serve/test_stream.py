@@ -145,7 +145,8 @@ def test_requests_of_no_or_too_many_images_are_refused(stream, images, count):
 
 
 def test_a_request_that_is_taken_back_is_not_learnt(streams, stream, images, monkeypatch):
-    gate, encode = Event(), streams.batcher.encoder.encode_images
+    gate = Event()
+    encode = streams.batcher.encoder.encode_images
     monkeypatch.setattr(streams.batcher.encoder, "encode_images", lambda each: gate.wait(30) and encode(each))
     futures = [stream.classify([image]) for image in images[:6]]
     assert [futures[i].cancel() for i in (1, 4)] == [True, True]
@@ -155,7 +156,8 @@ def test_a_request_that_is_taken_back_is_not_learnt(streams, stream, images, mon
 
 
 def test_management_takes_its_place_in_the_queue(streams, stream, images, monkeypatch):
-    gate, encode = Event(), streams.batcher.encoder.encode_images
+    gate = Event()
+    encode = streams.batcher.encoder.encode_images
     monkeypatch.setattr(streams.batcher.encoder, "encode_images", lambda each: gate.wait(30) and encode(each))
     before = stream.classify(images[:8])
     with ThreadPoolExecutor(1) as pool:
@@ -345,7 +347,8 @@ def test_views_count_as_images(encoder, images, tmp_path):
 
 def test_kinds_of_views(encoder, images, tmp_path):
     """The kind is the method's unless it is chosen; a stream from before there were kinds goes on with AugMix."""
-    streams, expected = Streams(tmp_path / "kinds", encoder), {}
+    streams = Streams(tmp_path / "kinds", encoder)
+    expected = {}
     for name, method, options in (("old", "zero", {}), ("own", "zero", {}), ("chosen", "tda", {"views_kind": "crop"})):
         expected[name] = streams.create(name, LABELS, method=method, views=4, **options).describe()["views_kind"]
     assert expected == {"old": "crop", "own": "crop", "chosen": "crop"}
@@ -369,6 +372,7 @@ def test_kinds_of_views(encoder, images, tmp_path):
 
 def test_a_guard_that_refuses_nobody_changes_no_answer(streams, stream, images):
     guarded = streams.create("guarded", LABELS, skip_duplicates=False, guard=GuardRules(share=1.0, burst=1000))
-    answers, expected = guarded.classify(images).result(60), stream.classify(images).result(60)
+    answers = guarded.classify(images).result(60)
+    expected = stream.classify(images).result(60)
     assert_same_answers(answers, expected)
     assert [(each.id, each.admitted) for each in answers] == [(each.id, each.admitted) for each in expected]

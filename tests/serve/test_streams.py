@@ -150,7 +150,8 @@ def test_streams_from_before_there_were_bounds_go_on(serve, pictures, tmp_path, 
 
 def test_whatever_is_called_after_closing_returns(start, images):
     streams = start()
-    stream, deleted = streams.create("shop", LABELS), streams.create("gone", LABELS)
+    stream = streams.create("shop", LABELS)
+    deleted = streams.create("gone", LABELS)
     stream.classify(images[:5]).result(60)
     streams.delete("gone").result(60)
     for each in (stream, stream, deleted):
@@ -271,7 +272,8 @@ def test_a_stream_that_cannot_be_opened_leaves_its_name_free(start, monkeypatch,
 
 
 def test_a_delete_can_be_taken_back_while_it_waits(start):
-    streams, gate = start(), Event()
+    streams = start()
+    gate = Event()
     stream = streams.create("shop", LABELS)
     working = stream.queue.put(lambda _: gate.wait(60))
     deleting = streams.delete("shop")

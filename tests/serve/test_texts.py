@@ -20,8 +20,11 @@ class Watched:
     """An encoder that notes its batches of prompts, and waits for the gate before each."""
 
     def __init__(self, encoder):
-        self.encoder, self.batches, self.threads = encoder, [], set()
-        self.gate, self.began = Event(), Event()
+        self.encoder = encoder
+        self.batches = []
+        self.threads = set()
+        self.gate = Event()
+        self.began = Event()
 
     def __getattr__(self, name):
         return getattr(self.encoder, name)
@@ -152,7 +155,8 @@ def test_nouns_are_encoded_once_whoever_gives_up(start, watched, tmp_path):
 
 def test_stopping_does_not_wait_for_all_labels(start, watched):
     texts = start()
-    running, waiting = texts.head_for_request(MANY, "{}", "a"), texts.head_for_request(FEW, "{}", "b")
+    running = texts.head_for_request(MANY, "{}", "a")
+    waiting = texts.head_for_request(FEW, "{}", "b")
     assert watched.began.wait(30)
     texts.stop()
     with pytest.raises(BusyError, match="shutting down"):

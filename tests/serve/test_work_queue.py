@@ -13,7 +13,8 @@ def pool():
 
 
 def test_work_is_done_in_order_whatever_is_ready_first(pool):
-    queue, done = WorkQueue(pool), []
+    queue = WorkQueue(pool)
+    done = []
     needs = [Future() for _ in range(20)]
     answers = [queue.put(lambda value: done.append(value) or value, need) for need in needs]
     for value in reversed(range(20)):
@@ -23,7 +24,8 @@ def test_work_is_done_in_order_whatever_is_ready_first(pool):
 
 
 def test_queues_do_not_wait_for_each_other(pool):
-    slow, quick = WorkQueue(pool), WorkQueue(pool)
+    slow = WorkQueue(pool)
+    quick = WorkQueue(pool)
     waiting = slow.put(lambda value: value, never := Future())
     assert quick.put(lambda _: "at once").result(10) == "at once"
     assert not waiting.done()
@@ -32,12 +34,11 @@ def test_queues_do_not_wait_for_each_other(pool):
 
 
 def test_what_fails_does_not_stop_the_rest(pool):
-    queue, broken = WorkQueue(pool), Future()
-    first, second, third = (
-        queue.put(lambda _: 1 / 0),
-        queue.put(lambda value: value, broken),
-        queue.put(lambda _: "fine"),
-    )
+    queue = WorkQueue(pool)
+    broken = Future()
+    first = queue.put(lambda _: 1 / 0)
+    second = queue.put(lambda value: value, broken)
+    third = queue.put(lambda _: "fine")
     broken.set_exception(KeyError("gone"))
     with pytest.raises(ZeroDivisionError):
         first.result(10)
@@ -47,7 +48,9 @@ def test_what_fails_does_not_stop_the_rest(pool):
 
 
 def test_cancelled_work_is_not_done_and_its_needs_are_not_needed(pool):
-    queue, hold, done = WorkQueue(pool), Event(), []
+    queue = WorkQueue(pool)
+    hold = Event()
+    done = []
     first = queue.put(lambda _: hold.wait(10))
     taken_back = queue.put(done.append, need := Future())
     last = queue.put(lambda _: "after")
@@ -63,7 +66,10 @@ def test_cancelled_work_is_not_done_and_its_needs_are_not_needed(pool):
 
 
 def test_reading_and_the_rest_take_turns(pool):
-    queue, began, hold, done = WorkQueue(pool), Event(), Event(), []
+    queue = WorkQueue(pool)
+    began = Event()
+    hold = Event()
+    done = []
     first = queue.put(lambda _: began.set() or hold.wait(10))
     assert began.wait(10)
     work = [queue.put(lambda _, i=i: done.append(f"work {i}")) for i in range(3)]

@@ -19,7 +19,8 @@ END = bytes(1024)
 
 def header(name, size, kind=tarfile.REGTYPE, pax=None):
     member = tarfile.TarInfo(name)
-    member.size, member.type = size, kind
+    member.size = size
+    member.type = kind
     member.pax_headers = pax or {}
     return member.tobuf(tarfile.PAX_FORMAT if pax else tarfile.GNU_FORMAT)
 

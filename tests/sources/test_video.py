@@ -21,7 +21,10 @@ from acclimate.sources.video import _Decoder, is_frame, lacking_for_videos, open
 from small_images import draw, labels, names
 
 av = pytest.importorskip("av")
-RATE, COUNT, STEP = 10, 50, 5  # frames per second, frames, and the difference in shade between two of them
+# frames per second, frames, and the difference in shade between two of them
+RATE = 10
+COUNT = 50
+STEP = 5
 
 
 def write_video(target, codec="mpeg4", noise=False, **options):
@@ -29,7 +32,10 @@ def write_video(target, codec="mpeg4", noise=False, **options):
     random = np.random.default_rng(0)
     with av.open(target, "w", **options) as container:
         stream = container.add_stream(codec, rate=RATE)
-        stream.width, stream.height, stream.pix_fmt, stream.gop_size = 64, 48, "yuv420p", 12
+        stream.width = 64
+        stream.height = 48
+        stream.pix_fmt = "yuv420p"
+        stream.gop_size = 12
         stream.bit_rate = 8_000_000  # so that shades survive
         for number in range(COUNT):
             pixels = random.integers(0, 256, (48, 64, 3)) if noise else np.full((48, 64, 3), STEP * number)
@@ -75,8 +81,10 @@ def test_any_order_and_any_number_of_threads_give_the_same_frames(clip, order, t
 
 
 def test_going_forward_decodes_every_frame_once(clip, monkeypatch):
-    moves, pulled = [], []
-    move, pull = _Decoder._move, _Decoder._pull
+    moves = []
+    pulled = []
+    move = _Decoder._move
+    pull = _Decoder._pull
     monkeypatch.setattr(_Decoder, "_move", lambda self, index: [moves.append(index), move(self, index)])
 
     def count(self):
@@ -240,10 +248,13 @@ def write_sparse_video(target, times):
     """A frame at each of some times, in seconds."""
     with av.open(target, "w") as container:
         stream = container.add_stream("mpeg4", rate=RATE)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.width = 64
+        stream.height = 48
+        stream.pix_fmt = "yuv420p"
         for number, time in enumerate(times):
             frame = av.VideoFrame.from_ndarray(np.full((48, 64, 3), STEP * 10 * number, np.uint8))
-            frame.pts, frame.time_base = round(time * RATE), Fraction(1, RATE)
+            frame.pts = round(time * RATE)
+            frame.time_base = Fraction(1, RATE)
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return target

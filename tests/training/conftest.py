@@ -3,7 +3,11 @@
 import numpy as np
 import pytest
 
-WIDTH, HIDDEN, GROUP, DIM, SIZE = 384, 128, 64, 16, 32
+WIDTH = 384
+HIDDEN = 128
+GROUP = 64
+DIM = 16
+SIZE = 32
 
 
 @pytest.fixture(scope="module")
@@ -21,11 +25,13 @@ def packed():
         arrays[f"{key}.q"] = rng.integers(-127, 128, (rows, inputs), dtype=np.int8)
         arrays[f"{key}.s"] = np.full((rows, 1), 4e-4, np.float32)
     for key in ("pre", "post", "blocks.0.n1", "blocks.0.n2", "blocks.1.n1", "blocks.1.n2"):
-        arrays[f"{key}.w"], arrays[f"{key}.b"] = 1 + floats(WIDTH), floats(WIDTH)
+        arrays[f"{key}.w"] = 1 + floats(WIDTH)
+        arrays[f"{key}.b"] = floats(WIDTH)
     shapes = {"qkv": (3 * WIDTH, WIDTH), "o": (WIDTH, WIDTH), "f1": (HIDDEN, WIDTH), "f2": (WIDTH, HIDDEN)}
     for i in range(2):
         for name, (rows, inputs) in shapes.items():
-            key, groups = f"blocks.{i}.{name}", inputs // GROUP
+            key = f"blocks.{i}.{name}"
+            groups = inputs // GROUP
             arrays[f"{key}.shape"] = np.array([rows, inputs])
             arrays[f"{key}.q"] = rng.integers(0, 256, rows * inputs // 2, dtype=np.uint8)
             arrays[f"{key}.z"] = rng.integers(0, 256, rows * groups // 2, dtype=np.uint8)

@@ -56,7 +56,8 @@ def test_an_eight_bit_layer_is_computed_with_integers(eight_bit):
     largest = np.maximum(pairs.clip(min=0).sum(axis=2), -pairs.clip(max=0).sum(axis=2)).max(axis=1, keepdims=True)
     row = largest / np.float32(127)
     codes = np.rint(weight / row).astype(np.int8)
-    zero, scale = int(eight_bit["blocks.0.f2.xz"]), eight_bit["blocks.0.f2.xs"]
+    zero = int(eight_bit["blocks.0.f2.xz"])
+    scale = eight_bit["blocks.0.f2.xs"]
     factors = eight_bit["blocks.0.f2.m"].astype(np.float32)
     inputs = np.clip(np.rint(x.numpy() / factors / scale) + np.float32(zero), 0, 255).astype(np.uint8)
     sums = (inputs.astype(np.int32) - zero) @ codes.T.astype(np.int32)
@@ -78,9 +79,11 @@ def test_a_calibrated_tower_is_close_to_the_tower_it_was_made_from(packed, eight
 
 
 def test_features_do_not_depend_on_the_batch(eight_bit, images):
-    tower, pixels = Tower(eight_bit), normalise(images[:8])
+    tower = Tower(eight_bit)
+    pixels = normalise(images[:8])
     with torch.inference_mode():
-        together, alone = tower(pixels)[0], torch.cat([tower(each[None])[0] for each in pixels])
+        together = tower(pixels)[0]
+        alone = torch.cat([tower(each[None])[0] for each in pixels])
     gaps = (together - alone).abs().amax(dim=1)
     assert gaps.median() < 1e-5
     assert gaps.max() < 0.02  # rounding in front of a layer may bring an input to the next of its 256 steps

@@ -19,7 +19,9 @@ from tower_graph import FLOAT32, ROUNDED, write_graph  # noqa: E402
 from tower_model import Tower, with_keys  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[2] / "training"
-WIDTH, DIM, SIZE = 384, 16, 32
+WIDTH = 384
+DIM = 16
+SIZE = 32
 
 
 @pytest.mark.parametrize(("level", "least"), [(FLOAT32, 0.99999), (ROUNDED, 0.99)])

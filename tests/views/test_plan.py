@@ -66,11 +66,14 @@ def naive_crop(rng, width, height):
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1.0)
         ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))
-        w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+        w = round(math.sqrt(area * ratio))
+        h = round(math.sqrt(area / ratio))
         if 0 < w <= width and 0 < h <= height:
-            left, top = rng.integers(0, width - w + 1), rng.integers(0, height - h + 1)
+            left = rng.integers(0, width - w + 1)
+            top = rng.integers(0, height - h + 1)
             return left, top, left + w, top + h
-    w, h = width, height
+    w = width
+    h = height
     if width / height < 3 / 4:
         h = round(width / (3 / 4))
     elif width / height > 4 / 3:

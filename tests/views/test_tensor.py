@@ -51,7 +51,8 @@ class InOrder:
     """An image whose crops are resized one axis after the other, for `augment.make_views`."""
 
     def __init__(self, image):
-        self.image, self.size = image, image.size
+        self.image = image
+        self.size = image.size
 
     def crop(self, box):
         return InOrder(self.image.crop(box))
@@ -160,7 +161,8 @@ def test_pillow_in_one_call_differs_little(device):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_views_come_in_the_precision_of_the_model(dtype, device):
-    batch, plans = [pixels(photo(5), device)], [draw_plan(4, 9, 7, (90, 70), (48, 32))]
+    batch = [pixels(photo(5), device)]
+    plans = [draw_plan(4, 9, 7, (90, 70), (48, 32))]
     views = tensor.make_views(batch, plans, TARGET, dtype)
     assert views.dtype == dtype
     torch.testing.assert_close(views.float(), tensor.make_views(batch, plans, TARGET), atol=0, rtol=2**-8)
@@ -196,7 +198,8 @@ def test_a_view_of_the_crop_alone_is_the_crop(device):
 
 def test_views_match_in_distribution(device):
     """Other draws on either side: moments of the views' brightness and contrast agree within sampling error."""
-    count, image = 1200, photo(7)
+    count = 1200
+    image = photo(7)
     size = (PLAIN.width, PLAIN.height)
     plan = draw_plan(1, 0, count, image.size, size)
     ours = tensor.make_views([pixels(image, device)], [plan], PLAIN)[0].cpu().numpy()

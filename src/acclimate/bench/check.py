@@ -31,7 +31,8 @@ def check_dataset(
     dataset: Dataset, root: Path, decode: bool = True, progress: Advance = lambda images: None
 ) -> list[Finding]:
     """All problems with a dataset below `root`; none if it is the one of the benchmark. `decode` reads every image."""
-    folder, images = root / dataset.folder, dataset.image_folder(root)
+    folder = root / dataset.folder
+    images = dataset.image_folder(root)
     if not folder.is_dir():
         split = f", and {dataset.split} from {SPLITS}" if dataset.layout == "split" else ""
         return [Finding("missing", f"no folder {folder}; get {dataset.get}{split}.")]
@@ -93,7 +94,8 @@ def _wnids_of_files(listing: Listing) -> Iterator[Finding]:
 
 
 def _folder_names(dataset: Dataset, images: Path) -> Iterator[Finding]:
-    folders, last = sub_folders(images), dataset.classes - 1
+    folders = sub_folders(images)
+    last = dataset.classes - 1
     numbered = dataset.layout == "numbers"
     again = f"unpack {dataset.get} again."
     if not folders and folder_images(images):

@@ -208,7 +208,9 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     keys = {key for named in measured.values() for found in named.values() for key in found}
     columns = _suite_columns(recipe, [key for key in DATASETS if key in keys])
     measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if each.dataset in keys])}
-    rows, reported, remarks = {}, {}, {}
+    rows = {}
+    reported = {}
+    remarks = {}
     for name in recipe.reported[model]:
         figures = _paper_row(recipe, model, name, columns)
         for label, found in measured.pop(recipe.rows[name].method, {name: {}}).items():
@@ -270,7 +272,8 @@ def _paper_row(
     cells = dict(zip(recipe.datasets, recipe.reported[model][name], strict=True))
     parts = (each for each in DATASETS.values() if each.part_of in cells and name.lower() in each.authors)
     cells |= {each.key: cells[each.part_of] for each in parts}
-    figures, remarks = {}, {}
+    figures = {}
+    remarks = {}
     for heading, keys in columns.items():
         if cells.keys() >= set(keys):
             mean = float(np.mean([cells[key] for key in keys]))
@@ -288,7 +291,8 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
     tables = []
     for size in sorted({result.batch_size for result in timed}):
         measured = {result.method: result for result in timed if result.batch_size == size}
-        zero_shot, rows = measured["zero-shot"], []
+        zero_shot = measured["zero-shot"]
+        rows = []
         for name, protocol in recipe.rows.items():
             paper = _costs(recipe.reported[name], recipe.reported["CLIP"])
             rows.append(_cost_row(name, measured.pop(protocol.method, None), zero_shot, paper))
@@ -303,7 +307,8 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, ...]:
     """Minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
-    minutes, accuracy = figures["minutes"], figures["accuracy"]
+    minutes = figures["minutes"]
+    accuracy = figures["accuracy"]
     return minutes, minutes / base["minutes"], accuracy, accuracy - base["accuracy"]
 
 
@@ -360,6 +365,7 @@ def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
                 reported.setdefault(label, {})[heading] = figure
                 if place == AVERAGE and set(averaged) != set(theirs):
                     remarks.setdefault(label, {})[heading] = f"the paper's figure is for {titles}."
-        model, score = ABLATION_MODEL, sweep.score
+        model = ABLATION_MODEL
+        score = sweep.score
         tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))
     return tables

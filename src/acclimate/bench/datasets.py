@@ -93,7 +93,8 @@ def _read_datasets() -> dict[str, Dataset]:
     described = read_data("datasets.json")
     for key, about in described.items():
         whole = about.get("part_of", key)
-        facts, known = {**described[whole], **about}, classes.get(whole, imagenet)
+        facts = {**described[whole], **about}
+        known = classes.get(whole, imagenet)
         wnids = tuple(known.get("wnids", ()))
         names = tuple(known["names"]) if "names" in known else tuple(name_of[wnid] for wnid in wnids)
         datasets[key] = Dataset(key, names, wnids, **facts, folder_names=known.get("folders", {}))
@@ -149,7 +150,8 @@ def read_dataset(dataset: Dataset, root: Path) -> Listing:
 
 def list_images(dataset: Dataset, root: Path) -> Listing:
     """List a dataset's test images, even if the classes in its split file are not those of the benchmark."""
-    images, split = dataset.image_folder(root), root / dataset.folder / dataset.split
+    images = dataset.image_folder(root)
+    split = root / dataset.folder / dataset.split
     if not images.is_dir():
         raise InputError(f"{dataset.title}: no folder {images}; get {dataset.get}. Run `acclimate data check {root}`.")
     problems: tuple[str, ...] = ()
@@ -160,7 +162,8 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
     elif dataset.layout == "variants":
         rows = _read_variants(dataset, images, split)
     else:
-        present, labelled = set(sub_folders(images)), enumerate(dataset.class_folders)
+        present = set(sub_folders(images))
+        labelled = enumerate(dataset.class_folders)
         rows = [(path, label) for label, name in labelled if name in present for path in folder_images(images / name)]
     if dataset.without:
         rows = [(path, label) for path, label in rows if dataset.without not in path.name]

@@ -186,7 +186,8 @@ def evaluate(
         | photos | tda positive_alpha=1.0 | 300 | ... |  | ... | ... to ... |
         | photos | tda positive_alpha=3.0 | 300 | ... |  | ... | ... to ... |
     """
-    named, variants = _named(streams), as_variants(methods)
+    named = _named(streams)
+    variants = as_variants(methods)
     for name, stream in named.items():
         if stream.labels is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the stream.")
@@ -237,7 +238,8 @@ def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> E
     rows = []
     for method, by_order in runs.items():
         for order, run in by_order.items():
-            scores, base = run.scores(), zero_shot[order]
+            scores = run.scores()
+            base = zero_shot[order]
             gain = scores["acc1"] - float(base.correct.mean())
             found: dict[str, Any] = changes(run.predictions, base.predictions, run.labels)
             found |= {each: scores[each] for each in ("mean_per_class_recall", "ece", "brier")}
@@ -280,7 +282,8 @@ def interval_text(low: float, high: float) -> str:
 
 def _class_rows(name: str, class_names: Sequence[str], methods: Sequence[str], answers: Answers) -> Iterator[ClassRow]:
     """The scores by class of methods, the first of which is zero-shot."""
-    taken, count = answers.taken, len(class_names)
+    taken = answers.taken
+    count = len(class_names)
     true_class = np.broadcast_to(answers.labels[:, None], taken.shape)
     samples = np.bincount(answers.labels[taken.any(axis=1)], minlength=count)
     asked = np.bincount(true_class[taken], minlength=count)

@@ -107,7 +107,9 @@ def plan_few_shot(
         require(method, views=all(stream.views > 1 for stream in streams.values()), labels=True)
     if not any(method.kind == "few-shot" for method in methods):
         raise InputError("none of these methods learns from labelled samples; add one that does, such as tip-adapter.")
-    numbers, short, most = tuple(sorted(set(shots))), [], 0
+    numbers = tuple(sorted(set(shots)))
+    short = []
+    most = 0
     for name, stream in streams.items():
         assert stream.labels is not None
         counts = (np.bincount(stream.labels, minlength=len(stream.head)) + 1) // 2
@@ -118,7 +120,8 @@ def plan_few_shot(
         most_held_out = int(counts.max()) if held_out is None else held_out
         drawn, _ = halve(stream, seed=0)  # a class has as many samples there whatever the seed
         for each in numbers:
-            labels, names = stream.labels[drawn], stream.head.class_names
+            labels = stream.labels[drawn]
+            names = stream.head.class_names
             places, _ = draw_shots(labels, names, each, held_out=most_held_out, allow_fewer=True)
             given = np.bincount(labels[places], minlength=len(counts))
             if fewer := int((given < each).sum()):
@@ -142,7 +145,8 @@ def measure(task: Task) -> list[Score]:
     stream = _read(task.path)
     assert stream.labels is not None
     drawn, scored = halve(stream, task.seed)
-    features, labels = stream.head.unit_features(stream.features), stream.labels
+    features = stream.head.unit_features(stream.features)
+    labels = stream.labels
     scores: list[Score] = []
     for variant in task.variants:
         labelled = find_method(variant.method).kind == "few-shot"

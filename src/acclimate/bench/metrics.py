@@ -53,8 +53,10 @@ def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) 
     changed = float(np.mean(adapted != unadapted))
     if labels is None:
         return {"changed": changed, "helpful": None, "harmful": None}
-    right, was_right = adapted == labels, unadapted == labels
-    helpful, harmful = float(np.mean(right & ~was_right)), float(np.mean(was_right & ~right))
+    right = adapted == labels
+    was_right = unadapted == labels
+    helpful = float(np.mean(right & ~was_right))
+    harmful = float(np.mean(was_right & ~right))
     return {"changed": changed, "helpful": helpful, "harmful": harmful}
 
 
@@ -65,7 +67,8 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
     the positive cache), `short_classes` is the fraction of classes with fewer entries than there is room for, and
     `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
     """
-    columns, entries = adapter.learnt(), adapter.entries()
+    columns = adapter.learnt()
+    entries = adapter.entries()
     summary: dict[str, dict[str, Any]] = {
         name: {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
         for name, values in columns.items()

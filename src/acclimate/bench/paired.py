@@ -53,7 +53,9 @@ def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, see
     table = np.concatenate([right.transpose(1, 0, 2).reshape(samples, -1), taken], axis=1)  # (n, (M + 1) O)
     # Samples with the same answers are interchangeable: how often one of them is drawn is all that counts.
     _, first, counts = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_counts=True)
-    table, rng = table[first].astype(np.float32), np.random.default_rng(seed)  # counts below 2^24 are exact
+    # counts below 2^24 are exact
+    table = table[first].astype(np.float32)
+    rng = np.random.default_rng(seed)
     blocks = []
     for start in range(0, resamples, BLOCK):
         size = min(BLOCK, resamples - start)

@@ -75,14 +75,16 @@ def plot_running_accuracy(correct: Mapping[str, Sequence[HostArray]], title: str
     length = min(len(values) for runs in correct.values() for values in runs)
     window = max(50, length // 20)
     first, *_ = correct.values()
-    many, crowded = len(first) > 1, len(correct) > len(COLOURS)
+    many = len(first) > 1
+    crowded = len(correct) > len(COLOURS)
     base = [values[:length] * float(many) for values in first]  # what the lines start from: zero-shot, or nothing
     styles = product(("-", "--", ":", "-."), COLOURS)
     with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
         for (method, runs), (line, colour) in zip(correct.items(), cycle(styles), strict=False):
             gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
             curves = 100 * np.array([running_accuracy(values, window) for values in gains])
-            x, mean = np.arange(1, length + 1)[window // 2 :], curves.mean(axis=0)[window // 2 :]
+            x = np.arange(1, length + 1)[window // 2 :]
+            mean = curves.mean(axis=0)[window // 2 :]
             accuracies = 100 * np.array([np.mean(values) for values in runs])
             spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
             label = f"{method}  {accuracies.mean():.2f}{spread} %"
@@ -105,7 +107,8 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
     table = tables[0]
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
     zero_shot = rows.pop("zero-shot")
-    x, width = np.arange(len(table.columns)), 0.8 / max(1, len(rows))
+    x = np.arange(len(table.columns))
+    width = 0.8 / max(1, len(rows))
     with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
         axes.axhline(0, color=GREY, linewidth=1)
         for place, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
@@ -182,7 +185,8 @@ def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
     columns = [name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))]
     columns += [f"ECE\n({100 * zero_shot.mean('ece'):.1f})", f"Brier\n({zero_shot.mean('brier'):.2f})"]
     columns += ["µs per\nsample", "state"]
-    high, wide = len(methods), 1 + len(shapes)
+    high = len(methods)
+    wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
         colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", LOSS_TO_GAIN)
         axes.imshow(gains[..., 0], cmap=colours, vmin=-FULL_COLOUR, vmax=FULL_COLOUR, aspect="auto")
@@ -215,7 +219,8 @@ def draw_few_shot(board: Sequence[Curve], panels: Mapping[str, Sequence[str]], p
     Methods that use no labels are dashed lines.
     """
     rows = -(-len(panels) // FEW_SHOT_COLUMNS)
-    width, height = 2.4 + 3.0 * -(-len(panels) // rows), 0.6 + 2.9 * rows
+    width = 2.4 + 3.0 * -(-len(panels) // rows)
+    height = 0.6 + 2.9 * rows
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
     with _figure(path, len(panels), width, height=height, rows=rows) as (figure, grid):
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
@@ -263,7 +268,8 @@ def _figure(
         axes.spines[["top", "right"]].set_visible(False)
         axes.grid(axis="y", alpha=0.25)
         axes.set_axisbelow(True)
-    content, kind = io.BytesIO(), path.suffix.lower().removeprefix(".")
+    content = io.BytesIO()
+    kind = path.suffix.lower().removeprefix(".")
     # The metadata that would change with every run has a different name in each format.
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     try:

@@ -158,8 +158,10 @@ class Record:
     """The answers of one adapter, gathered block by block, to samples with labels (n,) that are taken in an order."""
 
     def __init__(self, labels: HostArray | None, order: HostArray) -> None:
-        self.order, self.labels = order, None if labels is None else labels[order]
-        self.wall_s, self.done = 0.0, 0
+        self.order = order
+        self.labels = None if labels is None else labels[order]
+        self.wall_s = 0.0
+        self.done = 0
         self._parts: list[tuple[HostArray, ...]] = []
 
     def add(self, logits: HostArray) -> None:

@@ -71,7 +71,8 @@ def plan_recipes(recipes: Sequence[Recipe], setup: Setup, choice: Choice = EVERY
     if setup.generated is not None:
         open_generator(setup.generated, setup.device)
     listings = list_datasets(setup, present)
-    encoder, trainer = load_encoder(setup.model, setup.device, setup.precision), Trainer(setup, choice.shots)
+    encoder = load_encoder(setup.model, setup.device, setup.precision)
+    trainer = Trainer(setup, choice.shots)
     jobs: dict[str, list[Job]] = {}
     timed: dict[str, list[Job]] = {}
     lacking: dict[str, dict[str, str]] = {}
@@ -205,7 +206,8 @@ def _rows(recipe: Recipe, choice: Choice, lack_of: Callable[[Protocol], str]) ->
     if not recipe.rows:
         return [], {}
     names = {protocol.method: name for name, protocol in recipe.rows.items()}
-    protocols, lacking = [], {}
+    protocols = []
+    lacking = {}
     for method in dict.fromkeys(("zero-shot", *choice.methods) if choice.methods else names):
         known = method in names
         protocol = recipe.protocol(method) if known else protocol_of(method, DATASETS[recipe.datasets[0]])
@@ -227,7 +229,8 @@ def _lack(
     given: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """What a row needs and does not have, in words; "" if it can be measured."""
-    method, folder = find_method(protocol.method), training_folder(setup.root)
+    method = find_method(protocol.method)
+    folder = training_folder(setup.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
     settings = {**method.default_settings(), **protocol.config, **given.get(protocol.method, {})}
     if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):

@@ -115,10 +115,13 @@ def summarise(
 
     With `passes` 2, the answers of the second pass are scored. `file` names the feature file of a dataset.
     """
-    adapter, variant, names = outcome.adapter, outcome.variant, list(outcome.runs)
+    adapter = outcome.adapter
+    variant = outcome.variant
+    names = list(outcome.runs)
     runs = list((outcome.runs if passes == 1 else outcome.refined).values())
     baselines = list(zero_shot.runs.values())
-    scores, baseline = _mean([run.scores() for run in runs]), _mean([run.scores() for run in baselines])
+    scores = _mean([run.scores() for run in runs])
+    baseline = _mean([run.scores() for run in baselines])
     wall_s = sum(run.wall_s for run in runs)
     answered = sum(len(run.order) for run in runs)
     samples = round(answered / len(runs))

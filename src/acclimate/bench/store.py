@@ -81,7 +81,8 @@ def stored_stream(
     view, and (n, views, d), float16 and mapped from disk, for several. An image that cannot be read is a RunError: to
     skip it would make a different dataset.
     """
-    dataset, prepare = listing.dataset, preparer_for(setup, listing.dataset, encoder)
+    dataset = listing.dataset
+    prepare = preparer_for(setup, listing.dataset, encoder)
     description = description_of(setup, listing, prepare)
     name = hashlib.sha256(json.dumps(description, sort_keys=True).encode()).hexdigest()[:16]
     folder = setup.store / f"{dataset.key}-{prepare.views}-{name}"
@@ -103,14 +104,16 @@ def stored_stream(
 
 def preparer_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Preparer:
     """How the images of a dataset are prepared; the kind of views is "augmix" if the setup does not say."""
-    views, kind = setup.views_of(dataset), setup.views_kind or "augmix"
+    views = setup.views_of(dataset)
+    kind = setup.views_kind or "augmix"
     generator = open_generator(setup.generated, setup.device) if kind == "diffusion" and setup.generated else None
     return Preparer(encoder, views, SEED, kind=kind, generator=generator, upright=False, decoder="pillow")
 
 
 def head_for(setup: Setup, dataset: Dataset, encoder: Encoder) -> Head:
     """The zero-shot classifier of a dataset."""
-    templates, names = setup.prompts_of(dataset), {}
+    templates = setup.prompts_of(dataset)
+    names = {}
     for name in dataset.class_names:  # two pairs of ImageNet's classes have the same name, and so the same prompts
         names[name if name not in names else f"{name} (2)"] = name
     if learned := _learned(templates):

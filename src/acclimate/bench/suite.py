@@ -78,7 +78,8 @@ def run_suite(
             for job in jobs:
                 has = {"views": job.setup.views_of(DATASETS[key]) > 1, "labels": job.variant.fitted is not None}
                 require(find_method(job.variant.method), **has, text=True)
-        encoder, trainer = encoder or load_encoder(setup.model, setup.device, setup.precision), Trainer(setup)
+        encoder = encoder or load_encoder(setup.model, setup.device, setup.precision)
+        trainer = Trainer(setup)
         for key, jobs in missing.items():
             for job in jobs:
                 if "text" in find_method(job.variant.method).needs and (lack := text_lack(encoder)):
@@ -101,7 +102,8 @@ def _read_fitted(path: Path, encoder: Encoder | None, model: str) -> Variant:
 
 def result_name(job: Job, dataset: Dataset) -> str:
     """The file name of a result; different setups give different names."""
-    setup, variant = job.setup, job.variant
+    setup = job.setup
+    variant = job.variant
     views, (order, *more) = setup.views_of(dataset), setup.orders
     kind = "" if setup.views_kind in (None, "augmix") else f"{setup.views_kind}-"
     parts = (
@@ -160,7 +162,8 @@ def run_jobs(
     """Run jobs on datasets, one dataset after another."""
     device = gpu_of(encoder) or "numpy"
     for key, wanted in jobs.items():
-        listing, results = listings[key], []
+        listing = listings[key]
+        results = []
         distinct = {job.key: job for job in wanted}.values()
         for setup in dict.fromkeys(job.setup for job in distinct):
             with setup.progress(len(listing), f"encoding {key}", "images") as advance:

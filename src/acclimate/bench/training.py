@@ -46,7 +46,8 @@ class Trainer:
     """
 
     def __init__(self, setup: Setup, shots: int | None = None) -> None:
-        self._setup, self._shots = setup, shots
+        self._setup = setup
+        self._shots = shots
         self._adapters: dict[Path, FewShot] = {}
         self._drawn = cache(self._draw)
 
@@ -62,7 +63,8 @@ class Trainer:
         """
         count = self._shots or protocol.shots
         shots, rest = self._drawn(count)
-        validation, trained = None, trained_on(count)
+        validation = None
+        trained = trained_on(count)
         if protocol.validation:
             unseen = dataset.key != IMAGENET.key
             validation = read_dataset(IMAGENET, self._setup.root) if unseen else rest or None

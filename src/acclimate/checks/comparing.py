@@ -34,7 +34,8 @@ def assert_same_state(one: Adapter, other: Adapter) -> None:
 
 def assert_same_learning(one: Adapter, other: Adapter, what: str) -> None:
     """Two adapters have learnt the same, to the bit."""
-    ours, theirs = one.dump(), other.dump()
+    ours = one.dump()
+    theirs = other.dump()
     assert ours.keys() == theirs.keys(), f"{what}: tensors {sorted(ours)} against {sorted(theirs)}"
     for name, values in ours.items():
         assert np.array_equal(values, theirs[name]), f"{what}: tensor {name!r}"
@@ -42,7 +43,8 @@ def assert_same_learning(one: Adapter, other: Adapter, what: str) -> None:
 
 def assert_similar_state(one: Adapter, other: Adapter, what: str) -> None:
     """Two adapters have learnt the same, up to rounding."""
-    ours, theirs = one.dump(), other.dump()
+    ours = one.dump()
+    theirs = other.dump()
     assert ours.keys() == theirs.keys(), f"{what} leaves other tensors"
     for name, values in ours.items():
         # Equal samples may have swapped places in a tie decided by rounding; ids alone would tell.

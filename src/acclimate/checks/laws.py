@@ -44,21 +44,24 @@ def ties_are_stable(trial: Trial) -> None:
 
 def same_stream_same_answers(trial: Trial) -> None:
     """Two adapters that see the same stream agree bit for bit."""
-    one, other = trial.adapter(), trial.adapter()
+    one = trial.adapter()
+    other = trial.adapter()
     assert_equal(one.step(trial.features), other.step(trial.features), "logits")
     assert_same_state(one, other)
 
 
 def inputs_stay_untouched(trial: Trial) -> None:
     """Neither features nor class vectors are written to, and later changes to them do not reach the adapter."""
-    features, vectors = trial.features.copy(), 2.0 * trial.head.class_vectors
+    features = trial.features.copy()
+    vectors = 2.0 * trial.head.class_vectors
     adapter = trial.method(Head(vectors, trial.head.logit_scale), **trial.settings)
     if isinstance(adapter, FewShot):
         trial.fit(adapter)
     first = adapter.step(features[:90])
     assert_equal(features, trial.features, "features after a step")
     assert_equal(vectors, 2.0 * trial.head.class_vectors, "class vectors after a step")
-    features[:90], vectors[:] = 7.0, 7.0
+    features[:90] = 7.0
+    vectors[:] = 7.0
     first[:] = 7.0
     untouched = trial.adapter()
     untouched.step(trial.features[:90])
@@ -83,7 +86,8 @@ def saved_state_continues_exactly(trial: Trial) -> None:
 
 def reset_is_new(trial: Trial) -> None:
     """A reset adapter is indistinguishable from a new one."""
-    adapter, new = trial.adapter(), trial.adapter()
+    adapter = trial.adapter()
+    new = trial.adapter()
     adapter.step(trial.features[::-1])
     adapter.freeze()
     adapter.reset()
@@ -103,7 +107,8 @@ def pickled_adapter_continues_exactly(trial: Trial) -> None:
 
 def a_move_keeps_what_was_learnt(trial: Trial) -> None:
     """An adapter that moves to another precision (or device) keeps what it has learnt."""
-    adapter, reference = trial.warm(), trial.warm()
+    adapter = trial.warm()
+    reference = trial.warm()
     adapter.to(np.empty(0, np.float64))
     assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
 
@@ -145,7 +150,8 @@ def one_class_works(trial: Trial) -> None:
 
 def frozen_never_changes(trial: Trial) -> None:
     """An adapter that is frozen, or asked not to learn, keeps its answers and its state."""
-    adapter, reference = trial.warm(), trial.warm()
+    adapter = trial.warm()
+    reference = trial.warm()
     first = adapter.step(trial.features[100:], learn=False)
     adapter.freeze()
     assert_equal(adapter.step(trial.features[100:]), first, "the answers of a frozen adapter")
@@ -179,7 +185,8 @@ def answers_keep_the_callers_type(trial: Trial) -> None:
 
 def bad_input_changes_nothing(trial: Trial) -> None:
     """A refused step leaves the state as it was, even when only the last row is bad."""
-    adapter, reference = trial.warm(), trial.warm()
+    adapter = trial.warm()
+    reference = trial.warm()
     for value in (np.nan, np.inf, 0.0):
         bad = np.concatenate([trial.features] * 3)
         bad[-1] = value
@@ -193,7 +200,8 @@ def bad_input_changes_nothing(trial: Trial) -> None:
 
 def classes_come_and_go(trial: Trial) -> None:
     """Classes can be added and removed during a stream; adding and then removing a class changes nothing."""
-    adapter, reference = trial.warm(), trial.warm()
+    adapter = trial.warm()
+    reference = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     assert_finite(adapter.step(trial.features[:1]), (1, 8))
     adapter = trial.warm()
@@ -206,7 +214,8 @@ def classes_come_and_go(trial: Trial) -> None:
 
 def corrections_can_be_taken_back(trial: Trial) -> None:
     """A corrected sample gets its class when it is shown again; undone, it is as if it had never been corrected."""
-    adapter, reference = trial.warm(), trial.warm()
+    adapter = trial.warm()
+    reference = trial.warm()
     ids = _correct(trial, adapter)
     answers = adapter.step(trial.features[CORRECTED]).argmax(axis=1)
     assert np.array_equal(answers, np.arange(20) % 6), "corrected samples do not get their classes"

@@ -41,7 +41,8 @@ def forks_merge_to_the_stream(trial: Trial) -> None:
     Of a method that learns from its own answers, only that neither the grouping nor the order of the shards matters.
     """
     same = assert_same_learning if trial.method.merges == "union" else assert_similar_state
-    start, whole = trial.adapter(), trial.adapter()
+    start = trial.adapter()
+    whole = trial.adapter()
     for positions in np.split(np.arange(180), 3):
         forks = []
         for part in np.split(positions, 4):
@@ -64,7 +65,8 @@ def corrections_unite(trial: Trial) -> None:
     shards = _shards(trial)
     for place, shard in enumerate(shards):
         shard.correct(trial.features[place : place + 2], [place, place + 1], ids=[place, place + 1])
-    merged, again = merge_states(shards), merge_states(shards[::-1])
+    merged = merge_states(shards)
+    again = merge_states(shards[::-1])
     assert [each.id for each in merged.corrections] == [0, 1, 2, 3], "merging does not unite the corrections"
     assert merged.corrections == again.corrections, "merging corrections is not commutative"
 

@@ -17,7 +17,9 @@ class Trial:
         self.method = method
         self.settings = settings
         stream = self.stream(180)
-        self.head, self.features, self.labels = stream.head, stream.features, stream.labels
+        self.head = stream.head
+        self.features = stream.features
+        self.labels = stream.labels
 
     def stream(self, samples: int) -> FeatureStream:
         """A stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""

@@ -19,7 +19,8 @@ def wilson(right: int, total: int) -> Interval:
         >>> f"{low:.3f} to {high:.3f}"
         '0.596 to 0.982'
     """
-    centre, scale = right + Z * Z / 2, total + Z * Z
+    centre = right + Z * Z / 2
+    scale = total + Z * Z
     spread = Z * sqrt(right * (total - right) / total + Z * Z / 4)
     return max(0.0, (centre - spread) / scale), min(1.0, (centre + spread) / scale)
 

@@ -31,7 +31,8 @@ class FeatureFile:
     """
 
     def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
-        self.path, self.shape = path, shape
+        self.path = path
+        self.shape = shape
 
     def open(self, rows: int = 0) -> None:
         """Begin a new file, or cut the file back to a number of rows."""

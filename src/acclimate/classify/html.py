@@ -79,7 +79,8 @@ def chart(series: Mapping[str, Sequence[float]], ticks: Iterable[str], caption: 
     for i, (kind, shares) in enumerate(series.items()):
         width = 200 / len(shares) / (len(series) + 0.25)  # a gap of a quarter bar after the bars of a bin
         for j, share in enumerate(shares):
-            x, height = 200 * j / len(shares) + i * width, 100 * share / top
+            x = 200 * j / len(shares) + i * width
+            height = 100 * share / top
             box = f'x="{x:.2f}" y="{100 - height:.2f}" width="{width:.2f}" height="{height:.2f}"'
             drawn += f'<rect class="{kind}" {box}><title>{percent(share)}</title></rect>'
     left = "".join(f"<span>{percent(part * top)}</span>" for part in (1.0, 0.5, 0.0))

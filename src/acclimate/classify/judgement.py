@@ -40,7 +40,9 @@ def labels_part(summary: Summary, order: Sequence[str]) -> str:
     rows = []
     present = [label for label in order if summary.truths[label] or summary.judged[label]]
     for label in sorted(present, key=lambda each: _share(summary.right[each], summary.truths[each], 2.0)):
-        truths, right, judged = summary.truths[label], summary.right[label], summary.judged[label]
+        truths = summary.truths[label]
+        right = summary.right[label]
+        judged = summary.judged[label]
         found = (_percent(number[label], truths) for number in (summary.right_before, summary.right))
         rows.append((safe(label), f"{truths:,}", *found, f"{judged:,}", _percent(right, judged)))
     text = "<p>Found: the share of a label's images that were answered with it (recall). Correct: the share of the "
@@ -97,7 +99,8 @@ def _by_score(summary: Summary) -> str:
     rows = []
     for low, high in pairwise(SCORES):
         bins = slice(round(low * BINS), round(high * BINS))
-        judged, right = sum(summary.judged_bins[bins]), sum(summary.right_bins[bins])
+        judged = sum(summary.judged_bins[bins])
+        right = sum(summary.right_bins[bins])
         rows.append((f"{low:g} to {high:g}", f"{judged:,}", _percent(right, judged)))
     return table(("Score of the answer", "#Images", "#Right"), rows, "Can the score be trusted?")
 

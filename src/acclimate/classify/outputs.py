@@ -87,7 +87,10 @@ def to_record(prediction: Prediction) -> dict[str, Any]:
 
 def from_record(record: Mapping[str, Any]) -> Prediction:
     """The prediction that `to_record` was called on, as far as it is written; numbers may be given as text."""
-    index, name, truth, none = int(record["index"]), record["file"], record["true_label"] or None, record["none_score"]
+    index = int(record["index"])
+    name = record["file"]
+    truth = record["true_label"] or None
+    none = record["none_score"]
     if record["error"]:
         return Prediction(index, name=name, error=record["error"], truth=truth)
     top = tuple(Answer(each["label"], float(each["score"])) for each in record["predictions"])
@@ -326,7 +329,8 @@ def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    buffer, schema = io.BytesIO(), parquet_schema(about)
+    buffer = io.BytesIO()
+    schema = parquet_schema(about)
     with pq.ParquetWriter(buffer, schema) as writer:
         for part in records:
             writer.write_table(pa.Table.from_pylist(list(part), schema))

@@ -45,7 +45,9 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
 
     The images that are shown are read again. The settings, such as options and versions, are listed at the end.
     """
-    summary, adapter, unsure = run.summary, run.classifier.adapter, run.classifier.unsure
+    summary = run.summary
+    adapter = run.classifier.adapter
+    unsure = run.classifier.unsure
     picture = pictures(run.samples)
     order = [*adapter.head.class_names, *([NONE] if summary.after[NONE] or summary.truths[NONE] else [])]
     parts = {"Images per label": _labels(summary, order, picture)}
@@ -81,7 +83,8 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
 
 def _figures(summary: Summary, unsure: float) -> str:
     """The figures of the first screen."""
-    accuracy, answered = summary.accuracy, max(1, summary.answered)
+    accuracy = summary.accuracy
+    answered = max(1, summary.answered)
     shown = [("images classified", f"{summary.answered:,}", "")]
     if accuracy.known:
         low, high = wilson(accuracy.right, accuracy.known)
@@ -108,7 +111,8 @@ def _labels(summary: Summary, order: Sequence[str], picture: Picture) -> str:
     each = max(1, min(EXAMPLES, GALLERY // len(found)))
     shown = []
     for rank, label in enumerate(found):
-        images, figures = summary.after[label], ""
+        images = summary.after[label]
+        figures = ""
         for index, score, right in ranked(summary.examples[label])[:each] if rank < GALLERY else ():
             mark = "" if right else '<span class="mark">wrong</span>'
             figures += f'<figure title="{escape(score_text(score))}">{picture(index)}{mark}</figure>'
@@ -163,7 +167,8 @@ def _passes(summary: Summary) -> str:
     """Which answers are shown, and how they came about."""
     if summary.passes == 1:
         return "Each image was answered once, when it came."
-    online, again = count(summary.changed_online, "answer"), count(summary.changed_again, "online answer")
+    online = count(summary.changed_online, "answer")
+    again = count(summary.changed_again, "online answer")
     text = "Each image was answered online, when it came, and once more in a second pass, from everything seen."
     text += f" Online, adapting changed {online}; the second pass changed {again}."
     return f"{text} Where nothing else is said, answers are those of the second pass."
@@ -199,7 +204,8 @@ def _most_changed(summary: Summary, picture: Picture) -> str:
 
 
 def _learnt(adapter: Adapter, picture: Picture) -> str:
-    labels, kept = adapter.head.class_names, adapter.entries()
+    labels = adapter.head.class_names
+    kept = adapter.entries()
     columns = {name: dict(zip(labels, values.tolist(), strict=True)) for name, values in adapter.learnt().items()}
     if not columns:
         return f"<p>Nothing: the method {safe(adapter.name)} answers every image by itself.</p>"
@@ -272,7 +278,8 @@ def _settings(adapter: Adapter, settings: Mapping[str, object]) -> str:
     """What the run was given, and the settings of the method in the words of its documentation."""
     rows = [(escape(name), escape(str(value))) for name, value in settings.items()]
     content = f'<div class="facts">{table(("", ""), rows)}</div>'.replace('class="bars"', "")
-    many, names = count(len(adapter.head), "label"), ", ".join(map(safe, adapter.head.class_names))
+    many = count(len(adapter.head), "label")
+    names = ", ".join(map(safe, adapter.head.class_names))
     folds = len(adapter.head) > ROWS
     content += folded(many, f'<p class="names">{names}</p>') if folds else f"<p>{many}: {names}</p>"
     if not adapter.settings:

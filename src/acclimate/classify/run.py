@@ -90,7 +90,8 @@ class Classification:
         if self.passes not in (1, 2):
             raise InputError(f"there are one or two passes, not {self.passes}.")
         self.passes = self.passes if self.classifier.learns and self.more is None else 1
-        self.summary, self.kept = Summary(), Kept()
+        self.summary = Summary()
+        self.kept = Kept()
         self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
         self._identity = job_identity(self.classifier, self.top_k, self.passes)
 
@@ -140,7 +141,8 @@ class Classification:
 
     def _answer(self, rows: ResultFile | None, features: FeatureFile | None) -> None:
         """Answer the images that have no answer yet, until the run is stopped."""
-        saved, start = monotonic(), self.summary.images
+        saved = monotonic()
+        start = self.summary.images
         keep = None if features is None else features.write
         batches = self.classifier.batches(
             self.samples[start:], self.top_k, self.on_error, start=start, first_id=self.first_id, keep=keep
@@ -160,7 +162,8 @@ class Classification:
 
     def _second_pass(self, rows: ResultFile, features: FeatureFile) -> bool:
         """Answer all images again and write the rows anew; returns False if it was stopped, which needs an output."""
-        again, summary = rows.again, Summary(passes=2)
+        again = rows.again
+        summary = Summary(passes=2)
         again.open_like(rows, self.kept.size)
         online = rows.read()
         for prediction in islice(online, self.kept.images):
@@ -191,7 +194,8 @@ class Classification:
 
     def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> bool:
         """Begin, or continue what is there; returns False if nothing is left to do."""
-        offset, stopped = 0, resume and rows.checkpoint.is_file()
+        offset = 0
+        stopped = resume and rows.checkpoint.is_file()
         if stopped:
             offset = self._load_checkpoint(rows)
         elif resume and rows.path.is_file():
@@ -223,9 +227,11 @@ class Classification:
             for name, value in self._identity.items():
                 if notes["identity"].get(name, UNSAID.get(name)) != value:
                     raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
-            digest, first_id = notes["digest"], notes["first_id"]
+            digest = notes["digest"]
+            first_id = notes["first_id"]
             offset: int = notes["offset"]
-            summary, kept = Summary.from_json(notes["summary"]), Kept(*notes["kept"])
+            summary = Summary.from_json(notes["summary"])
+            kept = Kept(*notes["kept"])
             require(all(map(is_count, (offset, *kept))) and kept.size <= offset, "offset and kept must be sizes")
             require(kept.answered <= kept.images, "kept must count images")
             require(kept.answered <= summary.answered and kept.images <= summary.images, "kept must be counted")
@@ -241,7 +247,10 @@ class Classification:
             raise StateError(f"{rows.checkpoint} {EDITED} ({error}); start again.") from error
         if summary.passes == 1 or rows.again.lines.exists():  # else they are complete
             rows.check(offset, digest, {readable_name(each.name) for each in self.samples})
-        self.classifier.adapter, self.first_id, self.summary, self.kept = adapter, first_id, summary, kept
+        self.classifier.adapter = adapter
+        self.first_id = first_id
+        self.summary = summary
+        self.kept = kept
         return offset
 
     def _keep(self, rows: ResultFile) -> int:
@@ -249,7 +258,8 @@ class Classification:
 
         Images that can be read now and could not be read before count as new, and true labels are those of this run.
         """
-        records, listed = read_results(rows.path), {readable_name(sample.name): sample for sample in self.samples}
+        records = read_results(rows.path)
+        listed = {readable_name(sample.name): sample for sample in self.samples}
         known = [listed.get(record["file"]) for record in records]
         truths = true_labels(self.classifier.head, [None if sample is None else sample.label for sample in known])
         kept: list[dict[str, Any]] = []
@@ -275,7 +285,8 @@ class Classification:
 
     def _check_kept(self, predictions: Sequence[Prediction], path: Path) -> None:
         """Refuse complete results that this classifier cannot have given."""
-        labels, unsure = {*self.classifier.labels, NONE}, self.classifier.unsure
+        labels = {*self.classifier.labels, NONE}
+        unsure = self.classifier.unsure
         for each in predictions:
             if each.error is not None:
                 continue

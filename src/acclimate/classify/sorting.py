@@ -73,12 +73,15 @@ def moved_images(results: Path) -> int:
 def unsort_images(results: Path) -> tuple[int, list[str]]:
     """Undo `sort_images`: returns how many images were taken back, and what is left because it is not as it was."""
     records = read_results(results)
-    left, done, folders = [], 0, set()
+    left = []
+    done = 0
+    folders = set()
     there = [each for each in records if each["sorted_to"]]
     if there and not any(Path(each[name]).exists() for each in there for name in ("file", "sorted_to")):
         raise InputError(f"no image is where {results} says; undo from the folder in which they were sorted.")
     for record in there:
-        source, target = Path(record["file"]), Path(record["sorted_to"])
+        source = Path(record["file"])
+        target = Path(record["sorted_to"])
         try:
             if _is_made_of(target, source):
                 target.unlink()
@@ -124,7 +127,8 @@ def _is_made_of(target: Path, source: Path) -> bool:
 
 def _free(target: Path, taken: set[str]) -> str:
     """The target, or the same with a number, such that no file and no other image has it."""
-    number, path = 1, target
+    number = 1
+    path = target
     while str(path).casefold() in taken or path.exists() or path.is_symlink():
         number += 1
         path = target.with_name(f"{target.stem} ({number}){target.suffix}")

@@ -76,7 +76,9 @@ class Summary:
     @property
     def accuracy(self) -> Accuracy:
         """How many answers are right."""
-        known, right, before = self.truths.total(), self.right.total(), self.right_before.total()
+        known = self.truths.total()
+        right = self.right.total()
+        before = self.right_before.total()
         return Accuracy(known, right, self.gained, lost=before - right + self.gained)
 
     def add(self, prediction: Prediction) -> None:
@@ -90,7 +92,8 @@ class Summary:
         self.changed_online += changed_online
         self.changed_again += prediction.online.label != prediction.label
         self._extend_stream(prediction.changed, changed_online, self.answered)
-        before, after = (self.before, self.before_bins, zero_shot), (self.after, self.after_bins, prediction.top[0])
+        before = (self.before, self.before_bins, zero_shot)
+        after = (self.after, self.after_bins, prediction.top[0])
         for labels, bins, answer in (before, after):
             labels[answer.label] += 1
             bins[_bin(answer.score)] += 1
@@ -111,7 +114,8 @@ class Summary:
 
     def update(self, block: "BlockSummary") -> None:
         """Count the predictions that follow those counted so far; the same as adding them one by one."""
-        before, answered = self.images, self.answered
+        before = self.images
+        answered = self.answered
         for place, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
             self._extend_stream(bool(flags[0]), bool(flags[1]), answered + place)
         self.reasons += block.reasons[: REASONS - len(self.reasons)]
@@ -154,7 +158,8 @@ class Summary:
 
     def _judge(self, prediction: Prediction, truth: str, record: dict[str, Any]) -> None:
         """Count a prediction whose truth is known."""
-        right, was_right = prediction.label == truth, prediction.zero_shot.label == truth
+        right = prediction.label == truth
+        was_right = prediction.zero_shot.label == truth
         self.truths[truth] += 1
         self.judged[prediction.label] += 1
         self.judged_bins[_bin(prediction.score)] += 1

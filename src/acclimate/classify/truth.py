@@ -49,7 +49,8 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
         names.setdefault(PurePath(name).name, set()).add(name)
     truths: dict[str, str] = {}
     for line, written, label in _rows(path):
-        where, file = f"{path}, line {line}", readable_name(written)
+        where = f"{path}, line {line}"
+        file = readable_name(written)
         name = _find(where, file, names.get(PurePath(file).name, set()))
         truth = known.get(same_words(label))
         if truth is None:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from acclimate.sources.source import Samples
 
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
-DEFAULT_MODEL, DEFAULT_METHOD = "bundled", "accord"
+DEFAULT_MODEL = "bundled"
+DEFAULT_METHOD = "accord"
 DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = (
@@ -296,7 +297,10 @@ def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) 
 
 def _values(text: str, key: str) -> list[str]:
     """The parts of a text between commas that are not in brackets or quotes."""
-    parts, start, depth, quote = [], 0, 0, ""
+    parts = []
+    start = 0
+    depth = 0
+    quote = ""
     for place, sign in enumerate(text):
         if quote:
             quote = "" if sign == quote else quote

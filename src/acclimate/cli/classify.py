@@ -130,7 +130,8 @@ def classify(
         raise InputError(f"{sort_into} is in the folder of the images; sort them into another one.")
     output = None if out is None else ResultFile(out, top_k)
     if output is not None:
-        exists, incomplete = output.path.exists(), output.checkpoint.is_file()
+        exists = output.path.exists()
+        incomplete = output.checkpoint.is_file()
         if resume and exists and not incomplete and not (state and state.exists()) and not freeze:
             say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
         if overwrite and exists and not incomplete and (moved := moved_images(output.path)):

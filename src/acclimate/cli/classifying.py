@@ -68,7 +68,8 @@ def count_answers(summary: "Summary") -> str:
     from acclimate.classify.wording import count
 
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
-    images, answers = count(summary.answered, "image"), count(summary.changed, "answer")
+    images = count(summary.answered, "image")
+    answers = count(summary.changed, "answer")
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     return f"{images} classified{unreadable}, {answers} changed by adapting{again}"
 

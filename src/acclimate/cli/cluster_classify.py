@@ -182,7 +182,8 @@ def _say_end(run: "ClusterRun", finished: bool) -> None:
     """What was done, where it is, and by which policy; a run that was stopped ends the command."""
     from acclimate.classify.wording import count
 
-    images, total = run.summary.images, len(run.samples)
+    images = run.summary.images
+    total = len(run.samples)
     if not finished:
         where = "in the second pass" if images == total else f"after {images} of {total} images"
         say(f"stopped {where}; run the command again with --resume to continue.", err=True)
@@ -223,14 +224,16 @@ def _load(classifier: "Classifier", state: str, freeze: bool) -> None:
 def _run_bars(bar: Callable[..., Any]) -> Iterator[Callable[[int, int, str, int], None]]:
     """A progress bar per stage of a run; called with the images done, their total, the stage, and those done before."""
     with ExitStack() as bars:
-        current, before = "", 0
+        current = ""
+        before = 0
         advance: Callable[..., None]
 
         def show(done: int, total: int, stage: str, kept: int) -> None:
             nonlocal current, before, advance
             if stage != current:
                 bars.close()
-                current, before = stage, 0
+                current = stage
+                before = 0
                 advance = bars.enter_context(bar(total, VERBS.get(stage, stage), "images"))
             earlier = max(0, min(kept, done) - before) if stage == "first pass" else 0
             advance(done - before - earlier, "", earlier)

@@ -32,7 +32,9 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     from acclimate.classify.outputs import csv_lines, to_record
     from acclimate.classify.wording import count
 
-    for_people, done, changed = columns is not None and sys.stdout.isatty(), 0, 0
+    for_people = columns is not None and sys.stdout.isatty()
+    done = 0
+    changed = 0
     if columns is not None and not for_people:
         typer.echo(",".join(columns))
     with progress_bar(total, "classifying", "images", shown=not for_people) as advance:

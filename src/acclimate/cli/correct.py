@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from acclimate.methods.corrections import Correction
     from acclimate.sources.source import Sample
 
-FILE, LABEL, EDITED = "file", "label", "correct_label"  # columns of fixes; the last one of results
+# columns of fixes; the last one of results
+FILE = "file"
+LABEL = "label"
+EDITED = "correct_label"
 
 
 def correct(

@@ -80,9 +80,11 @@ def _adapt_live(stream: "FeatureStream") -> None:
     say(f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},")
     say("recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;")
     say("the classifier gets no labels.", "", f"{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting")
-    adapters, width = [create(name, stream.head) for name in ("zero-shot", DEFAULT_METHOD)], len(stream) // 14
+    adapters = [create(name, stream.head) for name in ("zero-shot", DEFAULT_METHOD)]
+    width = len(stream) // 14
     for start in range(0, len(stream), width):
-        part, end = slice(start, start + width), min(start + width, len(stream)) - 1
+        part = slice(start, start + width)
+        end = min(start + width, len(stream)) - 1
         line = f"{f'{start}-{end}':>7}  {stream.domains[end].replace('_', ' '):12}"
         for adapter, colour in zip(adapters, ("white", "green"), strict=True):
             right = (adapter.step(stream.features[part]).argmax(axis=1) == stream.labels[part]).mean()
@@ -105,7 +107,8 @@ def _score(results: Path) -> None:
         "online": [each.online for each in found],
         "second pass": [each.top[0] for each in found],
     }
-    rows, before = [], None
+    rows = []
+    before = None
     for name, given in answers.items():
         right = np.array([a.label == Path(each.name).parent.name for a, each in zip(given, found, strict=True)])
         ece = expected_calibration_error(np.array([answer.score for answer in given]), right)

@@ -52,7 +52,8 @@ def embed(
 
     check_stream_path(out)
     check_writable(out)
-    names, templates = arguments.read_labels(labels), arguments.read_templates(template)
+    names = arguments.read_labels(labels)
+    templates = arguments.read_templates(template)
     arguments.note_language(names, model)
     samples = arguments.list_images(source, order, names, fps)
     encoder = load_encoder(model, device, precision, compile)
@@ -60,7 +61,9 @@ def embed(
         head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
     generator = None if generated is None else open_generator(generated, device)
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
-    parts, kept, began = [], [], perf_counter()
+    parts = []
+    kept = []
+    began = perf_counter()
     with progress_bar(len(samples), "encoding", "images") as advance:
         for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers):
             parts.append(to_host(batch.features))

@@ -67,7 +67,8 @@ def fit(
     check_writable(out)
     if find_method(method).kind != "few-shot":
         raise InputError(f"the method {method!r} learns without labels; use it with `acclimate classify`.")
-    settings, templates = arguments.parse_settings(method, setting), arguments.read_templates(template)
+    settings = arguments.parse_settings(method, setting)
+    templates = arguments.read_templates(template)
     if validation is not None and no_validation:
         raise InputError("choose one of --validation and --no-validation.")
     samples = _labelled(source)

@@ -34,7 +34,9 @@ def generate(
     from acclimate.images.opening import open_image
     from acclimate.views.generated import GeneratedFolder, open_generator
 
-    samples, stored, maker = arguments.list_images(source), GeneratedFolder(out), open_generator(generator, device)
+    samples = arguments.list_images(source)
+    stored = GeneratedFolder(out)
+    maker = open_generator(generator, device)
     folders: dict[Path, str] = {}
     for sample in samples:
         if (other := folders.setdefault(stored.folder_of(sample.name), sample.name)) != sample.name:

@@ -57,7 +57,8 @@ def stage_bars() -> "Iterator[Progress]":
             nonlocal current, advance
             if stage != current:
                 shown.close()
-                current, advance = stage, shown.enter_context(progress_bar(total, stage, THINGS.get(stage, "steps")))
+                current = stage
+                advance = shown.enter_context(progress_bar(total, stage, THINGS.get(stage, "steps")))
             advance(done)
 
         yield show

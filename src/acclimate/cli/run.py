@@ -100,9 +100,11 @@ def run(
             what = "accuracy to draw" if plot else "scores by class"
             raise InputError(f"{path} has no labels, so there is no {what}; pass --labels.")
 
-    names, origin = order_names(order, orders), "" if save_state is None else save_state.stem
+    names = order_names(order, orders)
+    origin = "" if save_state is None else save_state.stem
     outcomes = run_streams(streams, variants, names, passes, batch_size, device, progress_bar, origin)
-    results, evaluations = [], []
+    results = []
+    evaluations = []
     for path, stream in streams.items():
         made = [
             summarise(path.stem, stream, outcome, outcomes[path][0], passes=number)

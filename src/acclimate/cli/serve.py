@@ -201,7 +201,10 @@ def read_new_streams(given: Mapping[str, Any], limits: "Limits") -> NewStreams:
     from acclimate.prompts import LearnedPrompts
     from acclimate.serve.service import check_setup
 
-    fitted, method, views, guard = given["fitted"], given["method"], given["views"], given["guard"]
+    fitted = given["fitted"]
+    method = given["method"]
+    views = given["views"]
+    guard = given["guard"]
     rules = {"share": "guard_share", "burst": "guard_burst", "window_s": "guard_window", "age": "guard_age"}
     rules = {name: given[option] for name, option in rules.items() if given[option] is not None}
     if rules and not guard:
@@ -226,7 +229,9 @@ def read_new_streams(given: Mapping[str, Any], limits: "Limits") -> NewStreams:
         how: dict[str, Any] = {name: given[name] for name in ("device", "precision", "compile")}
         ready = Classifier(names, given["model"], templates=given["template"] and templates, fitted=fitted, **how)
         ready.adapter.to(np.empty(0, np.float32))  # streams adapt on the host
-        adapter, encoder, names = ready.adapter, ready.encoder, ready.labels
+        adapter = ready.adapter
+        encoder = ready.encoder
+        names = ready.labels
         setup |= {"method": adapter.name, "settings": adapter.settings}
         setup["templates"] = learned.name if learned else ready.templates
     if names is None:

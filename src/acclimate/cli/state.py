@@ -41,7 +41,9 @@ def inspect(
             say(f"{method.name}, {len(head)} classes: {about['settings']}")
             continue
         adapter, _ = build_adapter(tensors, about, path)
-        names, parts, learnt = adapter.head.class_names, adapter.entries(), adapter.learnt()
+        names = adapter.head.class_names
+        parts = adapter.entries()
+        learnt = adapter.learnt()
         say(adapter)
         if isinstance(adapter, FewShot) and (chosen := adapter.chosen()):
             say("chosen: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
@@ -108,9 +110,11 @@ def _state_files(given: list[str], besides: list[Path]) -> list[Path]:
     for each in given:
         path = Path(each)
         if path.is_dir():
-            where, listed = "in the folder", [file for file in path.glob("*.safetensors") if file.name[0] != "."]
+            where = "in the folder"
+            listed = [file for file in path.glob("*.safetensors") if file.name[0] != "."]
         elif not path.exists() and set(each) & set("*?["):
-            where, listed = "at", [Path(name) for name in glob(each, recursive=True)]  # noqa: PTH207 (may be absolute)
+            where = "at"
+            listed = [Path(name) for name in glob(each, recursive=True)]  # noqa: PTH207 (may be absolute)
         else:
             found.append(path)
             continue
@@ -131,15 +135,18 @@ def diff(
     from acclimate.methods import load_state
     from acclimate.methods.persist import compare_states
 
-    first, second = load_state(one), load_state(other)
+    first = load_state(one)
+    second = load_state(other)
     lines = compare_states(first, second)
     for name in ("samples_seen", "frozen"):
-        ours, theirs = getattr(first, name), getattr(second, name)
+        ours = getattr(first, name)
+        theirs = getattr(second, name)
         if ours != theirs:
             lines.append(f"{name.replace('_', ' ')}: {ours} against {theirs}")
     parts = second.entries()
     for part, entries in first.entries().items():
-        mine, yours = set(entries), set(parts.get(part, []))
+        mine = set(entries)
+        yours = set(parts.get(part, []))
         if mine != yours:
             only = f"{len(mine - yours)} only in the first, {len(yours - mine)} only in the second"
             lines.append(f"{part}: {len(mine & yours)} entries in both, {only}")

@@ -70,7 +70,9 @@ class Answered(NamedTuple):
 
 def adapt(job: Job, learnt: Learnt, number: int, block: Any) -> tuple[Learnt | None, list[Answered]]:
     """Show a block to a copy of an adapter, batch by batch as `Classifier.batches` does; None if nothing is learnt."""
-    adapter, answered = duplicate(learnt.adapter), []  # what Ray hands over is read-only
+    # what Ray hands over is read-only
+    adapter = duplicate(learnt.adapter)
+    answered = []
     if job.device:
         move(adapter, job.gates, on_device(job.device))
     for gate, remembered in zip(job.gates, learnt.gates, strict=True):

@@ -51,12 +51,18 @@ class SecondPass:
         progress: Callable[[int], None],
         stop: Callable[[], bool],
     ) -> None:
-        self.job, self.adapter, self.blocks, self.progress, self.stop = job, adapter, blocks, progress, stop
+        self.job = job
+        self.adapter = adapter
+        self.blocks = blocks
+        self.progress = progress
+        self.stop = stop
         self.features = FeatureFile(path, shape)
 
     def run(self) -> Summary | None:
         """Write all rows again; returns what they add up to, or None if it was stopped."""
-        summary, writes, job = Summary(passes=2), deque[Any](), ray.put(self.job)
+        summary = Summary(passes=2)
+        writes = deque[Any]()
+        job = ray.put(self.job)
         if not (counts := self._collect()) or self.stop():
             return None if self.blocks else summary
         for number, (best, scores) in enumerate(self._answers(counts)):

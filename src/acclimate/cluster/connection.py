@@ -197,8 +197,11 @@ def _loopback_only() -> Iterator[None]:
     """
     from ray._private import ray_constants
 
-    before, was = os.environ.get(LOOPBACK_ONLY), ray_constants.ENABLE_RAY_CLUSTER
-    os.environ[LOOPBACK_ONLY], ray_constants.ENABLE_RAY_CLUSTER = "0", False  # for its processes, and for this one
+    before = os.environ.get(LOOPBACK_ONLY)
+    was = ray_constants.ENABLE_RAY_CLUSTER
+    # for its processes, and for this one
+    os.environ[LOOPBACK_ONLY] = "0"
+    ray_constants.ENABLE_RAY_CLUSTER = False
     try:
         yield
     finally:

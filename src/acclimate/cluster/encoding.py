@@ -121,7 +121,8 @@ class EncodeBlocks:
 
     def __call__(self, rows: Mapping[str, Any]) -> dict[str, list[Any]]:
         """Encode the block of the one row."""
-        content, why = b"", ""
+        content = b""
+        why = ""
         try:
             self.prepare = self.prepare or self.setup.load()
             samples: list[Sample] = pickle.loads(rows["samples"][0])

@@ -34,7 +34,10 @@ class Machines:
     def __init__(
         self, cpus: float, gpus: float, workers: tuple[int, int], adapter_gpus: float, patience: float
     ) -> None:
-        self.cpus, self.gpus, self.adapter_gpus, self.patience = cpus, gpus, adapter_gpus, patience
+        self.cpus = cpus
+        self.gpus = gpus
+        self.adapter_gpus = adapter_gpus
+        self.patience = patience
         self._known, room = _alive(), self.room()
         cluster, (least, most) = look_around(), workers
         if adapter_gpus > max(node.get("GPU", 0.0) for node in cluster.nodes) and not cluster.grows:
@@ -66,7 +69,8 @@ class Machines:
             MachineLostError: a machine is gone, and its encoders find no other place.
             RunError: there has been no room for any encoder for a long time.
         """
-        waited, room = monotonic() - self._since > self.patience, self.room()
+        waited = monotonic() - self._since > self.patience
+        room = self.room()
         if not room and waited:
             needs = f"{self.cpus:g} CPUs" + (f" and {self.gpus:g} GPUs" if self.gpus else "")
             raise RunError(

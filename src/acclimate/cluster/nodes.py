@@ -51,7 +51,8 @@ class Cluster:
         """
         if self.grows or (found := self.room(cpus, gpus)) >= count:
             return
-        size, largest = _words(cpus, gpus), max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
+        size = _words(cpus, gpus)
+        largest = max((node.get("CPU", 0.0), node.get("GPU", 0.0)) for node in self.nodes)
         if found == 0:
             most = f"the largest node has {_words(*largest)}"
             raise InputError(f"a worker of {size} fits nowhere: {most}; lower --cpus or --gpus, or add a node.")
@@ -114,7 +115,8 @@ def check_shared(folder: Storage, option: str) -> None:
     Raises:
         InputError: which names the node.
     """
-    name, content = f"_acclimate/seen-{secrets.token_hex(8)}", secrets.token_bytes(16)
+    name = f"_acclimate/seen-{secrets.token_hex(8)}"
+    content = secrets.token_bytes(16)
     folder.write(name, content)
     try:
         for node, found in ask_nodes(_look_for, folder, name, LATE):
@@ -147,7 +149,8 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
     import ray
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    nodes, task = [node for node in ray.nodes() if node["Alive"]], ray.remote(function)
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    task = ray.remote(function)
     where = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
     answers = [task.options(num_cpus=0, scheduling_strategy=each).remote(*arguments) for each in where]
     for node, answer in zip(nodes, answers, strict=True):

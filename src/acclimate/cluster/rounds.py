@@ -63,10 +63,19 @@ class FirstPass:
         machines: Machines,
         adapter_gpus: float = 0.0,
     ) -> None:
-        self.job, self.encoding, self.done, self.blocks, self.shards = job, encoding, done, blocks, shards
+        self.job = job
+        self.encoding = encoding
+        self.done = done
+        self.blocks = blocks
+        self.shards = shards
         self.ordered_first = ordered_first
-        self.save, self.seconds, self.progress, self.stop, self.machines = save, seconds, progress, stop, machines
-        self._job, self._adapt = ray.put(job), adapt_task(job.learns and shards == 1, adapter_gpus)
+        self.save = save
+        self.seconds = seconds
+        self.progress = progress
+        self.stop = stop
+        self.machines = machines
+        self._job = ray.put(job)
+        self._adapt = adapt_task(job.learns and shards == 1, adapter_gpus)
         self._learnt: Any = ray.put(Learnt(done.adapter, done.gates))  # after the last round that was begun
         self._summary = deepcopy(done.summary)
         self._rounds: deque[Any] = deque()  # states after the rounds that are under way
@@ -91,7 +100,8 @@ class FirstPass:
 
     def _begin_round(self) -> None:
         """Start the tasks of a round when its blocks are encoded."""
-        afters, writes = [], []
+        afters = []
+        writes = []
         shards = 1 if self._begun < self.ordered_first else self.shards
         for number in range(self._begun, min(self._begun + shards, self.blocks)):
             block = self._next_block()

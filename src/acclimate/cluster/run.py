@@ -108,11 +108,14 @@ class ClusterRun:
 
     def __post_init__(self) -> None:
         self._check()
-        classifier, size = self.classifier, max(1, self.classifier.batch_size // self.classifier.views)
+        classifier = self.classifier
+        size = max(1, self.classifier.batch_size // self.classifier.views)
         self.every = -(-self.every // size) * size
         default = 2 if self.policy == "ordered" else 1
         self.passes = (self.passes or default) if classifier.learns else 1
-        self.summary, self.kept, self.was_complete = Summary(), 0, False
+        self.summary = Summary()
+        self.kept = 0
+        self.was_complete = False
         if is_tensor(classifier.head.class_vectors):  # features come from other machines, and are on the host
             classifier.adapter.to(np.empty(0, np.float32))
             for gate in classifier.gates:
@@ -148,7 +151,9 @@ class ClusterRun:
         if begun is None:
             return True
         done = self._retrying(self._first_pass, begun)
-        self.classifier.adapter, self.summary = duplicate(done.adapter), done.summary  # what Ray gave is read-only
+        # what Ray gave is read-only
+        self.classifier.adapter = duplicate(done.adapter)
+        self.summary = done.summary
         if done.blocks < self.blocks:
             return False
         if self.passes == 2:
@@ -213,11 +218,14 @@ class ClusterRun:
             parts.remove_results(self.out)
         elif not resume:
             parts.check_no_results(self.out)
-        adapter, gates = self.classifier.adapter, self.classifier.gates
+        adapter = self.classifier.adapter
+        gates = self.classifier.gates
         complete = parts.read_complete(self.out, self._identity)
         if complete is not None:
             parts.clean_up(self.out)
-            self.summary, self.kept, self.was_complete = complete, complete.images, True
+            self.summary = complete
+            self.kept = complete.images
+            self.was_complete = True
             return None
         self._owner = parts.claim(self.out)
         if self.out.exists(parts.CHECKPOINT):
@@ -235,7 +243,8 @@ class ClusterRun:
 
     def _retrying(self, work: Callable[[Checkpoint], Any], begun: Checkpoint) -> Any:
         """Do a pass; after a failure that Ray could not make good, again from the last checkpoint."""
-        self._done, failures = begun, 0
+        self._done = begun
+        failures = 0
         while True:
             before = self._done.blocks
             try:

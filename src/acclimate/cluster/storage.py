@@ -140,7 +140,8 @@ def storage_of(url: str | os.PathLike[str]) -> tuple[Storage, str]:
     url = os.fspath(url)
     if is_local(url):
         file = Path(local_path(url))
-        folder, name = str(file.parent), file.name
+        folder = str(file.parent)
+        name = file.name
     else:
         root, path = split(url)
         above, _, name = path.rpartition("/")

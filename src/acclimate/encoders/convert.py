@@ -77,7 +77,8 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
 
         def __init__(self, forward: Any) -> None:
             super().__init__()
-            self.model, self.forward = encoder.model.to("cpu"), forward
+            self.model = encoder.model.to("cpu")
+            self.forward = forward
 
     pixels = torch.zeros(2, 3, encoder.preprocess.height, encoder.preprocess.width)
     ids = encoder.token_ids(["a", "b"])

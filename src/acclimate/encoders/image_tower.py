@@ -12,7 +12,9 @@ from acclimate.errors import ModelError
 
 Tensor = Any  # torch.Tensor
 PARTS = ("vision_model", "visual_projection", "visual")  # of a model in transformers; the last one in open_clip
-QUICK_GELU, FACTOR = ("QuickGELU", "QuickGELUActivation"), 1.702  # in open_clip and transformers
+# in open_clip and transformers
+QUICK_GELU = ("QuickGELU", "QuickGELUActivation")
+FACTOR = 1.702
 CONVOLUTIONS = 8  # a tower with more of them is a convolutional network
 
 
@@ -43,14 +45,16 @@ class ImageTower:
         compile: bool = False,
     ) -> None:
         self._parts = [getattr(model, name) for name in PARTS if hasattr(model, name)] or [model]
-        self._features, self._compiled = features, False
+        self._features = features
+        self._compiled = False
         self.device = next(model.parameters()).device
         inner = [module for part in self._parts for module in part.modules()]
         convolutions = [module for module in inner if isinstance(module, torch.nn.Conv2d)]
         weights = [module.weight for module in convolutions] or [
             each for part in self._parts for each in part.parameters()
         ]
-        self._dtype, self._layout = weights[0].dtype, torch.contiguous_format
+        self._dtype = weights[0].dtype
+        self._layout = torch.contiguous_format
         self._scale: tuple[Tensor, Tensor] | None = None
         if isinstance(preprocess := getattr(prepare, "preprocess", prepare), Preprocess):
             gain, offset = (torch.tensor(x[:, None, None]) for x in (preprocess.gain, preprocess.offset))
@@ -62,7 +66,8 @@ class ImageTower:
         if precision not in ("auto", self.precision):
             self._choose(getattr(torch, precision), prepare)
         if compile:
-            self._features, self._compiled = torch.compile(features), True
+            self._features = torch.compile(features)
+            self._compiled = True
             self._try(prepare)  # compiles
 
     @property

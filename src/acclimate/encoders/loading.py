@@ -108,7 +108,8 @@ def load_ahead(name: str, device: str = "auto", precision: Precision = "auto", c
     """
     _ahead.clear()
     if name == BUNDLED or name.startswith("onnx:"):
-        loader, model = ThreadPoolExecutor(1, "acclimate-load"), (name, device, precision, compile)
+        loader = ThreadPoolExecutor(1, "acclimate-load")
+        model = (name, device, precision, compile)
         _ahead[model] = loader.submit(_load, *model)
         loader.shutdown(wait=False)
 

@@ -18,7 +18,8 @@ from acclimate.errors import ModelError
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
 PACKED = "image.safetensors"  # weights of image.onnx in 4 bits, where the graph does not have them
-FORMAT, VERSION = "acclimate-onnx", 1
+FORMAT = "acclimate-onnx"
+VERSION = 1
 
 
 class OnnxEncoder:
@@ -45,13 +46,17 @@ class OnnxEncoder:
             config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
             if (config["format"], config["version"]) != (FORMAT, VERSION):
                 raise ModelError(f"{folder} was written by another version of acclimate; convert the model again.")
-            self.dim, self.context = int(config["dim"]), int(config["context"])
-            self.logit_scale, self.logit_bias = float(config["logit_scale"]), float(config["logit_bias"])
+            self.dim = int(config["dim"])
+            self.context = int(config["context"])
+            self.logit_scale = float(config["logit_scale"])
+            self.logit_bias = float(config["logit_bias"])
             self.preprocess = Preprocess.from_json(config["preprocess"])
             self._pad_id = int(config["pad_id"])
         except (ValueError, KeyError, TypeError) as error:
             raise ModelError(f"{folder / CONFIG} is damaged ({error}); convert the model again.") from error
-        self._folder, self._providers, self._threads = folder, providers, threads
+        self._folder = folder
+        self._providers = providers
+        self._threads = threads
         self._image = _session(folder / "image.onnx", providers, threads, folder / PACKED if packed else None)
         self._text: Any = None
         self._tokenizer: Any = None

@@ -69,7 +69,8 @@ class OpenClipEncoder:
         from acclimate.encoders.image_tower import ImageTower
 
         check_precision(precision)
-        self.model, self.tokenizer = model.eval(), tokenizer
+        self.model = model.eval()
+        self.tokenizer = tokenizer
         self.preprocess = Preprocess.from_torchvision(preprocess) or preprocess
         self.device = next(model.parameters()).device
         bias = getattr(model, "logit_bias", None)

@@ -37,7 +37,8 @@ def unpack(codes: HostArray, zeros: HostArray, scales: HostArray, factors: HostA
     (inputs, half), groups = codes.shape, len(zeros)
     size = inputs // groups
     weight = np.empty((inputs, 2 * half), np.int8)
-    zeros, scales = zeros.astype(np.float32), scales.astype(np.float32)
+    zeros = zeros.astype(np.float32)
+    scales = scales.astype(np.float32)
     factors = factors.astype(np.float32)[:, None]
     values = np.empty((size, 2 * half), np.float32)
     for group in range(groups):

@@ -99,7 +99,8 @@ class Preprocess:
             The centre is cropped as in the preprocessing that CLIP models were trained with, which is torchvision's.
             The processors of transformers begin one pixel earlier where 3, 7, 11, ... pixels are cut off.
         """
-        size, crop = config["size"], config.get("crop_size")
+        size = config["size"]
+        crop = config.get("crop_size")
         if isinstance(size, int):
             size = {"shortest_edge": size}
         if isinstance(crop, int):
@@ -128,7 +129,8 @@ class Preprocess:
         if names not in (["Resize", "CenterCrop", "ToTensor", "Normalize"], ["Resize", "ToTensor", "Normalize"]):
             return None
         steps = dict(named)
-        resize, normalize = steps["Resize"], steps["Normalize"]
+        resize = steps["Resize"]
+        normalize = steps["Normalize"]
         size = (resize.size,) if isinstance(resize.size, int) else tuple(resize.size)
         crop = tuple(steps["CenterCrop"].size) if "CenterCrop" in steps else size
         if resize.max_size is None and len(crop) == 2 and (len(size) == 1 or size == crop):

@@ -41,11 +41,14 @@ class TextTower:
         tables = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "token_embedding"]
         if not tables:
             raise ModelError(_cannot(model, "it has no table named token_embedding"))
-        self._table, self._token_ids, self._text_features = tables[0], token_ids, text_features
+        self._table = tables[0]
+        self._token_ids = token_ids
+        self._text_features = text_features
         self._given = local()
         self._table.register_forward_hook(lambda *_: getattr(self._given, "embeddings", None))
         self._prompts = lru_cache(RECENT)(partial(Prompts, self))
-        self.width, self.device = int(self._table.weight.shape[1]), self._table.weight.device
+        self.width = int(self._table.weight.shape[1])
+        self.device = self._table.weight.device
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.end = int(token_ids([""])[0, 1])  # the token that ends a text
@@ -84,7 +87,8 @@ class TextTower:
         A text that is too long is cut before its end. With `shorten`, the ids are as short as the longest text.
         """
         ids = self._token_ids(list(texts)).to(self.device)
-        length, ends = ids.shape[1], self._ends(ids)
+        length = ids.shape[1]
+        ends = self._ends(ids)
         if before > length - 3:
             raise InputError(f"a context of {before} tokens does not fit; the model reads {length - 3} at most.")
         filler = ids[:, 1:2].expand(-1, before)  # ordinary tokens: their embeddings are replaced
@@ -98,7 +102,8 @@ class TextTower:
         whole, ends = self.read(["a"])
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
-            expected, own = self._text_features(whole), self._table(whole)
+            expected = self._text_features(whole)
+            own = self._table(whole)
             same, moved = (
                 torch.allclose(self.encode(each, whole), expected, atol=1e-4) for each in (own, own.flip(-1))
             )
@@ -125,12 +130,14 @@ class Prompts:
     """
 
     def __init__(self, tower: TextTower, class_names: Sequence[str], context: int, shorten: bool) -> None:
-        self.tower, self.context = tower, context
+        self.tower = tower
+        self.context = context
         names = [f"{SECOND.sub('', name).replace('_', ' ')}." for name in class_names]
         self.ids, _ = tower.read(names, context, shorten)
         with torch.no_grad():
             embedded = tower.embed(self.ids)
-        self._start, self._rest = embedded[:, :1], embedded[:, 1 + context :]
+        self._start = embedded[:, :1]
+        self._rest = embedded[:, 1 + context :]
 
     def vectors(self, context: Tensor) -> Tensor:
         """Unit class vectors (K, d), float32, for a context (M, width), or (K, M, width) with one per class.

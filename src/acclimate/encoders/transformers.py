@@ -126,7 +126,8 @@ def _explained(name: str, local: bool) -> Iterator[None]:
 def _quiet(transformers: Any) -> Iterator[None]:
     """Silence the progress bars and notices of transformers."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

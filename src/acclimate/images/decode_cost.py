@@ -49,11 +49,15 @@ def find_kind(content: bytes) -> str:
 
 def jpeg(content: bytes, limit: int) -> Header:
     """Bound segments, and count scans: a progressive JPEG repeats the work for each."""
-    place, frame, progressive, exif = 2, b"", False, list[bytes]()
+    place = 2
+    frame = b""
+    progressive = False
+    exif = list[bytes]()
     for _ in range(PARTS):
         if not (marker := MARKER.search(content, place, place + GAP)):
             raise ImageError("damaged: its segments cannot be followed")
-        code, place = marker[1][0], marker.end()
+        code = marker[1][0]
+        place = marker.end()
         if not JpegImagePlugin.MARKER.get(0xFF00 | code, (0, 0, 0))[2]:
             continue  # stands alone, for Pillow
         length = max(2, int.from_bytes(content[place : place + 2], "big"))
@@ -61,7 +65,8 @@ def jpeg(content: bytes, limit: int) -> Header:
         if code == 0xDA:
             break
         if 0xC0 <= code <= 0xCF and code not in (0xC4, 0xC8, 0xCC):
-            frame, progressive = segment, code & 3 == 2
+            frame = segment
+            progressive = code & 3 == 2
         elif code == 0xE1 and segment.startswith(b"Exif\0\0"):
             exif.append(segment[6:] if exif else segment)  # as Pillow joins them
         elif code == 0xE2 and segment.startswith(b"MPF\0"):
@@ -103,7 +108,12 @@ def _scans(content: bytes, place: int) -> int:
 
 def png(content: bytes, limit: int) -> Header:
     """Bound chunks: each costs Pillow time, and some are compressed."""
-    place, beside, packed, count, frames, most = 8, 0, 0, 0, False, PARTS + len(content) // 1024
+    place = 8
+    beside = 0
+    packed = 0
+    count = 0
+    frames = False
+    most = PARTS + len(content) // 1024
     while place + 8 <= len(content):
         length, name = struct.unpack_from(">I4s", content, place)
         place += 12 + length
@@ -138,7 +148,8 @@ def gif(content: bytes, limit: int) -> Header:
             first = 0 if content[place + 1] == 0xFE else 2 if content.startswith(b"NETSCAPE2.0", place + 3) else 1
             place += 2
             while place < min(start + COMMENTS, len(content)) and (first > 0 or content[place]):
-                place, first = place + 1 + content[place], first - 1
+                place = place + 1 + content[place]
+                first = first - 1
         place += 1
         if place - start > COMMENTS:
             raise _too_much("comments", COMMENTS, "bytes")
@@ -152,7 +163,8 @@ def webp(content: bytes, limit: int) -> Header:
         width, height = (1 + int.from_bytes(content[at : at + 3], "little") for at in (24, 27))
     elif chunk == b"VP8L":
         bits = int.from_bytes(content[21:25], "little")
-        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+        width = 1 + (bits & 0x3FFF)
+        height = 1 + (bits >> 14 & 0x3FFF)
     else:
         width, height = (each & 0x3FFF for each in struct.unpack_from("<HH", content, 26))
     return Header(width, height, 16 * width * height)
@@ -173,7 +185,9 @@ def ppm(content: bytes, limit: int) -> Header:
     """Bound the header; Pillow decodes numbers written as text, and other maxima than 255, in Python."""
     kind, *numbers = [*COMMENT.sub(b"", content[:GAP]).split(None, 4), b"", b""][:4]
     try:
-        width, height, most = int(numbers[0]), int(numbers[1]), int(numbers[2]) if kind in (b"P5", b"P6") else 255
+        width = int(numbers[0])
+        height = int(numbers[1])
+        most = int(numbers[2]) if kind in (b"P5", b"P6") else 255
     except ValueError:
         raise ImageError(f"damaged: no size among its first {GAP} bytes") from None
     values = width * height * (3 if kind == b"P6" else 1)
@@ -191,7 +205,8 @@ def tga(content: bytes, limit: int) -> Header:
 
 def jpeg2000(content: bytes, limit: int) -> Header:
     """Bound boxes, components and tiles; the decoder keeps each component as 32-bit integers."""
-    place, boxes = 0, 0
+    place = 0
+    boxes = 0
     while not content.startswith(b"\xff\x4f\xff\x51", place):
         length, name = struct.unpack_from(">I4s", content, place)
         head, length = (16, *struct.unpack_from(">Q", content, place + 8)) if length == 1 else (8, length)
@@ -200,7 +215,8 @@ def jpeg2000(content: bytes, limit: int) -> Header:
             raise _too_much("boxes", PARTS)
         place += head if name == b"jp2c" else max(length, head)
     width, height, left, top, across, down, _, _, count = struct.unpack_from(">IIIIIIIIH", content, place + 8)
-    width, height = width - left, height - top
+    width = width - left
+    height = height - top
     if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
         raise _too_much("tiles or components", PARTS)
     return Header(width, height, width * height * (4 * count + BYTES))
@@ -209,7 +225,9 @@ def jpeg2000(content: bytes, limit: int) -> Header:
 def tiff(content: bytes, limit: int) -> Header:
     """Bound directories and blocks: a tile may be far larger than the image, and all of them in one place."""
     tags = read_directory(content)
-    width, height, planes = tags.value(256), tags.value(257), tags.value(277, 1)
+    width = tags.value(256)
+    height = tags.value(257)
+    planes = tags.value(277, 1)
     tiled = 324 in tags.entries
     across, down = (tags.value(322), tags.value(323)) if tiled else (width, min(tags.value(278, height), height))
     apart = planes if tags.value(284, 1) == 2 else 1
@@ -219,7 +237,8 @@ def tiff(content: bytes, limit: int) -> Header:
         raise _too_much("tiles or strips", min(blocks, PARTS + limit // BLOCK))
     if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
         raise ImageError("damaged: its tiles or strips lie on top of each other")
-    compression, bits = tags.value(259, 1), planes // apart * int(tags.values(258, 1).max())
+    compression = tags.value(259, 1)
+    bits = planes // apart * int(tags.values(258, 1).max())
     if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
     if compression in FAXES and height > limit // ROW:

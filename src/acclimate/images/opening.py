@@ -158,7 +158,9 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
             width, height, peak = WALKS[kind](content, limit)
         else:
             with Image.open(io.BytesIO(content), formats=(kind,)) as image:
-                width, height, peak = image.width, image.height, HEAVY * image.width * image.height
+                width = image.width
+                height = image.height
+                peak = HEAVY * image.width * image.height
         if min(width, height) < 1:
             raise ImageError(f"damaged: its size is {width} x {height} pixels")
         pixels = max(width * height, -(-peak // BYTES))
@@ -306,7 +308,8 @@ def _from_array(array: HostArray) -> Image.Image:
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise ImageError("the floats of an image must be numbers, got NaN or infinity")
-        low, high = float(array.min()), float(array.max())
+        low = float(array.min())
+        high = float(array.max())
         if low < -TOLERANCE or high > 1 + TOLERANCE:
             raise ImageError(
                 f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}"

@@ -10,7 +10,10 @@ from acclimate.errors import ImageError
 MOST = 1000  # tags of a directory
 TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
 SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of TIFF's types
-EXIF, GPS, INTEROP = 34665, 34853, 40965  # tags that hold the places of further directories, which Pillow reads
+# tags that hold the places of further directories, which Pillow reads
+EXIF = 34665
+GPS = 34853
+INTEROP = 40965
 
 
 class Directory(NamedTuple):
@@ -42,8 +45,10 @@ def check_exif(data: bytes) -> None:
 
 def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Directory:
     """The first directory of a TIFF, or the one at a place, checked as `check_exif` does, and those it points to."""
-    order, wide = "<" if data[:2] == b"II" else ">", 43 in data[2:4]
-    number, slot = struct.Struct(order + ("Q" if wide else "H")), struct.Struct(order + ("Q" if wide else "I"))
+    order = "<" if data[:2] == b"II" else ">"
+    wide = 43 in data[2:4]
+    number = struct.Struct(order + ("Q" if wide else "H"))
+    slot = struct.Struct(order + ("Q" if wide else "I"))
     head = struct.Struct(order + ("HHQ" if wide else "HHI"))
     entries: dict[int, tuple[int, int, int]] = {}
     total = 0  # bytes of the values that lie elsewhere
@@ -54,7 +59,8 @@ def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Dir
             raise ImageError(f"more than {MOST:,} tags; save it again without them")
         for start in range(place, place + count * (head.size + slot.size), head.size + slot.size):
             tag, kind, many = head.unpack_from(data, start)
-            size, where = SIZES.get(kind, 0), start + head.size
+            size = SIZES.get(kind, 0)
+            where = start + head.size
             if size * many > slot.size:
                 (where,) = slot.unpack_from(data, where)
                 total += min(size * many, max(0, len(data) - where))

@@ -27,7 +27,9 @@ from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
 from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
 
-BLOCK, GROWTH = 32, 1.25  # parameters change at multiples of BLOCK, each GROWTH times the one before
+# parameters change at multiples of BLOCK, each GROWTH times the one before
+BLOCK = 32
+GROWTH = 1.25
 MEASURED = 4096  # samples of a finished stream on which temperatures and agreement are measured
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
 SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
@@ -115,7 +117,9 @@ class Accord(Adapter):
         if self.rounds < 0:
             raise InputError(f"rounds must be at least 0, got {self.rounds}.")
         self.sums = self.declare("sums", self._new_sums())
-        one, by_class, by_belief = (1,), (CLASSES,), (len((EVEN, SEEN)),)
+        one = (1,)
+        by_class = (CLASSES,)
+        by_belief = (len((EVEN, SEEN)),)
         counted: dict[str, Any] = {
             "samples": one,
             "evened": by_class,  # answers of zero-shot, evened out

@@ -225,7 +225,8 @@ class Adapter(ABC):
 
     def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
         """`adapt` without corrections."""
-        count, first = len(evidence), self.samples_seen
+        count = len(evidence)
+        first = self.samples_seen
         chosen = np.full(count, learn) & self.counts_samples
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
         if not self.checks_evidence:
@@ -233,9 +234,13 @@ class Adapter(ABC):
         if not chosen.any():
             return self.respond(evidence, ids, False)
         turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
-        steps, start, turn = [], 0, 0
+        steps = []
+        start = 0
+        turn = 0
         while start < count:
-            learning, seen, end = bool(chosen[start]), self.samples_seen, turns[turn]
+            learning = bool(chosen[start])
+            seen = self.samples_seen
+            end = turns[turn]
             due = self.settles_at(seen) if learning else 0
             end = min(end, start + due - seen) if due else end
             steps.append(self.respond(evidence[start:end], ids[start:end], learning))
@@ -243,7 +248,8 @@ class Adapter(ABC):
                 self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
                 if self.samples_seen == due:
                     self.settle()
-            start, turn = end, turn + (end == turns[turn])
+            start = end
+            turn = turn + (end == turns[turn])
         return steps[0] if len(steps) == 1 else joined(steps)
 
     def correct(

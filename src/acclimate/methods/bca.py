@@ -74,7 +74,9 @@ class BCA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logarithms of the posteriors, (B, K)."""
-        xp, features, posteriors = namespace(evidence.features), evidence.features, []
+        xp = namespace(evidence.features)
+        features = evidence.features
+        posteriors = []
         for i in range(len(ids) if learn else 0):
             posteriors.append(self._posterior(features[i : i + 1]))
             self._learn(features[i], posteriors[-1][0])
@@ -90,7 +92,8 @@ class BCA(Adapter):
         """Move the prototype and the priors of the answered class."""
         state = self.tensors
         k = int(namespace(posterior).argmax(posterior))
-        confidence, vector = float(posterior[k]), self.head.class_vectors[k]
+        confidence = float(posterior[k])
+        vector = self.head.class_vectors[k]
         if confidence > self.prototype_threshold:
             weight = self.prototype_weight + float(state["moves"][k])
             moved = unit_rows((weight * self.prototypes[k] + feature) / (weight + 1.0), "prototypes")

@@ -76,11 +76,14 @@ class BoostAdapter(TDA):
         queues: dict[int, list[Kept]] = {}  # as they are when a sample reads them
         votes = []
         for i in range(samples):
-            ranks, labels, predicted = entropies[i].tolist(), classes[i].tolist(), int(classes[i, 0])
+            ranks = entropies[i].tolist()
+            labels = classes[i].tolist()
+            predicted = int(classes[i, 0])
             for label in {labels[view] for view in [0, *confident[i]]} - queues.keys():
                 entries = self.positive_cache.queues.get(label, [])
                 queues[label] = [(rank, entry_id, self.positive_cache.keys[slot]) for rank, entry_id, slot in entries]
-            before, own = queues[predicted], (ranks[0], int(ids[i]), unit[i, 0])
+            before = queues[predicted]
+            own = (ranks[0], int(ids[i]), unit[i, 0])
             after = sorted([*before, own], key=itemgetter(0, 1))[: self.positive_capacity] if learn else before
             queues[predicted] = after if self.self_match else before
             for label in {labels[view] for view in confident[i]}:

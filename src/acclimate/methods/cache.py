@@ -146,7 +146,8 @@ class Cache(State):
         """
         batch = features.shape[0]
         if plan.samples:
-            at, now = plan.on(features, batch), _now(features, self_match)
+            at = plan.on(features, batch)
+            now = _now(features, self_match)
         if self.size:
             weights = affinities(self.keys, features, beta) if weights is None else weights
             if plan.evicted:
@@ -166,7 +167,8 @@ class Cache(State):
             return
         self._arrive()
         stay = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
-        slots, at = np.array(plan.slots)[stay], plan.on(features, features.shape[0])
+        slots = np.array(plan.slots)[stay]
+        at = plan.on(features, features.shape[0])
         width = plan.targets.shape[1]
         self._grow(int(slots.max()) + 1, width)
         self._keys[at.slots] = features[at.staying]
@@ -213,11 +215,13 @@ class Cache(State):
 
         Those that corrections contradict are among them, where they would be without the corrections.
         """
-        entropies, ids = np.empty(self.size, np.float64), np.empty(self.size, np.int64)
+        entropies = np.empty(self.size, np.float64)
+        ids = np.empty(self.size, np.int64)
         sign = -1.0 if self.highest else 1.0
         for queue in self.queues.values():
             for rank, entry_id, slot in queue:
-                entropies[slot], ids[slot] = sign * rank, entry_id
+                entropies[slot] = sign * rank
+                ids[slot] = entry_id
         arrays = {"keys": to_host(self.keys).copy(), "classes": self.classes, "entropies": entropies, "ids": ids}
         arrays["targets"] = targets = self.targets
         if self._aside:
@@ -302,7 +306,8 @@ class Cache(State):
 
     def _check(self, arrays: Mapping[str, HostArray]) -> HostArray:
         """Which entries (E,) corrections contradict; refuses arrays that are not the entries of a cache."""
-        require, classes = self.require, len(self.head)
+        require = self.require
+        classes = len(self.head)
         require(set(arrays) == set(FIELDS), f"a cache holds {', '.join(FIELDS)}")
         for name, (kind, axes) in FIELDS.items():
             numbers = "real numbers" if kind == "f" else "whole numbers"
@@ -319,7 +324,8 @@ class Cache(State):
         else:
             require(np.all(lengths < self.longest), f"keys must be of length {self.longest:.3g} at most")
         require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
-        held, targets = arrays["classes"], arrays["targets"]
+        held = arrays["classes"]
+        targets = arrays["targets"]
         require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
         require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
         wrong = self.contradicted(arrays["keys"], held, arrays["ids"])

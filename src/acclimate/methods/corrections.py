@@ -76,7 +76,8 @@ class Corrections(State):
     def clear(self) -> None:
         """Forget every correction."""
         self.keys = self.head.class_vectors[:0]  # (n, d)
-        self.classes, self.ids = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.classes = np.empty(0, np.int64)
+        self.ids = np.empty(0, np.int64)
         self.names = _as_bytes([])
         self._settled()
 
@@ -126,7 +127,8 @@ class Corrections(State):
         """Logits (B, K) with the votes of the corrections."""
         if not len(self):
             return logits
-        xp, cosines = namespace(logits), self._cosines(evidence)
+        xp = namespace(logits)
+        cosines = self._cosines(evidence)
         logits = logits + _likeness(cosines, evidence.probs, self._probs) @ self._votes
         rows = np.flatnonzero(to_host(xp.max(cosines, axis=-1)) >= SAME)
         if len(rows):
@@ -139,7 +141,8 @@ class Corrections(State):
         """Which entries with keys (E, d), classes (E,) and ids (E,) are corrected images under another class: (E,)."""
         if not len(self):
             return np.zeros(len(classes), bool)
-        told, found = to_host(self.keys).T.astype(keys.dtype), np.zeros(len(classes), bool)
+        told = to_host(self.keys).T.astype(keys.dtype)
+        found = np.zeros(len(classes), bool)
         size = max(1, BLOCK // len(self))
         for start in range(0, len(classes), size):
             rows = slice(start, start + size)
@@ -158,14 +161,16 @@ class Corrections(State):
         if not arrays:
             self.clear()
             return
-        require, count = self.require, len(self.head)
+        require = self.require
+        count = len(self.head)
         require(set(arrays) == set(FIELDS), f"corrections hold {', '.join(FIELDS)}")
         for name, (kind, axes) in FIELDS.items():
             numbers = "real numbers" if kind == "f" else "whole numbers"
             require(arrays[name].dtype.kind == kind, f"{name} must be {numbers}")
             require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
             require(len(arrays[name]) == len(arrays["ids"]), f"{name} must have one row per correction")
-        keys, classes = arrays["keys"], arrays["classes"]
+        keys = arrays["keys"]
+        classes = arrays["classes"]
         if len(keys) > MOST:
             raise StateError(f"the state has {len(keys)} corrections; {TOO_MANY}.")
         require(keys.shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
@@ -175,7 +180,8 @@ class Corrections(State):
             require(np.all(np.abs(np.linalg.norm(keys, axis=1) - 1.0) < 0.01), "keys must have unit length")
         require(not np.any((classes < 0) | (classes >= count)), f"classes must be from 0 to {count - 1}")
         self.keys = move(keys.copy(), self.head.class_vectors)
-        self.classes, self.ids = classes.astype(np.int64), arrays["ids"].astype(np.int64)
+        self.classes = classes.astype(np.int64)
+        self.ids = arrays["ids"].astype(np.int64)
         self.names = arrays["names"].astype(np.uint8)
         self._settled()
 

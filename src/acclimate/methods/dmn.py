@@ -63,7 +63,8 @@ class DMN(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logarithm of the sum of both answers, (B, K)."""
-        xp, logits = namespace(evidence.logits), evidence.logits
+        xp = namespace(evidence.logits)
+        logits = evidence.logits
         plan = self.memory.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         cosines = self._cosines(evidence.features, plan)
         answer = xp.logaddexp(log_softmax(logits), log(self.fusion) + log_softmax(self.head.logit_scale * cosines))
@@ -76,8 +77,11 @@ class DMN(Adapter):
         They follow from the products of the class's entries with f and with each other, so that no prototype is built.
         An entry counts for the samples between its birth and its death.
         """
-        xp, batch, held = namespace(features), features.shape[0], len(self.head) + self.memory.size
-        samples, now = np.array(plan.samples, np.int64), np.arange(batch)
+        xp = namespace(features)
+        batch = features.shape[0]
+        held = len(self.head) + self.memory.size
+        samples = np.array(plan.samples, np.int64)
+        now = np.arange(batch)
         keys = xp.concat([self.head.class_vectors, self.memory.keys, features[index(samples, features)]])
         classes = np.concatenate([np.arange(len(self.head)), self.memory.classes, plan.targets[:, 0]])
         births = np.concatenate([np.zeros(held, np.int64), samples])
@@ -98,9 +102,11 @@ class DMN(Adapter):
 
 def _groups(classes: HostArray, width: int) -> Iterator[tuple[HostArray, HostArray]]:
     """Classes (C,) with the same number n of entries, and where among all entries these are, (C, n)."""
-    counts, order = np.bincount(classes), np.argsort(classes, kind="stable")
+    counts = np.bincount(classes)
+    order = np.argsort(classes, kind="stable")
     starts = np.cumsum(counts) - counts
     for count in np.unique(counts):
-        members, room = np.flatnonzero(counts == count), max(1, BLOCK // (int(count) * width))
+        members = np.flatnonzero(counts == count)
+        room = max(1, BLOCK // (int(count) * width))
         for group in np.split(members, range(room, len(members), room)):
             yield group, order[starts[group][:, None] + np.arange(count)]

@@ -23,8 +23,11 @@ def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: flo
         mass: samples per class that they count for.
         variance: of every feature before anything was seen.
     """
-    counts, features, outer = sums["counts"], sums["features"], sums["outer"]
-    xp, masses = namespace(outer), counts + mass
+    counts = sums["counts"]
+    features = sums["features"]
+    outer = sums["outer"]
+    xp = namespace(outer)
+    masses = counts + mass
     means = (features + mass * start) / masses[:, None]
     cross = features.T @ means
     within = outer - cross - cross.T + (counts[:, None] * means).T @ means
@@ -90,7 +93,8 @@ class DOTA(Adapter):
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
-        xp, like = namespace(self.sums["outer"]), self.head.class_vectors
+        xp = namespace(self.sums["outer"])
+        like = self.head.class_vectors
         mass, means, covariance = gaussians(self.sums, start=0.0, mass=1.0, variance=self.variance)
         identity = xp.eye(self.head.dim, dtype=covariance.dtype, device=device(covariance))
         weights = xp.linalg.solve((1.0 - self.ridge) * covariance + self.ridge * identity, means.T).T
@@ -100,7 +104,8 @@ class DOTA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the weighted discriminant, (B, K)."""
-        x, p = evidence.features, evidence.probs
+        x = evidence.features
+        p = evidence.probs
         logits = evidence.logits + x @ self.weights.T + self.offsets
         if learn:
             self.sums.add(counts=namespace(p).sum(p, axis=0), features=p.T @ x, outer=x.T @ x)
@@ -108,7 +113,8 @@ class DOTA(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Samples per class, and the angle between the class's mean and its text vector in degrees (90 for no mean)."""
-        means, vectors = self.sums.total("features"), to_host(self.head.class_vectors)
+        means = self.sums.total("features")
+        vectors = to_host(self.head.class_vectors)
         lengths = np.maximum(np.linalg.norm(means, axis=1), np.finfo(means.dtype).tiny)
         cosines = np.clip((means * vectors).sum(axis=1) / lengths, -1.0, 1.0)
         return {"samples": self.sums.total("counts"), "degrees from text": np.degrees(np.arccos(cosines))}

@@ -135,7 +135,8 @@ class FewShot(Adapter):
 
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
         """Unit features and labels, checked."""
-        unit, checked = self.head.unit_features(features), np.asarray(labels)
+        unit = self.head.unit_features(features)
+        checked = np.asarray(labels)
         if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
             raise InputError(
                 f"labels must be one class index per sample: {unit.shape[0]} samples, {checked.dtype} labels "

@@ -30,9 +30,11 @@ def load_fitted(
     """
     tensors, description = read_snapshot(path)
     check_description(description, path)
-    about, vectors = fit_note(description["notes"]), tensors.get(VECTORS)
+    about = fit_note(description["notes"])
+    vectors = tensors.get(VECTORS)
     if encoder is not None and vectors is not None and vectors.ndim == 2:
-        dims, prints = (vectors.shape[1], encoder.dim), (about.get("fingerprint"), encoder.fingerprint)
+        dims = (vectors.shape[1], encoder.dim)
+        prints = (about.get("fingerprint"), encoder.fingerprint)
         if dims[0] != dims[1] or (all(prints) and prints[0] != prints[1]):
             raise StateError(
                 f"{path} was fitted with the model {about.get('model', 'unknown')!r:.80} ({dims[0]} dimensions), "

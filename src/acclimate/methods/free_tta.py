@@ -68,7 +68,8 @@ class FreeTTA(Adapter):
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
-        xp, vectors = namespace(self.sums["outer"]), self.head.class_vectors
+        xp = namespace(self.sums["outer"])
+        vectors = self.head.class_vectors
         start = xp.astype(vectors, xp.float64)
         mass, means, covariance = gaussians(self.sums, start=start, mass=1.0 / len(self.head), variance=1.0)
         weights = xp.linalg.solve(covariance, means.T).T
@@ -78,7 +79,8 @@ class FreeTTA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the weighted discriminant, (B, K)."""
-        xp, x = namespace(evidence.features), evidence.features
+        xp = namespace(evidence.features)
+        x = evidence.features
         logits = evidence.logits + x @ self.weights.T + self.offsets
         if learn:
             highest = log(len(self.head)) or 1.0  # entropy; 0 for one class

@@ -54,7 +54,8 @@ class NearDuplicates:
     def __init__(self, threshold: float = 0.95, remembered: int = 100) -> None:
         if not 0 < threshold <= 1 or remembered < 1:
             raise InputError(f"threshold must be in (0, 1] and remembered at least 1, got {threshold}, {remembered}.")
-        self.threshold, self.remembered = threshold, remembered
+        self.threshold = threshold
+        self.remembered = remembered
         self.recent: HostArray | None = None  # (up to remembered, d) unit features, the latest last
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:

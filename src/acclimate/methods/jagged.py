@@ -49,9 +49,11 @@ def lay_out(targets: HostArray, like: Array) -> Layout:
     """
     flat = np.ravel(targets)
     places = np.flatnonzero(flat >= 0)
-    entries, classes = places // targets.shape[1], flat[places]
+    entries = places // targets.shape[1]
+    classes = flat[places]
     by_class = _stable_order(classes)
-    classes, entries = classes[by_class], entries[by_class]
+    classes = classes[by_class]
+    entries = entries[by_class]
     counts = np.bincount(classes)
     if is_tensor(like):
         held = np.flatnonzero(counts)

@@ -144,7 +144,8 @@ def merge_files(
         Traceback (most recent call last):
         acclimate.errors.InputError: nothing to merge: none of the files can be used.
     """
-    tree, members = MergeTree(start), _Members(start)
+    tree = MergeTree(start)
+    members = _Members(start)
     for path in paths:
         try:
             tree.add(members.load(os.fspath(path)))
@@ -200,7 +201,8 @@ class _Members:
             raise InputError(f"with {path}, these are samples of more than {MOST_ORIGINS} streams; merge fewer.")
         self.holders |= dict.fromkeys(origins, path)
         if self.first is None:
-            self.first, self.first_path = adapter, path
+            self.first = adapter
+            self.first_path = path
         self.used += 1
         return adapter
 

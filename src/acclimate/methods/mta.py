@@ -74,7 +74,8 @@ class MTA(Adapter):
         def log_kernels(mode: Array) -> Array:
             return -xp.clip(2.0 - 2.0 * xp.sum(unit * mode[:, None], axis=-1), min=0.0) / spread
 
-        mode, inliers = unit[:, 0], xp.full_like(spread, 1.0 / views)
+        mode = unit[:, 0]
+        inliers = xp.full_like(spread, 1.0 / views)
         for _ in range(ROUNDS):
             kernels = xp.exp(log_kernels(mode))
             for _ in range(ROUNDS):

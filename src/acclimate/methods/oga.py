@@ -72,8 +72,11 @@ class OGA(Adapter):
 
     def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""
-        vectors, keys, classes = self.head.class_vectors, self.cache.keys, self.cache.classes
-        xp, entries = namespace(vectors), len(classes)
+        vectors = self.head.class_vectors
+        keys = self.cache.keys
+        classes = self.cache.classes
+        xp = namespace(vectors)
+        entries = len(classes)
         sums = xp.zeros_like(vectors)
         add_by_class(sums, keys, lay_out(classes[:, None], keys))
         counts = move(np.bincount(classes, minlength=len(self.head)), vectors)[:, None]

@@ -78,14 +78,21 @@ class OnZeta(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Mixture of the two answers, (B, K)."""
-        xp, features, first = namespace(evidence.features), evidence.features, self.samples_seen + 1
-        cosines, duals = features @ self.proxies.T, self.tensors["duals"]
+        xp = namespace(evidence.features)
+        features = evidence.features
+        first = self.samples_seen + 1
+        cosines = features @ self.proxies.T
+        duals = self.tensors["duals"]
         if not learn:
             return Step(self._answer(evidence.logits + duals, cosines, first)[0])
         # Proxy k is scale_k (V_k + sum_i moves_ki f_i) within the block: cheaper than to write V for every sample.
-        gram, moves, scale, answers = features @ features.T, xp.zeros_like(cosines.T), xp.ones_like(duals), []
+        gram = features @ features.T
+        moves = xp.zeros_like(cosines.T)
+        scale = xp.ones_like(duals)
+        answers = []
         for i in range(len(ids)):
-            now, pace = scale * (cosines[i] + moves[:, :i] @ gram[:i, i]), 1.0 / sqrt(first + i)
+            now = scale * (cosines[i] + moves[:, :i] @ gram[:i, i])
+            pace = 1.0 / sqrt(first + i)
             answer, q, v = self._answer(evidence.logits[i] + duals, now, first + i)
             answers.append(answer)
             duals = xp.clip(duals - pace * self.label_rate * (q - self.balance / len(self.head)), min=0.0)
@@ -101,8 +108,10 @@ class OnZeta(Adapter):
 
     def _answer(self, balanced: Array, cosines: Array, samples: int) -> tuple[Array, Array, Array]:
         """The answer, q and v for balanced logits and cosines with the proxies, (..., K), at this sample."""
-        xp, weight = namespace(balanced), self.mix * sqrt(min(1.0, samples / (self.horizon * len(self.head))))
-        log_q, log_v = log_softmax(balanced), log_softmax(self.sharpness * self.head.logit_scale * cosines)
+        xp = namespace(balanced)
+        weight = self.mix * sqrt(min(1.0, samples / (self.horizon * len(self.head))))
+        log_q = log_softmax(balanced)
+        log_v = log_softmax(self.sharpness * self.head.logit_scale * cosines)
         return xp.logaddexp(log(weight) + log_v, log1p(-weight) + log_q), xp.exp(log_q), xp.exp(log_v)
 
     def learnt(self) -> dict[str, HostArray]:

@@ -127,7 +127,8 @@ def build_adapter(
     """
     head = read_head(tensors, description, what)
     arrays = {key: values for key, values in tensors.items() if key != VECTORS}
-    name, seen = description["method"], description["seen"]
+    name = description["method"]
+    seen = description["seen"]
     if sum(seen.values()) > MOST_SEEN:
         raise StateError(f"{what} leaves no room for more samples; use another.")
     try:
@@ -143,7 +144,8 @@ def build_adapter(
     text = (text or (like and like.text)) if needs_text else None
     if needs_text and text is None:
         require(method, views=True, labels=True)
-    made_with, given = description.get(ENCODER, ""), getattr(text, "fingerprint", "")
+    made_with = description.get(ENCODER, "")
+    given = getattr(text, "fingerprint", "")
     if made_with and given and made_with != given:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
     with np.errstate(all="ignore"), _naming(what):  # what becomes of numbers that are too large is checked
@@ -227,7 +229,8 @@ def _require_same(arrays: Mapping[str, Any], again: Mapping[str, Any]) -> None:
     """Refuse arrays that would be written in another form than they were read."""
     for name in sorted(arrays.keys() | again.keys()):
         State.require(name in arrays and name in again, f"{name[:80]} must {'' if name in again else 'not '}be there")
-        one, other = arrays[name], again[name]
+        one = arrays[name]
+        other = again[name]
         State.require(one.dtype == other.dtype, f"{name} must be {other.dtype}, not {one.dtype}")
         State.require(one.shape == other.shape, f"{name} must have the shape {other.shape}, not {one.shape}")
         State.require(one.tobytes() == other.tobytes(), f"{name} must be as it is written")
@@ -237,7 +240,8 @@ def _rehearse(adapter: Adapter) -> None:
     """Answer and learn some samples with a copy of an adapter: what comes later must not fail."""
     if "text" in adapter.needs or (adapter.kind == "few-shot" and not adapter.seen):
         return  # its answers follow from the text tower, or there are none yet
-    copy, vectors = duplicate(adapter), adapter.head.class_vectors[:REHEARSED]
+    copy = duplicate(adapter)
+    vectors = adapter.head.class_vectors[:REHEARSED]
     samples = np.stack([vectors, vectors], axis=1) if "views" in adapter.needs else vectors
     evidence = adapter.head.observe(samples)
     answers = [copy.adapt(evidence).logits]

@@ -90,7 +90,8 @@ def load_plugin(file: Path) -> None:
     # The same in every process, so that its objects can be sent from one to another.
     name = f"acclimate_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
     loader = SourceFileLoader(name, str(path))
-    module, before = ModuleType(name), dict(_REGISTRY)
+    module = ModuleType(name)
+    before = dict(_REGISTRY)
     module.__file__ = str(path)
     sys.modules[name] = module
     if str(path.parent) not in sys.path:

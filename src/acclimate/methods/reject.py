@@ -15,7 +15,9 @@ from acclimate.evidence import Evidence, Head
 NEAREST = 0.05  # share of the negatives, the nearest to a label, that are left out: its synonyms and kinds
 THRESHOLD = 0.5  # the score from which an image belongs to no label
 # The logistic function of the score, fitted by benchmarks/none_of_these.py (to seven sets, 2 to 102 labels)
-GAP, LABELS, OFFSET = 2.15, 1.0, 6.55
+GAP = 2.15
+LABELS = 1.0
+OFFSET = 6.55
 
 
 class Rejector:
@@ -59,7 +61,8 @@ class Rejector:
         negatives = move(self._all, head.class_vectors)
         nearness = to_host(negatives @ head.class_vectors.T).max(axis=1)
         farthest = np.sort(np.argsort(nearness, kind="stable")[: math.ceil((1 - NEAREST) * len(nearness))])
-        self.head, self.negatives = head, negatives[index(farthest, negatives)]
+        self.head = head
+        self.negatives = negatives[index(farthest, negatives)]
 
     def none_scores(self, evidence: Evidence, logits: Array | None = None) -> Array:
         """The score (B,) that each of B images belongs to no label, from 0 to 1; at least 0.5 if it belongs to none.

@@ -67,7 +67,8 @@ class SCA(Adapter):
 
     def derive(self) -> None:
         """Compute the weights (K, d) of the ridge classifier, on the scale of logits."""
-        outer, like = self.sums["outer"], self.head.class_vectors
+        outer = self.sums["outer"]
+        like = self.head.class_vectors
         xp = namespace(outer)
         gram = outer + self.ridge * xp.eye(self.head.dim, dtype=outer.dtype, device=device(outer))
         weights = xp.linalg.solve(gram, self.sums["features"].T).T
@@ -75,7 +76,8 @@ class SCA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot and ridge logits, weighted by their entropies, (B, K)."""
-        xp, x = namespace(evidence.logits), evidence.features
+        xp = namespace(evidence.logits)
+        x = evidence.features
         ridge = x @ self.weights.T
         _, entropy = softmax_and_entropy(ridge)
         share = 1.0 / (1.0 + xp.exp(self.trust * (entropy - evidence.entropy)))[:, None]

@@ -93,7 +93,9 @@ def schedule(
     for sample, label, rank, entry_id in offers:
         queue = plan.queues.get(label) or queues.get(label, [])
         if len(queue) < capacity:
-            queue, slot, size = queue.copy(), size, size + 1
+            queue = queue.copy()
+            slot = size
+            size = size + 1
         elif (place := gives_way(queue, rank, entry_id)) is not None:
             queue = queue.copy()
             _, dropped, slot = queue.pop(place)

@@ -18,7 +18,8 @@ LARGEST_REAL = 1_000_000  # more than any method can use; single precision still
 
 def check_settings(method: "type[Adapter]", settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings with NumPy scalars made plain; an unknown name or a value of the wrong type is an error."""
-    known, hints = method.default_settings(), get_type_hints(method)
+    known = method.default_settings()
+    hints = get_type_hints(method)
     checked = {}
     for name, value in settings.items():
         if name not in known:

@@ -12,11 +12,15 @@ from acclimate.evidence import Head
 
 MergeRule = Literal["union", "sum"]
 Dump = dict[str, HostArray]
-CLASSES, DIM = "classes", "dim"  # axes of arrays: as long as there are classes, as long as a feature
+# axes of arrays: as long as there are classes, as long as a feature
+CLASSES = "classes"
+DIM = "dim"
 Range = tuple[float, float]  # lowest and highest value
 LARGEST = 1e30  # number in an array; single precision holds its products with features and weights
 LARGEST_ID = 2**53  # of a sample, and number of samples: JSON and JavaScript hold all whole numbers up to it
-SLACK, ROUNDING = 1.01, 1e-4  # of sums: relative, and absolute per sample
+# of sums: relative, and absolute per sample
+SLACK = 1.01
+ROUNDING = 1e-4
 WAITING = "waiting."  # before the name of a sum: what was added to it and does not count yet
 
 
@@ -163,7 +167,10 @@ class Tensors(State):
         unit: str = "",
         **axes: tuple[str | int, ...],
     ) -> None:
-        self.dtype, self.ranges, self.unit, self.axes = dtype, dict(ranges or {}), unit, axes
+        self.dtype = dtype
+        self.ranges = dict(ranges or {})
+        self.unit = unit
+        self.axes = axes
         super().__init__(head)
 
     def __getitem__(self, name: str) -> Array:
@@ -177,7 +184,8 @@ class Tensors(State):
 
     def clear(self) -> None:
         """Set every array to zero."""
-        xp, like = namespace(self.head.class_vectors), self.head.class_vectors
+        xp = namespace(self.head.class_vectors)
+        like = self.head.class_vectors
         dtype = getattr(xp, self.dtype) if self.dtype else like.dtype
         self._values = {name: xp.zeros(self._shape(name), dtype=dtype, device=device(like)) for name in self.lasting}
 
@@ -190,7 +198,8 @@ class Tensors(State):
         names = ", ".join(self.lasting)
         self.require(set(self.lasting) <= set(arrays) <= set(self.axes), f"it must hold the arrays {names}")
         for name, values in arrays.items():
-            shape, numbers = self._shape(name), self.dtype or "real numbers"
+            shape = self._shape(name)
+            numbers = self.dtype or "real numbers"
             fits = values.dtype.kind == "f" if self.dtype is None else values.dtype == self.dtype
             self.require(fits and values.shape == shape, f"{name} must be {numbers} {shape}")
             self.require(np.isfinite(values).all(), f"{name} must be finite")
@@ -222,7 +231,8 @@ class Tensors(State):
 
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep what belongs to the classes that remain; new classes have zeros."""
-        moved, kept = dict(arrays), position >= 0
+        moved = dict(arrays)
+        kept = position >= 0
         for name in arrays:
             for axis, length in enumerate(self.axes[name]):
                 if length == CLASSES:

@@ -106,13 +106,15 @@ class TDA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
-        caches, features = {"positive": self.positive_cache, "negative": self.negative_cache}, evidence.features
+        caches = {"positive": self.positive_cache, "negative": self.negative_cache}
+        features = evidence.features
         found = self._read_ahead(evidence) if is_tensor(features) else {"votes": _transposed(evidence.logits)}
         positive, negative = plans = self._plan(evidence, ids, learn)
         votes = found.get("sums")
         if votes is None or positive.samples or negative.samples:
             votes = found["votes"]
-            alphas, betas = self._alphas(), (self.positive_beta, self.negative_beta)
+            alphas = self._alphas()
+            betas = (self.positive_beta, self.negative_beta)
             for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
                 known = found.get(name)
                 cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
@@ -143,7 +145,8 @@ class TDA(Adapter):
         held = [(cache.size, cache.keys.data_ptr(), steady and cache.layout_number) for cache in caches]
         key = (*held, self.positive_beta, self.negative_beta, *self._alphas(), steady)
         size = len(evidence) * max(len(self.head), *(cache.size for cache in caches))
-        work, inputs = partial(self._ahead, layouts), [evidence.features, evidence.logits]
+        work = partial(self._ahead, layouts)
+        inputs = [evidence.features, evidence.logits]
         return repeat(self, key, work, inputs, size, ("votes", "sums"))
 
     def _ahead(self, layouts: list[Layout], features: Array, logits: Array) -> dict[str, Array]:
@@ -164,7 +167,8 @@ class TDA(Adapter):
             evidence.require_rows()
             return Plan(), Plan()
         evidence.require_finite()
-        predicted, entropy = evidence.predicted, evidence.host_entropy
+        predicted = evidence.predicted
+        entropy = evidence.host_entropy
         everyone = np.full(len(ids), self.positive)
         positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
         negative = self.negative_cache.plan(self._in_range(entropy) & self.negative, predicted, entropy, ids)

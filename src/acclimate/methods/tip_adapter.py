@@ -18,7 +18,9 @@ from acclimate.methods.schedule import Plan
 from acclimate.methods.state import Tensors
 
 SMALLEST = 0.1  # value of alpha and of beta that the search begins with
-BETAS, ALPHAS = 200, 20  # values that the search tries
+# values that the search tries
+BETAS = 200
+ALPHAS = 20
 ROUNDING = 1e-4  # scores that differ by less are equal
 
 
@@ -109,7 +111,8 @@ class TipAdapter(FewShot):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits plus the votes of the shots."""
-        logits, xp = evidence.logits, namespace(evidence.logits)
+        logits = evidence.logits
+        xp = namespace(evidence.logits)
         votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
         alpha, beta = self.chosen().values()
@@ -119,13 +122,16 @@ class TipAdapter(FewShot):
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
         """The pair with the highest mean accuracy over the classes; of equal ones, the nearest to the settings."""
         features, labels = validation
-        betas, alphas = _grid(self.largest_beta, BETAS), _grid(self.largest_alpha, ALPHAS)
+        betas = _grid(self.largest_beta, BETAS)
+        alphas = _grid(self.largest_alpha, ALPHAS)
         right = np.zeros((BETAS, ALPHAS))
         shares = 1.0 / np.bincount(labels)[labels]
         for start, evidence in self.observed(features):
-            logits, xp = evidence.logits, namespace(evidence.logits)
+            logits = evidence.logits
+            xp = namespace(evidence.logits)
             block = slice(start, start + len(evidence))
-            truth, share = index(labels[block], logits), move(shares[block], logits)
+            truth = index(labels[block], logits)
+            share = move(shares[block], logits)
             cosines = self.shots.keys @ evidence.features.T
             weights = xp.exp(betas[0] * cosines - betas[0])
             more = betas[1] - betas[0]

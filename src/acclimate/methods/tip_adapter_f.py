@@ -14,7 +14,11 @@ from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
 
 EXPONENT = 80.0  # of the affinity of the longest keys; exp overflows in single precision above 88
-MOMENTUM, SCALING, EPSILON, DECAY = 0.9, 0.999, 1e-4, 0.01  # AdamW's; all but epsilon are PyTorch's defaults
+# AdamW's; all but epsilon are PyTorch's defaults
+MOMENTUM = 0.9
+SCALING = 0.999
+EPSILON = 1e-4
+DECAY = 0.01
 
 
 @register
@@ -76,10 +80,14 @@ class TipAdapterF(TipAdapter):
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
         """The keys after all epochs of AdamW."""
         features, labels = shots
-        xp, layout = namespace(keys), lay_out(labels[:, None], keys)
+        xp = namespace(keys)
+        layout = lay_out(labels[:, None], keys)
         versions = features[:, None] if features.ndim == 2 else features
-        first, second = xp.zeros_like(keys), xp.zeros_like(keys)  # running means of the gradient and of its square
-        step, steps = 0, self.fit_steps(len(labels)) - 1
+        # running means of the gradient and of its square
+        first = xp.zeros_like(keys)
+        second = xp.zeros_like(keys)
+        step = 0
+        steps = self.fit_steps(len(labels)) - 1
         for epoch in range(self.epochs):
             order = np.random.default_rng([self.seed, epoch]).permutation(len(labels))
             version = versions[:, epoch % versions.shape[1]]
@@ -111,7 +119,8 @@ class TipAdapterF(TipAdapter):
             features: (B, d) unit.
             labels: (B,).
         """
-        logits, xp = self.head.observe_unit(features).logits, namespace(keys)
+        logits = self.head.observe_unit(features).logits
+        xp = namespace(keys)
         votes = xp.asarray(logits.T, copy=True)
         weights = self.alpha * affinities(keys, features, self.beta)
         add_by_class(votes, weights, layout)

@@ -12,7 +12,9 @@ from acclimate.arrays import Array, covariance_inverse, device, namespace
 from acclimate.methods.state import Sums
 
 VIEWS = (slice(0, None, 2), slice(1, None, 2))  # the coordinates of each view
-EVEN, SEEN = 0, 1  # the beliefs
+# the beliefs
+EVEN = 0
+SEEN = 1
 TINY = 1e-6  # a variance and a count above 0
 
 

@@ -43,13 +43,16 @@ class Zero(Adapter):
         """Mean logits of the views that voted for the winner, (B, K)."""
         unit = evidence.views
         assert unit is not None  # `adapt` checks this
-        xp, where = namespace(unit), device(unit)
+        xp = namespace(unit)
+        where = device(unit)
         samples, views, dim = unit.shape
         each = self.head.observe_unit(xp.reshape(unit, (-1, dim)))
         order = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
         flat = order + views * xp.arange(samples, device=where)[:, None]
-        best, voters = xp.argmax(each.logits, axis=-1)[flat], max(1, int(self.voters * views))
-        votes, classes = best[:, :voters], xp.arange(len(self.head), device=where)
+        best = xp.argmax(each.logits, axis=-1)[flat]
+        voters = max(1, int(self.voters * views))
+        votes = best[:, :voters]
+        classes = xp.arange(len(self.head), device=where)
         counts = xp.sum(xp.astype(votes[:, :, None] == classes, unit.dtype), axis=1)
         leads = counts == xp.max(counts, axis=-1, keepdims=True)
 

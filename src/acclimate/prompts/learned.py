@@ -42,7 +42,8 @@ class LearnedPrompts:
     def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
         """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
         arrays, description = read_snapshot(path)
-        context, encoder = arrays.get(f"{EXPORTS}context"), description.get("encoder", "")
+        context = arrays.get(f"{EXPORTS}context")
+        encoder = description.get("encoder", "")
         if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
         head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)

@@ -40,7 +40,9 @@ PIECE = 256  # images that are decoded at once, at most
 CHUNK = 16  # images that a process is given at once, at most
 FEW = 32  # images for which no process is started
 DECODERS = 2  # threads that have pieces decoded and prepared
-PIECES, BATCHES = 3, 2  # that wait for such a thread or are in it; and that wait to be encoded or are
+# that wait for such a thread or are in it; and that wait to be encoded or are
+PIECES = 3
+BATCHES = 2
 ROOM = 2**29  # bytes of decoded images that are on the GPU at once
 ENDED = "its reader ended unexpectedly: it ran out of memory, or crashed"
 Tensor = Any  # torch.Tensor
@@ -120,7 +122,10 @@ def encode_on_gpu(
 
 class _Walk:
     def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
-        self.prepare, self.inputs, self.workers, self.device = prepare, inputs, workers, torch.device(device)
+        self.prepare = prepare
+        self.inputs = inputs
+        self.workers = workers
+        self.device = torch.device(device)
         how: Any = prepare.encoder.prepare  # Bytes
         self.preprocess = how.preprocess
         self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)
@@ -206,14 +211,16 @@ class _Walk:
 
     def make_inputs(self, piece: list[tuple[Item, Found]]) -> Part:
         """Stage 2: what the encoder takes for the images that can be read, (r, 3, h, w) or (r, V, 3, h, w)."""
-        items, found = [item for item, _ in piece], [each for _, each in piece]
+        items = [item for item, _ in piece]
+        found = [each for _, each in piece]
         made: list[tuple[list[int], Tensor]] = []  # places in the piece, and their inputs
         with self._in(self.preparing):
             refused: list[int] = []
             for places in self._groups([place for place, each in enumerate(found) if each.jpeg], found):
                 images = self._decode([self._bytes(*piece[place]) for place in places])
                 refused += [place for place, image in zip(places, images, strict=True) if image is None]
-                turned, good = [], []
+                turned = []
+                good = []
                 for place, image in zip(places, images, strict=True):
                     if image is not None and (jpeg := found[place].jpeg) is not None:
                         turned.append(turn(image, jpeg.turning))
@@ -237,7 +244,8 @@ class _Walk:
         """Stage 3: the features of a batch, (r, d) or (r, V, d)."""
         items = [item for piece in pieces for item in piece.items]
         errors = [error for piece in pieces for error in piece.errors]
-        encoder, views = self.prepare.encoder, self.prepare.views
+        encoder = self.prepare.encoder
+        views = self.prepare.views
         with self._in(self.encoding):
             parts = [taken for piece in pieces if len(taken := piece.made.take())]
             inputs = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else None
@@ -253,13 +261,16 @@ class _Walk:
 
     def _groups(self, places: Sequence[int], found: Sequence[Found]) -> Iterator[list[int]]:
         """Cut places into groups whose whole images have room."""
-        group, used = list[int](), 0
+        group = list[int]()
+        used = 0
         for place in places:
-            jpeg, image = found[place].jpeg, found[place].image
+            jpeg = found[place].jpeg
+            image = found[place].image
             need = 3 * jpeg.width * jpeg.height if jpeg else 0 if image is None else image.nbytes
             if group and used + need > ROOM:
                 yield group
-                group, used = [], 0
+                group = []
+                used = 0
             group.append(place)
             used += need
         if group:

@@ -30,7 +30,8 @@ class Halving:
         import torch
 
         found: list[Tensor] = []
-        start, before = 0, self.largest
+        start = 0
+        before = self.largest
         while start < count:
             size = min(count - start, self.largest or count)
             try:

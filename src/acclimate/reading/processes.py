@@ -28,7 +28,8 @@ Work = Callable[[Task, "memoryview | None"], Answer]  # is given a slot of the m
 @contextmanager
 def no_main() -> Iterator[None]:
     """Hide the running program from multiprocessing, which would import it in every process that it starts."""
-    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
     try:
         yield
     finally:

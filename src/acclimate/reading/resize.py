@@ -22,7 +22,10 @@ from acclimate.on_cuda import upload
 
 Tensor = Any  # torch.Tensor
 BUDGET = 2**31  # bytes of the tables, sums and pictures that are made at once
-TABLE, NARROW, PICTURE = 24, 60, 30  # bytes for each pixel: of an image, after the first axis, and after both
+# bytes for each pixel: of an image, after the first axis, and after both
+TABLE = 24
+NARROW = 60
+PICTURE = 30
 WASTE = 1.25  # how much taller than the shortest the tallest of the images may be that share a table
 UNIT = 2.0**-22  # of Pillow's weights
 
@@ -124,7 +127,8 @@ def _taps(lengths: HostArray, sizes: HostArray, resample: str) -> int:
 
 def _used(count: int, parts: Parts, width: int, height: int, resample: str) -> HostArray:
     """Left, top, right and bottom of what is needed of each of `count` images: (count, 4)."""
-    begin, end = parts.boxes[:, :2], parts.boxes[:, 2:]
+    begin = parts.boxes[:, :2]
+    end = parts.boxes[:, 2:]
     scale = (end - begin) / parts.sizes
     reach = FILTERS[resample][1] * np.maximum(scale, 1.0) + 1
     first = np.floor(begin + parts.corners * scale - reach).clip(begin, end - 1)
@@ -141,16 +145,20 @@ def _chunks(owners: HostArray, used: HostArray, width: int, height: int) -> Iter
     """Indices of the parts that are made together: within the budget, and of images about as tall."""
     wide, tall = (used[owners, 2:] - used[owners, :2]).T
     order = np.lexsort((owners, wide, tall))
-    wide, tall, first = wide[order], tall[order], np.diff(owners[order], prepend=-1) != 0
+    wide = wide[order]
+    tall = tall[order]
+    first = np.diff(owners[order], prepend=-1) != 0
     costs = TABLE * wide * tall * first + (NARROW * tall + PICTURE * height) * width
     chunk: list[int] = []
-    spent, limit = 0, 0.0
+    spent = 0
+    limit = 0.0
     for part, high, cost in zip(order.tolist(), tall.tolist(), costs.tolist(), strict=True):
         if chunk and (spent + cost > BUDGET or high > limit):
             yield np.array(chunk)
             chunk = []
         if not chunk:
-            spent, limit = 0, WASTE * high
+            spent = 0
+            limit = WASTE * high
         chunk.append(part)
         spent += cost
     yield np.array(chunk)
@@ -198,7 +206,9 @@ def _table(images: Sequence[Tensor], chosen: list[int], used: HostArray, tall: i
     for (_, window), same in groupby(chosen, lambda i: (images[i].shape, tuple(used[i].tolist()))):
         members = list(same)
         left, top, right, bottom = window
-        begin, wide, high = int(begins[members[0]]), right - left, bottom - top
+        begin = int(begins[members[0]])
+        wide = right - left
+        high = bottom - top
         if len(members) == 1:
             pixels = images[members[0]][:, top:bottom, left:right].permute(2, 0, 1)
             table[begin : begin + wide, :, :high].copy_(pixels)

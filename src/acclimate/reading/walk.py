@@ -131,8 +131,14 @@ class Preparer:
             raise InputError(f"diffusion views need generated images; {how}.")
         if kind != "diffusion" and generator is not None:
             raise InputError(f"{kind} views have no generated images; choose diffusion views to use some.")
-        self.encoder, self.views, self.seed, self.kind, self.upright = encoder, views, seed, kind, upright
-        self.device, self.generator, self._asked = device or gpu_of(encoder), generator, decoder
+        self.encoder = encoder
+        self.views = views
+        self.seed = seed
+        self.kind = kind
+        self.upright = upright
+        self.device = device or gpu_of(encoder)
+        self.generator = generator
+        self._asked = decoder
         self.target = ModelInput.of(self._prepare) if views > 1 else None
         if decoder != "auto":
             _ = self.decoder  # refused now, if at all
@@ -180,7 +186,8 @@ class Preparer:
         """The random choices for the views, but the image itself and generated ones, of an image (width, height)."""
         target = cast(ModelInput, self.target)
         smallest = LARGE if self.kind == "large-crop" else AREA[0]
-        count, view = self.views - 1 - generated, (target.width, target.height)
+        count = self.views - 1 - generated
+        view = (target.width, target.height)
         return draw_plan(self.seed, index, count, size, view, self.kind == "augmix", smallest)
 
     def __getstate__(self) -> dict[str, Any]:

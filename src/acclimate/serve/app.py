@@ -62,7 +62,8 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
     )
-    app.state.streams, app.state.tokens = streams, tokens
+    app.state.streams = streams
+    app.state.tokens = tokens
     app.state.connections = Connections(streams.limits)
     handle_errors(app, streams.limits.timeout_s)
     app.include_router(routes.router)
@@ -81,7 +82,8 @@ async def audit_request(streams: Service, scope: Scope, status: int) -> None:
 
     Calls without permission are in the request log only: who may do nothing must not push anything out of this one.
     """
-    caller, route = scope["state"]["caller"], cast(Any, scope.get("route"))
+    caller = scope["state"]["caller"]
+    route = cast(Any, scope.get("route"))
     changes = scope["method"] in getattr(route, "methods", ()) and scope["method"] not in SAFE_METHODS
     if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
         return
@@ -249,7 +251,9 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
 
     SIGHUP reads the token file again. `model` is the name of the model, for the log.
     """
-    streams, tokens, server = app.state.streams, app.state.tokens, make_server(app)
+    streams = app.state.streams
+    tokens = app.state.tokens
+    server = make_server(app)
     for number in (signal.SIGINT, signal.SIGTERM):  # before it runs; then uvicorn has handlers of its own
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     with log_to_stderr(streams.limits.log_lines):

@@ -27,7 +27,8 @@ class AuditLog:
     """Appends to the audit log in a folder; may be used from any thread."""
 
     def __init__(self, folder: Path, largest: int = LARGEST) -> None:
-        self.path, self._largest = folder / FILE, largest
+        self.path = folder / FILE
+        self._largest = largest
         self._lock = Lock()
         self._failed = False
 

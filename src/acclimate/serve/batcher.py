@@ -78,7 +78,8 @@ class Batcher:
     """
 
     def __init__(self, encoder: Encoder, limits: Limits, metrics: Metrics) -> None:
-        self.encoder, self.limits = encoder, limits
+        self.encoder = encoder
+        self.limits = limits
         self._metrics = metrics
         self._workers = limits.workers or (os.cpu_count() or 1) + 1
         self._pool = ThreadPoolExecutor(self._workers, "acclimate-decode")  # each thread waits for a process
@@ -125,7 +126,9 @@ class Batcher:
         with self._change:
             if self._closed:
                 raise BusyError("the service is shutting down; try again in a moment.")
-            count, mine, most = len(images) * views, self._waiting[client], self.limits.queue
+            count = len(images) * views
+            mine = self._waiting[client]
+            most = self.limits.queue
             room = leaves_enough(mine + count, self.waiting + count, CROWD * most, LEAST)
             if mine + count > most or not room:
                 seconds = min(LONGEST_S, max(1, ceil(self.waiting * self._pace)))
@@ -180,7 +183,8 @@ class Batcher:
 
         If those are of other clients, a client may have one even so, as long as memory allows it.
         """
-        most, full = max(1, self._workers - 1), 2 * READY * self.limits.batch
+        most = max(1, self._workers - 1)
+        full = 2 * READY * self.limits.batch
         while self._decoding.total() < self._workers and (ready := self._ready_views()).total() < full:
             pausing = {client for client, count in self._decoding.items() if count >= most}
             if ready.total() >= READY * self._size:
@@ -199,12 +203,15 @@ class Batcher:
         return found
 
     def _decode(self, image: _Image) -> None:
-        request, position, prepare = image.request, image.position, image.request.prepare
+        request = image.request
+        position = image.position
+        prepare = image.request.prepare
         try:
             if not request.future.done():
                 small = self.limits.thumbnail if request.thumbnails else 0
                 task = Task(image.content, prepare if prepare.travels else None, image.place, small)
-                admit, unwanted = partial(self._admit, request), request.future.done
+                admit = partial(self._admit, request)
+                unwanted = request.future.done
                 image.content, picture = self._decoders.decode(task, prepare, request.client, admit, unwanted)
                 if small:
                     request.thumbnails[position] = picture
@@ -268,14 +275,16 @@ class Batcher:
         return self._ready_views().total() >= min(self._size, self.waiting)
 
     def _encode(self, batch: Sequence[_Image]) -> None:
-        began, prepare = perf_counter(), batch[0].request.prepare
+        began = perf_counter()
+        prepare = batch[0].request.prepare
         try:
             features = to_host(prepare.encode([image.content for image in batch])).astype(np.float32)
         except Exception as error:
             for image in batch:
                 image.request.fail(ModelError(f"the model failed on a batch of {len(batch)} images: {error}"))
             return
-        count, took = len(batch) * prepare.views, perf_counter() - began
+        count = len(batch) * prepare.views
+        took = perf_counter() - began
         size = max(1, round(BATCH_S * count / took))
         self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # smaller at once, larger by and by
         self._metrics.encoded(count, took)
@@ -292,7 +301,8 @@ class Batcher:
         """Note the time that images took, of which the first came then; time without work does not count."""
         now = monotonic()
         took = (now - max(came, self._last)) / images
-        self._pace, self._last = (0.8 * self._pace + 0.2 * took if self._pace else took), now
+        self._pace = 0.8 * self._pace + 0.2 * took if self._pace else took
+        self._last = now
 
 
 _Piece = tuple[Callable[[Any], Any], Future[Any], Future[Any]]  # work, what it needs, its answer
@@ -306,7 +316,8 @@ class WorkQueue:
     """
 
     def __init__(self, pool: Executor, after: Callable[[], None] = lambda: None) -> None:
-        self._pool, self._after = pool, after
+        self._pool = pool
+        self._after = after
         self._change = Lock()
         self._queue: deque[_Piece] = deque()
         self._reads: deque[_Piece] = deque()

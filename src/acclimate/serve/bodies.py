@@ -37,7 +37,8 @@ async def read_body(request: Request) -> bytes:
 
 async def read_json(model: type[AnyModel], request: Request, required: bool = True) -> AnyModel:
     """The body of a request as JSON of this kind; the defaults for an empty body if it is not `required`."""
-    meter, body = JsonMeter(request.app.state.streams.limits), BytesIO()
+    meter = JsonMeter(request.app.state.streams.limits)
+    body = BytesIO()
     async for part in request.stream():
         meter.add(part)
         body.write(part)

@@ -17,7 +17,8 @@ class Budget:
     """
 
     def __init__(self, pixels: int) -> None:
-        self._total, self._per_client = pixels, max(1, pixels * 2 // 3)
+        self._total = pixels
+        self._per_client = max(1, pixels * 2 // 3)
         self._waiting: dict[int, tuple[str, int]] = {}  # client and pixels of images, by their order
         self._held: dict[int, tuple[str, int]] = {}
         self._came = 0

@@ -21,7 +21,9 @@ from acclimate.serve.timed_http import TimedHTTPHandler, TimedHTTPSHandler
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"
 RETRY_S = 10.0  # the longest wait between two attempts
-LARGEST, LARGEST_STATE = 64 * 2**20, 2**30  # bytes of an answer
+# bytes of an answer
+LARGEST = 64 * 2**20
+LARGEST_STATE = 2**30
 CHARS = 2000  # of an error message
 Value = TypeVar("Value")
 
@@ -38,7 +40,10 @@ class ServiceError(AcclimateError):
 
     def __init__(self, status: int, code: str, message: str, request_id: str = "") -> None:
         super().__init__(f"{message} ({code})")
-        self.status, self.code, self.message, self.request_id = status, code, message, request_id
+        self.status = status
+        self.code = code
+        self.message = message
+        self.request_id = request_id
 
 
 class Client:
@@ -69,7 +74,9 @@ class Client:
     """
 
     def __init__(self, url: str, token: str | None = None, *, timeout: float = 60.0, retries: int = 3) -> None:
-        self.url, self.timeout, self.retries = url.rstrip("/"), timeout, retries
+        self.url = url.rstrip("/")
+        self.timeout = timeout
+        self.retries = retries
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._opener = build_opener(_NoRedirect, TimedHTTPHandler, TimedHTTPSHandler)
 
@@ -216,7 +223,8 @@ class Client:
         """Send a request, several times if it was not carried out, or if it may be carried out `again`."""
         headers = self._headers | ({"Content-Type": kind} if kind else {})
         left = self.retries if retries is None else retries
-        again, wait = again or method == "GET", 0.5
+        again = again or method == "GET"
+        wait = 0.5
         deadline = time.monotonic() + self.timeout
         while True:
             request = Request(f"{self.url}{path}", body or None, headers, method=method)
@@ -238,7 +246,8 @@ class Client:
             if not left or not worth_it or time.monotonic() + wait > deadline:
                 raise failure
             time.sleep(wait)
-            left, wait = left - 1, 2 * wait
+            left = left - 1
+            wait = 2 * wait
 
 
 class _NoRedirect(HTTPRedirectHandler):
@@ -257,7 +266,8 @@ def _items(found: Any) -> list[Any]:
 
 
 def _read(response: HTTPResponse, most: int) -> bytes:
-    parts, size = [], 0
+    parts = []
+    size = 0
     while part := response.read(2**20):
         parts.append(part)
         size += len(part)

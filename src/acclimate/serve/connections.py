@@ -62,7 +62,8 @@ def connection_limit() -> int:
     except ImportError:  # on Windows, which has no such limit
         return MOST
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    unlimited, wanted = resource.RLIM_INFINITY, MOST + RESERVED
+    unlimited = resource.RLIM_INFINITY
+    wanted = MOST + RESERVED
     if soft != unlimited and soft < wanted:
         raised = wanted if hard == unlimited else min(hard, wanted)
         with suppress(OSError, ValueError):
@@ -84,7 +85,8 @@ class Connections:
     """
 
     def __init__(self, limits: Limits, most: int | None = None) -> None:
-        self.most, self._header_s = most or connection_limit(), limits.header_s
+        self.most = most or connection_limit()
+        self._header_s = limits.header_s
         self.accepts = max(1, self.most // 8 // TURNS)
         self._phases: dict[Phase, dict[str, dict[Connection, float]]] = {phase: {} for phase in Phase}
         self._counts: Counter[Phase] = Counter()
@@ -100,7 +102,8 @@ class Connections:
 
     def move(self, connection: "Connection", phase: Phase) -> None:
         """Note the phase that a connection is in now, and close another one if there are too many."""
-        before, address = connection.phase, connection.address
+        before = connection.phase
+        address = connection.address
         if before in (phase, Phase.CLOSED):
             return
         if before is not None:

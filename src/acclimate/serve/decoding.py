@@ -57,7 +57,9 @@ class Decoders:
     """
 
     def __init__(self, pixels: int, decode_s: float, budget: int) -> None:
-        self._pixels, self._decode_s, self._budget = pixels, decode_s, Budget(budget)
+        self._pixels = pixels
+        self._decode_s = decode_s
+        self._budget = Budget(budget)
         self._lock = Lock()
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
@@ -105,7 +107,8 @@ class Decoders:
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True
-            idle, self._idle = self._idle, []
+            idle = self._idle
+            self._idle = []
             for process in self._busy:
                 process.kill()  # the thread that waits for it ends it
         for process in idle:
@@ -150,7 +153,9 @@ class _Process:
 
     def __init__(self, pixels: int, decode_s: float) -> None:
         self._connection, theirs = CONTEXT.Pipe()
-        self._pixels, self._decode_s, self.alive = pixels, decode_s, True
+        self._pixels = pixels
+        self._decode_s = decode_s
+        self.alive = True
         self.latest = inf  # when it is stopped if it has not answered
         CONTEXT.set_forkserver_preload([__name__])
         with theirs, CHILDREN, no_main():
@@ -274,7 +279,8 @@ class _Watch:
             self._processes.discard(process)
             if self._processes or self._thread is None:
                 return
-            thread, self._thread = self._thread, None
+            thread = self._thread
+            self._thread = None
             self._changed.notify_all()
         thread.join()
 

@@ -60,7 +60,9 @@ class Call:
     """
 
     def __init__(self, request: Request, streams: Service, client: str) -> None:
-        self._request, self._streams, self._client = request, streams, client
+        self._request = request
+        self._streams = streams
+        self._client = client
         self._deadline: float | None = None
 
     async def run(self, work: Callable[[], Result], pool: FairPool | None = None) -> Result:
@@ -69,7 +71,8 @@ class Call:
 
     async def wait(self, work: "Future[Result]") -> Result:
         """The result of work that was begun elsewhere."""
-        limit, now = self._streams.limits.timeout_s, asyncio.get_running_loop().time
+        limit = self._streams.limits.timeout_s
+        now = asyncio.get_running_loop().time
         self._deadline = self._deadline or now() + limit
         waiting = asyncio.wrap_future(work)
         waiting.add_done_callback(lambda done: done.cancelled() or done.exception())  # it may come too late

@@ -66,7 +66,8 @@ class Guard:
     """
 
     def __init__(self, rules: GuardRules, entries_only: bool = False, clock: Callable[[], float] = monotonic) -> None:
-        self.rules, self.refusals = rules, 0
+        self.rules = rules
+        self.refusals = 0
         self._share = 1.0 if entries_only or rules.share is None else rules.share
         self._clock = clock
         self._part_s = max(rules.window_s / PARTS, SHORTEST_S)
@@ -83,7 +84,10 @@ class Guard:
         if not client:
             return samples, ""
         self._forget()
-        taught, total, room, reason = self._taught[client], self._taught.total(), float(samples), ""
+        taught = self._taught[client]
+        total = self._taught.total()
+        room = float(samples)
+        reason = ""
         clients = len(self._taught.keys() | {client})
         share = max(self._share, 1 / clients)
         limit = inf if share >= 1 else (share * total + labels - taught) / (1 - share) + 1e-9
@@ -134,7 +138,9 @@ class FairSlots:
     """
 
     def __init__(self, senders: Mapping[int, str], client: str, age: int) -> None:
-        self.senders, self.client, self.age = senders, client, age
+        self.senders = senders
+        self.client = client
+        self.age = age
 
     def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
         """The position of the entry that gives way; None if none does."""

@@ -173,7 +173,8 @@ class History:
         return self.samples > 0 and monotonic() - self._taken > after_s
 
     def _set(self, adapter: Adapter, notes: Mapping[str, Any]) -> None:
-        clients, thumbnails = notes.get("clients", {}), notes.get("thumbnails", {})
+        clients = notes.get("clients", {})
+        thumbnails = notes.get("thumbnails", {})
         ids = {cache: [entry.id for entry in entries] for cache, entries in adapter.entries().items()}
         self.adapter = adapter
         self.senders = {cache: {i: clients.get(str(i), "") for i in each} for cache, each in ids.items()}
@@ -217,12 +218,14 @@ class History:
 
     def _correct(self, record: Mapping[str, Any], body: bytes) -> int:
         """Carry out the correction, or the undoing of one, in a journal record; returns the correction's id."""
-        adapter, notes = self.adapter, self.notes()
+        adapter = self.adapter
+        notes = self.notes()
         if "undo" in record:
             correction = int(record["undo"])
             adapter.undo([correction])
         else:
-            label, given = adapter.head.class_names.index(record["label"]), record["correct"]
+            label = adapter.head.class_names.index(record["label"])
+            given = record["correct"]
             (correction,) = adapter.correct(features_of(record, body), [label], None if given is None else [given])
             (picture,) = thumbnails_of(record, body)
             if picture:
@@ -233,7 +236,9 @@ class History:
 
     def _learn(self, evidence: Evidence, record: Mapping[str, Any], body: bytes) -> Step:
         """Learn from the samples of a journal record."""
-        adapter, learnt, client = self.adapter, learnt_of(record), record.get("client", "")
+        adapter = self.adapter
+        learnt = learnt_of(record)
+        client = record.get("client", "")
         ids = _ids(record, learnt)
         caches = {name: part for name, part in adapter.parts.items() if isinstance(part, Cache)}
         try:
@@ -268,7 +273,8 @@ class History:
 
     def _recover(self) -> None:
         """Read the newest state there is."""
-        numbers, problems = sorted(self.files.numbers(SNAPSHOT)), []
+        numbers = sorted(self.files.numbers(SNAPSHOT))
+        problems = []
         for start in reversed(numbers):
             try:
                 self._set(*self.files.load(start))
@@ -295,8 +301,10 @@ class History:
 
     def _replay(self, start: int, problems: list[str]) -> int | None:
         """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
-        snapshots, journals = self.files.numbers(SNAPSHOT), self.files.numbers(JOURNAL)
-        last, size = start, 0
+        snapshots = self.files.numbers(SNAPSHOT)
+        journals = self.files.numbers(JOURNAL)
+        last = start
+        size = 0
         marked, synced = read_mark(self.files.folder)
         if marked > max([*snapshots, *journals]):
             problems.append(f"snapshot {marked} and its journal are missing; what was learnt after that is lost")
@@ -321,7 +329,8 @@ class History:
             if contents.damage is not None:
                 problems.append(f"{contents.damage}; what was learnt after that is lost")
                 return None
-            last, size = number, contents.size
+            last = number
+            size = contents.size
         return size if last == start else None
 
     def _write(self, adapter: Adapter, notes: Mapping[str, Any], reason: str, *, continues: bool, **about: Any) -> int:
@@ -331,7 +340,9 @@ class History:
         with suppress(OSError):  # the new snapshot contains what the old journal does
             self.sync()
         journal.mark()
-        self._journal, self.samples, self._taken = journal, 0, monotonic()
+        self._journal = journal
+        self.samples = 0
+        self._taken = monotonic()
         self.files.remove_oldest()
         return number
 

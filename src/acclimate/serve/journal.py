@@ -47,7 +47,8 @@ class Journal:
     """
 
     def __init__(self, path: Path, size: int) -> None:
-        self.path, self.size = path, size
+        self.path = path
+        self.size = size
         self.failed = False  # whether the last `append` failed
         self._synced = size
         self._marking = Lock()
@@ -64,7 +65,8 @@ class Journal:
 
         If it cannot be written, a StorageError is raised and the journal is unchanged.
         """
-        record, before = _record(head, body), self.size
+        record = _record(head, body)
+        before = self.size
         self.failed = True
         try:
             with open(self.path, "r+b", buffering=0) as file:
@@ -77,7 +79,8 @@ class Journal:
             with suppress(OSError):
                 self.cut(before)
             raise StorageError(f"cannot write {self.path.name}: {reason(error)}; free some disk space.") from error
-        self.size, self.failed = before + len(record), False
+        self.size = before + len(record)
+        self.failed = False
         return before
 
     def cut(self, size: int) -> None:

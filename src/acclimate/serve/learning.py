@@ -24,7 +24,10 @@ class Learning:
     """
 
     def __init__(self, setup: Setup, history: History, texts: Texts, problems: Problems) -> None:
-        self._setup, self._history, self._texts, self._problems = setup, history, texts, problems
+        self._setup = setup
+        self._history = history
+        self._texts = texts
+        self._problems = problems
         self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
         self._rejector: Rejector | None = None
         parts = [part for part in history.adapter.parts.values() if part is not history.adapter.told]
@@ -53,7 +56,10 @@ class Learning:
 
     def learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
         """Answer samples and learn from those that may be learnt from; none if they cannot be written."""
-        history, guard, count, gates = self._history, self.guard, len(features), self._gates()
+        history = self._history
+        guard = self.guard
+        count = len(features)
+        gates = self._gates()
         none = none_scores(history.adapter, evidence, gates)
         allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(history.adapter.head))
         learnt, refused = choose_samples(history.adapter, evidence, np.arange(count) < allowed, gates)

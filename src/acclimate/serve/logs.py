@@ -43,7 +43,9 @@ class RequestLog:
         answering: Callable[[Scope, int], Awaitable[None]],
         finished: Callable[[str, str, int, float], None],
     ) -> None:
-        self.app, self.answering, self.finished = app, answering, finished
+        self.app = app
+        self.answering = answering
+        self.finished = finished
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""

@@ -3,7 +3,9 @@
 from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 
 LOOPBACK = "127.0.0.1"  # the name of all clients on this machine
-IPV4, IPV6 = 24, 64  # bits of an address that name a network, of which one client can easily have many addresses
+# bits of an address that name a network, of which one client can easily have many addresses
+IPV4 = 24
+IPV6 = 64
 
 
 def network(address: str, ipv4: int = IPV4) -> str:

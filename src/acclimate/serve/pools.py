@@ -43,7 +43,9 @@ class FairPool:
     """
 
     def __init__(self, name: str, threads: int, jobs: int) -> None:
-        self._name, self._size, self._jobs = name, threads, jobs
+        self._name = name
+        self._size = threads
+        self._jobs = jobs
         self._share = max(1, threads // 2)
         self._change = Condition()
         self._waiting: FairQueue[_Job] = FairQueue()
@@ -85,7 +87,8 @@ class FairPool:
         with self._change:
             if self._closed:
                 raise _closing()
-            mine, total = self._unfinished[job.client] + 1, self._unfinished.total() + 1
+            mine = self._unfinished[job.client] + 1
+            total = self._unfinished.total() + 1
             if mine > self._jobs or not leaves_enough(mine, total, CROWD * self._jobs, 1):
                 raise BusyError("too many requests like this are waiting; try again in a moment.")
             self._unfinished[job.client] += 1

@@ -27,7 +27,8 @@ class Problems:
 
     def report(self, file: str, problem: str | None) -> None:
         """Note a problem with the "journal" or a "snapshot", or that there is none any more."""
-        known, fields = file in self._found, {"stream": self._stream, "file": file}
+        known = file in self._found
+        fields = {"stream": self._stream, "file": file}
         if problem is not None:
             self._found[file] = problem
             if not known:

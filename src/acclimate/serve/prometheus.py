@@ -21,7 +21,8 @@ class Metrics:
     """Counters and histograms of one service; every method may be called from any thread."""
 
     def __init__(self) -> None:
-        self._registry, self._lock = CollectorRegistry(), Lock()
+        self._registry = CollectorRegistry()
+        self._lock = Lock()
         self._images = self._counter("images_total", "Images received.", "outcome")
         self._changed = self._counter("changed_predictions_total", "Predictions changed by adaptation.")
         self._unsure = self._counter("unsure_predictions_total", "Predictions with a score below the threshold.")

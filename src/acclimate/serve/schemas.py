@@ -22,8 +22,12 @@ SETTINGS = "Settings of the method."
 GUARD = "Limits what one of several clients can teach the stream; null for no limit."
 UNSURE = "Answers with a lower score are marked as `unsure`."
 LARGEST = 1_000_000  # of a number in the settings
-LABELS, IMAGES = 100_000, 10_000  # per request
-LABEL_CHARS, PROMPT_CHARS = 200, 1000  # of a label, and of a prompt
+# per request
+LABELS = 100_000
+IMAGES = 10_000
+# of a label, and of a prompt
+LABEL_CHARS = 200
+PROMPT_CHARS = 1000
 Base64 = Annotated[
     str,
     Field(max_length=2**30, json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="]),

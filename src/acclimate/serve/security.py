@@ -107,7 +107,8 @@ class TokenFile:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path, self.tokens = path, read_tokens(path)
+        self.path = path
+        self.tokens = read_tokens(path)
 
     def reload(self) -> None:
         """Read the file again; if it cannot be used, an InputError is raised and the tokens stay as they were."""
@@ -147,7 +148,11 @@ class Gate:
         limits: Limits,
         connections: Connections,
     ) -> None:
-        self.app, self.tokens, self.hosts, self.limits, self.connections = app, tokens, hosts, limits, connections
+        self.app = app
+        self.tokens = tokens
+        self.hosts = hosts
+        self.limits = limits
+        self.connections = connections
         self.held: Counter[str] = Counter()  # bytes of all bodies in memory, by caller
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,13 +214,16 @@ class Body:
     """
 
     def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
-        self.gate, self._receive = gate, receive
-        limits, headers = gate.limits, dict(scope["headers"])
+        self.gate = gate
+        self._receive = receive
+        limits = gate.limits
+        headers = dict(scope["headers"])
         self.most = limits.body_bytes
         if not scope["path"].endswith(LARGE_BODIES):
             self.most = min(limits.json_bytes, self.most)
         self.complete = b"transfer-encoding" not in headers and headers.get(b"content-length", b"0") == b"0"
-        self.caller, self.size = "", 0
+        self.caller = ""
+        self.size = 0
         self.deadline = anyio.current_time() + limits.timeout_s
 
     async def receive(self) -> Message:
@@ -227,7 +235,8 @@ class Body:
                 message = await self._receive()
         except TimeoutError:
             raise HTTPException(408, "the body was sent too slowly; send smaller or fewer images.") from None
-        part, held = len(message.get("body", b"")), self.gate.held
+        part = len(message.get("body", b""))
+        held = self.gate.held
         self.size += part
         held[self.caller] += part
         self.complete = not message.get("more_body", False)

@@ -32,7 +32,9 @@ from acclimate.serve.setups import Made, create_files
 from acclimate.serve.texts import Texts
 
 NAME = re.compile(NAME_PATTERN)
-NEW, DELETED = ".new-", ".deleted-"  # how names of folders begin whose streams are being created or deleted
+# how names of folders begin whose streams are being created or deleted
+NEW = ".new-"
+DELETED = ".deleted-"
 CALLS = 8  # calls that create, delete, read or write streams at the same time; they may wait for a stream or a disk
 REPORTS = 2  # reports on all streams that are written at the same time; they wait for nothing
 BODIES = 2  # large bodies that are parsed or written at the same time; few, as the parsed copy needs memory, too
@@ -70,8 +72,12 @@ class Service(ABC):
         audit: AnyAudit,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        self.limits, self.metrics, self.defaults, self.audit = limits, metrics, defaults, audit
-        self.batcher, self.texts = batcher, texts
+        self.limits = limits
+        self.metrics = metrics
+        self.defaults = defaults
+        self.audit = audit
+        self.batcher = batcher
+        self.texts = texts
         self.calls = FairPool("acclimate-call", CALLS, limits.calls)
         self.reports = FairPool("acclimate-report", REPORTS, limits.calls)
         self.bodies = FairPool("acclimate-body", BODIES, sys.maxsize)  # whoever was let in must get his answer

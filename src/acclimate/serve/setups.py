@@ -10,7 +10,8 @@ from acclimate.methods import Adapter
 from acclimate.serve.history import History
 from acclimate.serve.schemas import Setup
 
-FILE, VERSION = "stream.json", 1
+FILE = "stream.json"
+VERSION = 1
 # What streams had before there was a choice; a new stream may have another default.
 BEFORE = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
 

@@ -20,7 +20,8 @@ from acclimate.methods import Adapter, load_with_notes, state_to_bytes
 from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.journal import Journal, read_journal
 
-SNAPSHOT, JOURNAL = ".safetensors", ".journal"
+SNAPSHOT = ".safetensors"
+JOURNAL = ".journal"
 Record = tuple[dict[str, Any], bytes]  # head and body
 
 
@@ -32,7 +33,9 @@ class Snapshots:
     """
 
     def __init__(self, folder: Path, keep: int, text: Any = None) -> None:
-        self.folder, self._keep, self._text = folder, keep, text
+        self.folder = folder
+        self._keep = keep
+        self._text = text
         self.about: dict[int, dict[str, Any]] = {}
 
     def listed(self) -> list[dict[str, Any]]:
@@ -67,7 +70,8 @@ class Snapshots:
         number = max([0, *self.numbers(SNAPSHOT), *self.numbers(JOURNAL)]) + 1
         about |= {"reason": reason, "time": time(), "samples_seen": adapter.samples_seen, "continues": continues}
         content = state_to_bytes(adapter, notes)
-        snapshot, path = self.path(number, SNAPSHOT), self.path(number, JOURNAL)
+        snapshot = self.path(number, SNAPSHOT)
+        path = self.path(number, JOURNAL)
         with writing(path.name, StorageError):  # the journal first: a snapshot without one would hide an older journal
             journal = Journal.create(path, about)
         try:

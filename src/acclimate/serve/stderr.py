@@ -53,7 +53,8 @@ class BoundedLog(logging.Handler):
 
     def __init__(self, descriptor: int, per_second: int) -> None:
         super().__init__()
-        self._descriptor, self._per_second = descriptor, per_second
+        self._descriptor = descriptor
+        self._per_second = per_second
         self._lines: SimpleQueue[str | None] = SimpleQueue()
         self._places: dict[tuple[str, int], tuple[float, float]] = {}  # lines that each may write, and at what time
         self._left_out = 0
@@ -71,7 +72,8 @@ class BoundedLog(logging.Handler):
         self._left_out += 1
 
     def _may_write(self, place: tuple[str, int]) -> bool:
-        most, now = float(self._per_second * BURST_S), time.monotonic()
+        most = float(self._per_second * BURST_S)
+        now = time.monotonic()
         allowed, at = self._places.get(place, (most, now))
         allowed = min(most, allowed + (now - at) * self._per_second)
         self._places[place] = (max(allowed - 1, 0.0) if allowed >= 1 else allowed, now)
@@ -90,7 +92,8 @@ class BoundedLog(logging.Handler):
             if self._left_out and (line is None or time.monotonic() - told >= 1):
                 told = time.monotonic()
                 with self.lock or threading.Lock():
-                    fields, self._left_out = {"lines": self._left_out}, 0
+                    fields = {"lines": self._left_out}
+                    self._left_out = 0
                 about = {"msg": "log lines left out", "levelno": logging.WARNING, "levelname": "WARNING"}
                 self._put(self.format(logging.makeLogRecord({**about, "fields": fields})))
 
@@ -115,11 +118,14 @@ class BoundedLog(logging.Handler):
 @contextmanager
 def log_to_stderr(per_second: int) -> Iterator[None]:
     """Within this block, whatever the process logs goes to stderr: warnings and errors that nobody caught as well."""
-    handler, root = BoundedLog(sys.stderr.fileno(), per_second), logging.getLogger()
+    handler = BoundedLog(sys.stderr.fileno(), per_second)
+    root = logging.getLogger()
     handler.setFormatter(JsonLines())
     levels = {name: logging.getLogger(name).level for name in ("acclimate", "uvicorn")}
     before = root.handlers, threading.excepthook, sys.unraisablehook
-    root.handlers, threading.excepthook, sys.unraisablehook = [handler], _uncaught, _uncaught
+    root.handlers = [handler]
+    threading.excepthook = _uncaught
+    sys.unraisablehook = _uncaught
     logging.captureWarnings(True)
     for name in levels:
         logging.getLogger(name).setLevel(logging.INFO)

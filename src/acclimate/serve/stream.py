@@ -64,8 +64,11 @@ class Stream:
     def __init__(
         self, name: str, folder: Path, batcher: AnyBatcher, texts: Texts, pool: Executor, metrics: Metrics
     ) -> None:
-        self.name, self.limits = name, batcher.limits
-        self._batcher, self._texts, self._metrics = batcher, texts, metrics
+        self.name = name
+        self.limits = batcher.limits
+        self._batcher = batcher
+        self._texts = texts
+        self._metrics = metrics
         self.setup, model, self.client = read_setup(folder)
         self.history = History(folder, self.limits.history, text=batcher.encoder)
         dim = self.history.adapter.head.dim
@@ -250,7 +253,8 @@ class Stream:
         """Continue with what `read_state` gave, unless the labels have changed since."""
         if differences := adapter.head.differences(self.history.adapter.head):
             raise StateError(f"the stream has changed in the meantime: {'; '.join(differences)}. Upload it again.")
-        adapter.origin, adapter.frozen = self.name, self.history.adapter.frozen
+        adapter.origin = self.name
+        adapter.frozen = self.history.adapter.frozen
         self._replace(adapter, {}, "uploaded")
 
     def later(
@@ -332,7 +336,9 @@ class Stream:
 
     def _encode(self, images: Sequence[bytes | str], names: Sequence[str] = (), client: str = "") -> "Future[Encoded]":
         self.check_open()
-        setup, kind, start = self.setup, self.setup.views_kind or "augmix", self._received
+        setup = self.setup
+        kind = self.setup.views_kind or "augmix"
+        start = self._received
         options = {"thumbnails": setup.thumbnails, "views": setup.views, "kind": kind, "start": start}
         return self._batcher.submit(images, names=names, client=client, **options)
 
@@ -342,7 +348,8 @@ class Stream:
         if label not in self.labels:
             raise InputError(f"the stream has no label {label[:80]!r}; {nearest(label, self.labels)}")
         if encoded is not None:
-            features, picture = encoded.features, b"".join(encoded.thumbnails)
+            features = encoded.features
+            picture = b"".join(encoded.thumbnails)
         else:
             assert sample_id is not None
             features, picture = history.files.find(sample_id)
@@ -354,7 +361,8 @@ class Stream:
     def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:
         self.check_open()
         began = perf_counter()
-        adapter, features = self.history.adapter, encoded.features
+        adapter = self.history.adapter
+        features = encoded.features
         seen = adapter.head.observe(features)
         if learn and adapter.counts_samples:
             adapted = self.learning.learn(seen, features, client, encoded.thumbnails)

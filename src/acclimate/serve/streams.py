@@ -54,11 +54,14 @@ class Streams(Service):
         defaults: Mapping[str, Any] | None = None,
         prompts: LearnedPrompts | None = None,
     ) -> None:
-        limits, metrics, streams = limits or Limits(), Metrics(), Path(folder) / "streams"
+        limits = limits or Limits()
+        metrics = Metrics()
+        streams = Path(folder) / "streams"
         self._lock_file = claim_folder(Path(folder), streams)
         texts = Path(folder) / "texts"
         remove_leftovers(texts)
-        batcher, labels = Batcher(encoder, limits, metrics), Texts(encoder, limits, texts, prompts)
+        batcher = Batcher(encoder, limits, metrics)
+        labels = Texts(encoder, limits, texts, prompts)
         super().__init__(streams, batcher, labels, limits, metrics, AuditLog(Path(folder)), defaults)
         self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
         self._lock = Lock()
@@ -127,7 +130,8 @@ class Streams(Service):
         It raises NotFoundError if there is no such stream, and StorageError if the files cannot be removed; the stream
         can then be used as before. If `cancel` returns True, nothing is removed.
         """
-        stream, remove = self._streams.get(name), partial(self._remove, name)
+        stream = self._streams.get(name)
+        remove = partial(self._remove, name)
         return self._pool.submit(remove) if stream is None else stream.later(Stream.end, remove)
 
     def readiness(self) -> Future[str | None]:

@@ -19,8 +19,11 @@ class Summary:
     """
 
     def __init__(self, name: str, setup: Setup, history: History, learning: Learning, problems: Problems) -> None:
-        self._name, self._setup, self._history = name, setup, history
-        self._learning, self._problems = learning, problems
+        self._name = name
+        self._setup = setup
+        self._history = history
+        self._learning = learning
+        self._problems = problems
         self._answered = self._changed = 0
         self._described: Adapter | None = None
         self.update()
@@ -32,7 +35,8 @@ class Summary:
 
     def update(self) -> None:
         """Describe the stream as it is now."""
-        adapter, guard = self._history.adapter, self._learning.guard
+        adapter = self._history.adapter
+        guard = self._learning.guard
         if adapter is not self._described:
             self._described = adapter
             self._fixed = {

@@ -49,7 +49,9 @@ class Texts:
     def __init__(
         self, encoder: TextEncoder, limits: Limits, cache: Path | None = None, prompts: LearnedPrompts | None = None
     ) -> None:
-        self._encoder, self._cache, self._prompts = encoder, cache, prompts
+        self._encoder = encoder
+        self._cache = cache
+        self._prompts = prompts
         self._pool = FairPool("acclimate-text", 1, limits.texts)
         self._lock = Lock()
         self._jobs: dict[Hashable, _Shared] = {}

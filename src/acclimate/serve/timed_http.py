@@ -22,7 +22,9 @@ class _Until(io.RawIOBase):
     """What a socket receives until a deadline, however slowly it comes."""
 
     def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
-        self._raw, self._sock, self._deadline = raw, sock, deadline
+        self._raw = raw
+        self._sock = sock
+        self._deadline = deadline
 
     def readable(self) -> bool:
         return True

@@ -91,7 +91,8 @@ def is_raw_image(kind: str) -> bool:
 
 
 async def _form_files(request: Request, limits: Limits) -> list[Part]:
-    body, kind = await read_body(request), request.headers["content-type"]
+    body = await read_body(request)
+    kind = request.headers["content-type"]
     try:
         parts = await run_apart(request, lambda: parse_form(body, kind, limits.images), len(body))
     except FormError as error:

@@ -21,7 +21,8 @@ def open_samples(spec: str) -> list[Sample]:
     Args:
         spec: `ROOT/split_zhou_X.json`, optionally followed by `#train`, `#val` or `#test` (the default).
     """
-    path, split = Path(spec), "test"
+    path = Path(spec)
+    split = "test"
     if not path.is_file() and "#" in spec:
         file, _, split = spec.rpartition("#")
         path = Path(file)

@@ -57,7 +57,8 @@ def match_files(pattern: str) -> tuple[str, list[str]]:
     """Match a pattern: the folder before the first wildcard, and the paths of the files relative to it."""
     parts = PurePath(pattern).parts
     first = next(position for position, part in enumerate(parts) if is_pattern(part))
-    base, rest = Path(*parts[:first]), list(parts[first:])
+    base = Path(*parts[:first])
+    rest = list(parts[first:])
     if rest[-1] == "**":
         rest.append("*")
     hidden = any(part.startswith(".") for part in rest)

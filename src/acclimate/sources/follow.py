@@ -54,7 +54,11 @@ class Follow:
     ) -> None:
         if not Path(folder).is_dir():
             raise InputError(f"{folder} is not a folder; only a folder can be followed.")
-        self.folder, self.stop, self.fps, self.interval, self.patience = folder, stop, fps, interval, patience
+        self.folder = folder
+        self.stop = stop
+        self.fps = fps
+        self.interval = interval
+        self.patience = patience
         self._known: set[str] | None = None  # paths of files that were done before
         self._given: set[str] = set()  # files that it gave
         self._waiting: dict[str, Seen] = {}  # files that are not
@@ -91,7 +95,8 @@ class Follow:
                 about = path.stat()
             except OSError:  # it went away, or is a broken link
                 continue
-            now, before = Seen(about.st_size, about.st_mtime_ns, monotonic()), self._waiting.get(file)
+            now = Seen(about.st_size, about.st_mtime_ns, monotonic())
+            before = self._waiting.get(file)
             if not about.st_size or before is None or before[:2] != now[:2]:
                 waiting[file] = now
                 continue

@@ -94,7 +94,8 @@ def _columns(datasets: Any, name: str, features: Any, options: Mapping[str, str]
 def _labels(datasets: Any, rows: Any, column: str | None) -> list[str | None]:
     if column is None:
         return [None] * len(rows)
-    feature, values = rows.features[column], rows.select_columns([column])[:][column]
+    feature = rows.features[column]
+    values = rows.select_columns([column])[:][column]
     if isinstance(feature, datasets.ClassLabel):  # -1 means that the label is not published
         return [None if value is None or value < 0 else feature.names[value] for value in values]
     return [None if value is None else str(value) for value in values]

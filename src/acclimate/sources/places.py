@@ -87,7 +87,8 @@ class Place:
 def list_files(root: str) -> Iterator[str]:
     """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
     visited = set(Path(root).resolve().parents)
-    folders, links = deque([""]), deque[str]()
+    folders = deque([""])
+    links = deque[str]()
     while folders or links:  # links come last, so that a folder is listed under its real name rather than a link's
         folder = folders.pop() if folders else links.popleft()
         here = Path(root, folder)

@@ -50,7 +50,8 @@ def draw_shots(
         name = class_names[int(counts.argmin())]
         how = f"choose at most {fewest} shots" if fewest else "add one, or remove the class"
         raise InputError(f"class {name!r} has {fewest} labelled samples, {shots} per class are asked for; {how}.")
-    drawn, rest = [], []
+    drawn = []
+    rest = []
     for label in range(len(class_names)):
         positions = np.random.default_rng([seed, label]).permutation(np.flatnonzero(labels == label))
         number = len(positions)

@@ -203,7 +203,8 @@ def _join(opened: dict[str, Samples]) -> Samples:
     paths = {spec for spec in opened if spec != "-" and not is_list(spec) and spec.partition(":")[0] not in PREFIXES}
     folders = [Path(sample.name).absolute().parent for spec in paths for sample in opened[spec]]
     common = Path(os.path.commonpath(folders)) if len({each.anchor for each in folders}) == 1 else None
-    joined, seen = Samples(), set[str]()
+    joined = Samples()
+    seen = set[str]()
     for spec, samples in opened.items():
         new = [(sample, name) for sample in samples if (name := os.path.abspath(sample.name)) not in seen]  # noqa: PTH100
         seen.update(name for _, name in new)

@@ -58,7 +58,8 @@ def open_lines(file: TextIO, fps: float = 1.0, place: Place = LOCAL) -> list[Sam
 def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Place) -> list[Sample]:
     samples: list[Sample] = []
     for line, fields in rows:
-        path, label = _first(FILE_KEYS, fields), _first(LABEL_KEYS, fields)
+        path = _first(FILE_KEYS, fields)
+        label = _first(LABEL_KEYS, fields)
         if path is None:
             known = " or ".join(FILE_KEYS)
             raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")

@@ -97,7 +97,9 @@ def _open(path: str) -> tuple[Any, Any]:
     if stream is None:
         container.close()
         raise OSError("the file has no video stream")
-    width, height, limit = stream.codec_context.width, stream.codec_context.height, pixel_limit()
+    width = stream.codec_context.width
+    height = stream.codec_context.height
+    limit = pixel_limit()
     if limit is not None and width * height > limit:
         container.close()
         raise OSError(too_large(f"{width} x {height}", limit))
@@ -125,7 +127,9 @@ class _Decoder:
     """The frames of one video at regular times, for any number of threads."""
 
     def __init__(self, path: str, fps: float) -> None:
-        self._path, self._fps, self._lock = path, fps, Lock()
+        self._path = path
+        self._fps = fps
+        self._lock = Lock()
         self._container: Any = None
         self._restart()
 

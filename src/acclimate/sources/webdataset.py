@@ -43,9 +43,12 @@ def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
         place: where the shards are; its `map` reads their headers.
     """
     samples: list[Sample] = []
-    shards, class_names, first = _shards(spec, place), cache(partial(_read_class_names, place)), list[str]()
+    shards = _shards(spec, place)
+    class_names = cache(partial(_read_class_names, place))
+    first = list[str]()
     for shard, index in zip(shards, place.map(partial(read_index, place), shards), strict=True):
-        first, folder = first or index.first, place.parent(shard)
+        first = first or index.first
+        folder = place.parent(shard)
         for member, offset, size, text in index.images:
             label = _label(shard, text, partial(class_names, folder))
             samples.append(Sample(f"{shard}::{member}", place.reader(shard, offset, size), label))
@@ -102,7 +105,9 @@ class _Bounded(io.RawIOBase):
     """A file of which only so much is read at once as a header may be long: tarfile believes what a header says."""
 
     def __init__(self, file: BinaryIO) -> None:
-        self.seek, self.tell, self._read = file.seek, file.tell, file.read  # type: ignore[method-assign]
+        self.seek = file.seek  # type: ignore[method-assign]
+        self.tell = file.tell  # type: ignore[method-assign]
+        self._read = file.read
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MOST_HEADER:

@@ -11,7 +11,8 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ModelError
 from acclimate.views.plan import OPERATIONS, POSTERIZE_BITS, ViewPlan
 
-AFFINE, BILINEAR = Image.Transform.AFFINE, Image.Resampling.BILINEAR
+AFFINE = Image.Transform.AFFINE
+BILINEAR = Image.Resampling.BILINEAR
 
 # Each operation on an RGB image, by a given amount; pixels from outside the image are black.
 OPERATE: dict[str, Callable[[Image.Image, float], Image.Image]] = {
@@ -70,7 +71,8 @@ def make_views(image: Image.Image, plan: ViewPlan, target: ModelInput) -> HostAr
     add up to 1, so mixing first and normalising once gives the same result.
     """
     views = np.empty((len(plan.flips), 3, target.height, target.width), np.float32)
-    gain, offset = target.gain[:, None, None], target.offset[:, None, None]
+    gain = target.gain[:, None, None]
+    offset = target.offset[:, None, None]
     for i, view in enumerate(views):
         crop = image.crop(tuple(plan.boxes[i].tolist())).resize((target.width, target.height), BILINEAR)
         if plan.flips[i]:

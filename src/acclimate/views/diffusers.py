@@ -41,7 +41,9 @@ class ImageVariations:
                 "diffusion",
                 "or generate them on a machine that has them (`acclimate generate`) and copy the folder",
             )
-        self.device, self.steps, self.source = device, steps, f"diffusers:{model}"
+        self.device = device
+        self.steps = steps
+        self.source = f"diffusers:{model}"
         self._lock = Lock()  # a pipeline is not thread-safe
 
     def generate(self, image: Image.Image, name: str, count: int, seed: int) -> list[Image.Image]:

@@ -17,8 +17,12 @@ from acclimate.arrays import HostArray
 
 GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
-CHAINS, MAX_DEPTH = 3, 3
-AREA, RATIO, TRIES = (0.08, 1.0), (3 / 4, 4 / 3), 10  # ranges and number of attempts of a random resized crop
+CHAINS = 3
+MAX_DEPTH = 3
+# ranges and number of attempts of a random resized crop
+AREA = (0.08, 1.0)
+RATIO = (3 / 4, 4 / 3)
+TRIES = 10
 LARGE = 0.5  # the smallest area of a large crop
 POSTERIZE_BITS = 4  # the only value at severity 1
 
@@ -99,9 +103,11 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
     low, high = (math.log(limit) for limit in RATIO)
     areas = width * height * area
     ratios = np.exp(low + (high - low) * ratio)
-    widths, heights = np.rint(np.sqrt(areas * ratios)), np.rint(np.sqrt(areas / ratios))
+    widths = np.rint(np.sqrt(areas * ratios))
+    heights = np.rint(np.sqrt(areas / ratios))
     fits = (widths >= 1) & (widths <= width) & (heights >= 1) & (heights <= height)
-    rows, first = np.arange(len(area)), fits.argmax(axis=1)
+    rows = np.arange(len(area))
+    first = fits.argmax(axis=1)
     found = fits.any(axis=1)
     whole_width = min(width, round(height * RATIO[1]))
     whole_height = min(height, round(width / RATIO[0]))
@@ -109,7 +115,8 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
     crop_height = np.where(found, heights[rows, first], whole_height)
     left = np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2)
     top = np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2)
-    left, top = np.floor(left), np.floor(top)
+    left = np.floor(left)
+    top = np.floor(top)
     boxes: HostArray = np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
     return boxes
 

@@ -38,7 +38,8 @@ def make_views(
         target: size and normalisation of the model's input.
         dtype: of the views.
     """
-    device, count = images[0].device, len(plans[0].flips)
+    device = images[0].device
+    count = len(plans[0].flips)
     owners = np.repeat(np.arange(len(images)), count)
     whole = ViewPlan(*(np.concatenate([getattr(plan, each.name) for plan in plans]) for each in fields(ViewPlan)))
     views = torch.empty((len(owners), 3, target.height, target.width), dtype=dtype, device=device)
@@ -110,7 +111,8 @@ def lines(operations: HostArray, amounts: HostArray, width: int, height: int) ->
         np.where(operations == OPERATIONS.index(name), amounts, 0.0)[:, None]
         for name in ("rotate", "shear_x", "shear_y")
     )
-    cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
+    cos = np.cos(np.radians(angle))
+    sin = np.sin(np.radians(angle))
     y = np.arange(height) + 0.5
     from_centre = y - height / 2
     x_line = np.concatenate([x_shear * y - sin * from_centre, cos], axis=1) * (2 / width)
@@ -127,7 +129,8 @@ def kinds(
     Yields:
         A function, the indices of the operations that it does, and what it takes besides their images.
     """
-    colours, moves = operations < COLOURS, operations >= OPERATIONS.index("translate_x")
+    colours = operations < COLOURS
+    moves = operations >= OPERATIONS.index("translate_x")
     moves |= (operations == OPERATIONS.index("rotate")) & (amounts == 0)  # a quarter of the rotations
     chosen = np.flatnonzero(colours)
     if len(chosen):
@@ -149,7 +152,8 @@ def _chains(crops: Tensor, plan: ViewPlan) -> Tensor:
     """What the chains make of crops, uint8 (n, 3, h, w): uint8 (n, C, 3, h, w)."""
     count, per_view = plan.depths.shape
     height, width = crops.shape[2:]
-    operations, amounts = plan.operations.reshape(-1, MAX_DEPTH), plan.amounts.reshape(-1, MAX_DEPTH)
+    operations = plan.operations.reshape(-1, MAX_DEPTH)
+    amounts = plan.amounts.reshape(-1, MAX_DEPTH)
     work: list[tuple[int, Callable[..., Tensor], list[HostArray]]] = []
     for step in range(MAX_DEPTH):
         rows = np.flatnonzero(plan.depths.reshape(-1) > step)
@@ -174,7 +178,9 @@ def _words(pixels: Tensor) -> Tensor:
 def _mix(crops: Tensor, chains: Tensor, weights: HostArray, target: ModelInput, views: Tensor) -> None:
     """Write the weighted sums of crops (n, 3, h, w) and chains (n, C, 3, h, w), normalised, to `views`."""
     factors, mixed = upload_all([weights[:, :, None] * target.gain, target.offset], crops.device)
-    factors, mixed = factors[..., None, None], mixed[:, None, None]  # (n, 1 + C, 3, 1, 1) and (3, 1, 1)
+    # (n, 1 + C, 3, 1, 1) and (3, 1, 1)
+    factors = factors[..., None, None]
+    mixed = mixed[:, None, None]
     layers = [crops, *chains.unbind(1)]
     for number, layer in enumerate(layers):
         out = views if number == len(layers) - 1 else None

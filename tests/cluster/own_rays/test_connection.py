@@ -21,7 +21,9 @@ pytest.importorskip("ray", reason="a cluster needs Ray")
 def test_a_local_ray_is_this_machines_alone_and_ends_with_the_block():
     import ray
 
-    started, others, before = [], psutil.Process().children(recursive=True), os.environ.get(LOOPBACK_ONLY)
+    started = []
+    others = psutil.Process().children(recursive=True)
+    before = os.environ.get(LOOPBACK_ONLY)
 
     def use():
         with connect(num_cpus=3, object_store_memory=100 * 2**20) as cluster:

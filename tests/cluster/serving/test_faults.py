@@ -46,7 +46,9 @@ def test_a_stream_survives_its_process(cluster, pictures):
 
 def test_nothing_acknowledged_is_lost_when_a_stream_is_killed_under_load(cluster, pictures):
     cluster.create("busy", method="prior", skip_duplicates=False, guard=None)
-    acknowledged, refusals, stop = [], [], threading.Event()
+    acknowledged = []
+    refusals = []
+    stop = threading.Event()
 
     def send(offset):
         place = offset
@@ -79,7 +81,8 @@ def test_nothing_acknowledged_is_lost_when_a_stream_is_killed_under_load(cluster
 def test_an_encoder_that_dies_costs_nothing(cluster, pictures):
     """Encoders keep nothing, so that the stream itself asks another one."""
     cluster.create("steady", skip_duplicates=False, guard=None)
-    ids, stop = [], threading.Event()
+    ids = []
+    stop = threading.Event()
 
     def send():
         while not stop.is_set():

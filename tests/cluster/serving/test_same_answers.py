@@ -34,7 +34,8 @@ def alone(running, tmp_path_factory):
 def script(pictures):
     """Calls of all kinds; what a later one sends may be taken from an earlier answer."""
     form = [("image", (f"{i}.png", image, "image/png")) for i, image in enumerate(pictures[:6])]
-    here, text = "/v1/streams/lab", [b64encode(image).decode() for image in pictures[6:9]]
+    here = "/v1/streams/lab"
+    text = [b64encode(image).decode() for image in pictures[6:9]]
     lab = {"name": "lab", "labels": LABELS, "method": "tda", "skip_duplicates": False, "thumbnails": True}
     yield "GET", "/openapi.json", {}
     yield "GET", "/health/live", {}
@@ -95,7 +96,8 @@ def script(pictures):
 
 def run(client, pictures):
     """The answer to each call: status, type and content; without the streams that were there before."""
-    state, before = b"", [each["name"] for each in client.get("/v1/streams").json()["streams"]]
+    state = b""
+    before = [each["name"] for each in client.get("/v1/streams").json()["streams"]]
     for method, path, given in script(pictures):
         if given.get("content") == "state":
             given = {**given, "content": state}
@@ -110,7 +112,8 @@ def run(client, pictures):
 
 
 def test_the_same_calls_get_the_same_answers(cluster, alone, pictures):
-    here, there = list(run(alone, pictures)), list(run(cluster.client, pictures))
+    here = list(run(alone, pictures))
+    there = list(run(cluster.client, pictures))
     assert len(here) == len(there) > 50
     for one, other in zip(here, there, strict=True):
         assert other == one
@@ -158,9 +161,11 @@ def test_metrics_are_those_of_all_processes(cluster, pictures):
         found = re.search(rf"^{re.escape(line)} ([0-9.e+]+)$", cluster.client.get("/metrics").text, re.MULTILINE)
         return float(found[1]) if found else 0.0
 
-    answered, unreadable = 'acclimate_images_total{outcome="answered"}', 'acclimate_images_total{outcome="unreadable"}'
+    answered = 'acclimate_images_total{outcome="answered"}'
+    unreadable = 'acclimate_images_total{outcome="unreadable"}'
     cluster.create("counted", method="tda", skip_duplicates=False)
-    before, bad = value(answered), value(unreadable)
+    before = value(answered)
+    bad = value(unreadable)
     assert cluster.classify("counted", pictures[:6]).status_code == 200
     assert cluster.classify("counted", [b"not an image"]).status_code == 422
     wait_until(lambda: value(answered) == before + 6 and value(unreadable) == bad + 1)

@@ -121,7 +121,9 @@ def test_what_is_wrong_with_the_model_is_said(running, tmp_path):
 def test_under_load_there_are_more_encoders(running, pictures, tmp_path):
     """With the bundled model, for which requests wait; Ray Serve watches half a minute before it starts another one."""
     running.stop()
-    growing, over, statuses = ClusterService(data=tmp_path, port=0, replicas=(1, 2), cpus=0.5), Event(), []
+    growing = ClusterService(data=tmp_path, port=0, replicas=(1, 2), cpus=0.5)
+    over = Event()
+    statuses = []
 
     def send(url):
         with httpx.Client(base_url=url, timeout=120) as client:

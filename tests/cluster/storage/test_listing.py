@@ -53,7 +53,8 @@ def test_local_sources_are_those_of_one_machine(here, monkeypatch):
         here / "photos",
     ):
         spec = os.fspath(spec)
-        expected, samples = open_source(spec), list_images(spec)
+        expected = open_source(spec)
+        samples = list_images(spec)
         assert (names(samples), labels(samples)) == (names(expected), labels(expected)), spec
     samples = list_images(["list.csv", "photos", "wds:shards/{0..0}.tar"])
     assert names(samples) == names(open_source(["list.csv", "photos", "wds:shards/{0..0}.tar"]))
@@ -75,7 +76,8 @@ def test_a_folder_by_url_is_listed_as_on_disk(elsewhere, here):
         draw(here / "photos" / path, number)
         fill(elsewhere, {f"photos/{path}": encoded(number)})
     fill(elsewhere, {"photos/notes.md": b"", "photos/clip.mp4": b"", "photos/dogs/more.cr2": b""})
-    expected, samples = open_source("photos"), list_images(f"{elsewhere}/photos/")
+    expected = open_source("photos")
+    samples = list_images(f"{elsewhere}/photos/")
     assert names(samples) == [f"{elsewhere}/{name}" for name in names(expected)]
     assert labels(samples) == labels(expected)
     assert list(map(shade, pickle.loads(pickle.dumps(list(samples))))) == list(map(shade, expected))

@@ -42,7 +42,8 @@ def open_page(browser):
     def visit(service, path="", wrong=(), **context):
         page = browser.new_context(**{"reduced_motion": "reduce", **context}).new_page()
         page.set_default_timeout(60_000)
-        problems, requests = [], []
+        problems = []
+        requests = []
         page.on("pageerror", lambda error: problems.append(str(error)))
         page.on("console", lambda said: problems.append(said.text) if said.type == "error" else None)
         page.on("request", lambda request: requests.append(request.url))

@@ -43,7 +43,8 @@ def test_filters_and_order_agree_with_the_downloaded_answers(run_service, open_p
         page.click("#save-csv")
     assert saved.value.suggested_filename == "shop-1.csv"
     text = saved.value.path().read_text("utf-8")
-    columns, records = text.splitlines()[0].split(","), rows(page, "#save-jsonl")
+    columns = text.splitlines()[0].split(",")
+    records = rows(page, "#save-jsonl")
     assert columns == csv_columns(5)  # those of `acclimate classify`
     read = [from_record(each) for each in csv_records(text.splitlines())]
     assert read == [from_record(each) for each in records]
@@ -213,10 +214,8 @@ def test_counts_survive_a_reload_and_tiles_are_explained(run_service, open_page,
     create(page, "shop-1")
     send(page, photos, "#folder")
     assert page.is_hidden("#bare")
-    figures, lines = (
-        page.inner_text("#figures"),
-        page.locator(".line").evaluate_all("(all) => all.map((line) => line.outerHTML)"),
-    )
+    figures = page.inner_text("#figures")
+    lines = page.locator(".line").evaluate_all("(all) => all.map((line) => line.outerHTML)")
     page.reload()
     page.wait_for_selector(".slots figure")
     assert page.inner_text("#figures") == figures

@@ -57,7 +57,8 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     assert cards(page) == shown
     assert slots(page) == learnt(classifier)
 
-    count, changed = len(expected), sum(each.changed for each in expected)
+    count = len(expected)
+    changed = sum(each.changed for each in expected)
     assert 0 < changed < count
     assert page.inner_text("#share") == percent(changed, count)
     assert page.inner_text("#counted") == page.inner_text("#seen") == str(count)

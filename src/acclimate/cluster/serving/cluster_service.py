@@ -180,7 +180,8 @@ class ClusterService:
         """Ray Serve with its HTTP proxy, and the port of that; it is shut down at the end, if started here."""
         running = running_serve()
         if running is not None:
-            at, options = ROUTE, running["http_options"]
+            at = ROUTE
+            options = running["http_options"]
             other = [name for name, each in running["applications"].items() if each["route_prefix"] == at]
             if set(other) - {self.name}:
                 raise InputError(

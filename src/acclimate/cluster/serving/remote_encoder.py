@@ -24,8 +24,10 @@ class RemoteEncoder:
     """Calls the encoder replicas from any thread; for others it has the text side of the model."""
 
     def __init__(self, settings: Settings, model: Model) -> None:
-        self.dim, self.fingerprint = model.dim, model.fingerprint
-        self.logit_scale, self.logit_bias = model.logit_scale, model.logit_bias
+        self.dim = model.dim
+        self.fingerprint = model.fingerprint
+        self.logit_scale = model.logit_scale
+        self.logit_bias = model.logit_bias
         self._handle = serve.get_deployment_handle("Encoders", settings.encoders)
         self._loop = asyncio.new_event_loop()
         Thread(target=self._loop.run_forever, name="acclimate-encoders", daemon=True).start()
@@ -60,7 +62,8 @@ class RemoteBatcher:
     """What streams ask of a batcher, done by encoder replicas. They refuse too many images, hence not before."""
 
     def __init__(self, encoder: RemoteEncoder, settings: Settings) -> None:
-        self.encoder, self.limits = encoder, settings.limits
+        self.encoder = encoder
+        self.limits = settings.limits
         self._lock = Lock()
         self._possible: set[tuple[int, Any]] = set()  # views that the model can make
 

@@ -30,7 +30,9 @@ class StreamActors:
     """The actors of all streams, found or started when they are first asked for something."""
 
     def __init__(self, settings: Settings, model: Model) -> None:
-        self._settings, self._model, self.timeout_s = settings, model, settings.limits.timeout_s
+        self._settings = settings
+        self._model = model
+        self.timeout_s = settings.limits.timeout_s
         self._handles: dict[str, Any] = {}
         self._lock = Lock()
         self.pool = ThreadPoolExecutor(THREADS, "acclimate-ask")
@@ -133,7 +135,8 @@ class RemoteStream:
     """A stream whose actor may be anywhere; see `Stream`, whose methods it calls there."""
 
     def __init__(self, name: str, actors: StreamActors) -> None:
-        self.name, self._actors = name, actors
+        self.name = name
+        self._actors = actors
 
     def classify(
         self,

@@ -27,11 +27,15 @@ class ClusterStreams(Service):
     """The streams of a service whose actors may be anywhere; see `acclimate.serve.streams.Streams`."""
 
     def __init__(self, settings: Settings, model: Model, defaults: Mapping[str, Any] | None = None) -> None:
-        encoder, metrics, limits = RemoteEncoder(settings, model), Metrics(), settings.limits
-        self._settings, self._encoder = settings, encoder
+        encoder = RemoteEncoder(settings, model)
+        metrics = Metrics()
+        limits = settings.limits
+        self._settings = settings
+        self._encoder = encoder
         self._actors = StreamActors(settings, model)
         texts = Texts(encoder, limits, settings.data / "texts")
-        batcher, audit = RemoteBatcher(encoder, settings), RemoteAudit(settings)
+        batcher = RemoteBatcher(encoder, settings)
+        audit = RemoteAudit(settings)
         super().__init__(settings.streams, batcher, texts, limits, metrics, audit, defaults)
         self._reporter = Reporter(settings, "front", lambda: metrics.text({}, 0))
         self._clients: dict[tuple[str, int], str] = {}  # who made a stream, by name and inode

@@ -36,7 +36,8 @@ class Reports:
 
     def __init__(self, settings: Settings) -> None:
         settings.begin()
-        self._data, self._audit = settings.data, AuditLog(settings.data)
+        self._data = settings.data
+        self._audit = AuditLog(settings.data)
         self._reports: dict[str, _Report] = {}  # by process, in the order in which they were first heard
 
     def audit(self, action: str, caller: str, outcome: str, details: Mapping[str, Any]) -> None:
@@ -112,8 +113,12 @@ class Reporter:
         text: Callable[[], bytes],
         degraded: Callable[[], str | None] = lambda: None,
     ) -> None:
-        self._settings, self._about, self._text, self._degraded = settings, about, text, degraded
-        self._process, self._closing = uuid4().hex, Event()
+        self._settings = settings
+        self._about = about
+        self._text = text
+        self._degraded = degraded
+        self._process = uuid4().hex
+        self._closing = Event()
         self._thread = Thread(target=self._run, name="acclimate-report", daemon=True)
         self._thread.start()
 

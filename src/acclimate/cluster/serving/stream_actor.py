@@ -42,8 +42,11 @@ class StreamActor:
 
     def __init__(self, settings: Settings, name: str, model: Model) -> None:
         settings.begin()
-        self._settings, self._name, self._folder = settings, name, settings.streams / name
-        limits, metrics = settings.limits, Metrics()
+        self._settings = settings
+        self._name = name
+        self._folder = settings.streams / name
+        limits = settings.limits
+        metrics = Metrics()
         if not self._folder.is_dir():
             raise NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
         self._locks = [

@@ -16,7 +16,10 @@ from acclimate.methods.few_shot import FewShot, Labelled, Progress
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
 LARGEST_SEED = 2**63  # PyTorch takes no larger ones
-WARM_UP_RATE, MOMENTUM, WEIGHT_DECAY = 1e-5, 0.9, 5e-4  # of SGD, as CoOp and CoCoOp train
+# of SGD, as CoOp and CoCoOp train
+WARM_UP_RATE = 1e-5
+MOMENTUM = 0.9
+WEIGHT_DECAY = 5e-4
 DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
 WEIGHTS = (-DIVERGED, DIVERGED)  # the range of such numbers in a state
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])

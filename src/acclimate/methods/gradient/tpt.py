@@ -63,7 +63,8 @@ class TPT(PromptMethod):
         import torch
 
         context = self.tower.words(self.context).requires_grad_()
-        prompts, answers = self.prompts(len(context)), []
+        prompts = self.prompts(len(context))
+        answers = []
         vectors = prompts.vectors(context)
         for views in self.tensor(evidence.views):
             tuned = self.tune(views, context, vectors)

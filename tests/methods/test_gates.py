@@ -42,7 +42,8 @@ def test_what_is_not_offered_is_neither_allowed_nor_remembered():
 def test_batches_do_not_matter(seed, cuts):
     features = drawn(seed, sum(cuts))
     whole = NearDuplicates(remembered=3)(HEAD.observe(features), np.full(len(features), True))
-    gate, found = NearDuplicates(remembered=3), []
+    gate = NearDuplicates(remembered=3)
+    found = []
     for part in np.split(features, np.cumsum(cuts)[:-1]):
         remembered = gate.dump()  # a run that is resumed goes on with the same memory
         gate = NearDuplicates(remembered=3)
@@ -54,8 +55,10 @@ def test_batches_do_not_matter(seed, cuts):
 @given(st.integers(0, 99), st.lists(st.booleans(), min_size=1, max_size=80), st.sampled_from(["tda", "accord", "dota"]))
 @settings(max_examples=40, deadline=None)
 def test_learning_from_some_samples_of_a_batch_is_as_one_by_one(seed, chosen, method):
-    features, mask = drawn(seed, len(chosen)), np.array(chosen)
-    whole, single = create(method, HEAD), create(method, HEAD)
+    features = drawn(seed, len(chosen))
+    mask = np.array(chosen)
+    whole = create(method, HEAD)
+    single = create(method, HEAD)
     logits = whole.adapt(HEAD.observe(features), learn=mask).logits
     for row, learn in enumerate(chosen):
         answer = single.adapt(HEAD.observe(features[row : row + 1]), learn=learn).logits

@@ -138,7 +138,8 @@ def test_truncated_files_and_bombs_are_refused(picture):
 
 def test_the_limit_of_pixels(picture, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", Image.MAX_IMAGE_PIXELS)  # restores it
-    content, pixels = encoded(picture), picture.width * picture.height
+    content = encoded(picture)
+    pixels = picture.width * picture.height
     assert pixel_limit() == MAX_PIXELS
     with pytest.raises(ImageError, match=f"^{picture.width} x {picture.height} pixels: more than .* million; make it"):
         open_image(content, max_pixels=pixels - 1)
@@ -248,11 +249,14 @@ def torchvision_crop(pixels, size):
     """`torchvision.transforms.functional.center_crop` of pixels (h, w) to a square, in NumPy."""
     height, width = pixels.shape
     if size > width or size > height:
-        left, top = max(0, (size - width) // 2), max(0, (size - height) // 2)
-        right, bottom = max(0, (size - width + 1) // 2), max(0, (size - height + 1) // 2)
+        left = max(0, (size - width) // 2)
+        top = max(0, (size - height) // 2)
+        right = max(0, (size - width + 1) // 2)
+        bottom = max(0, (size - height + 1) // 2)
         pixels = np.pad(pixels, ((top, bottom), (left, right)))
         height, width = pixels.shape
-    top, left = round((height - size) / 2.0), round((width - size) / 2.0)
+    top = round((height - size) / 2.0)
+    left = round((width - size) / 2.0)
     return pixels[top : top + size, left : left + size]
 
 

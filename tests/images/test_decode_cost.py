@@ -25,7 +25,9 @@ from hostile_images import CASES, encoded, gif, jpeg, png, scans, segment
 
 LIMIT = 40_000_000
 SIZE = (3000, 2000)
-MEMORY, SECONDS = 128 * 2**20, 1.0  # that a hostile image may take, which were 3 GB and 40 s
+# that a hostile image may take, which were 3 GB and 40 s
+MEMORY = 128 * 2**20
+SECONDS = 1.0
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "DIB", "TGA")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
 
@@ -50,7 +52,8 @@ def hostile():
     outcomes = {}
     for name, make in CASES.items():
         content = make()
-        before, began = reset_peak(), time.perf_counter()
+        before = reset_peak()
+        began = time.perf_counter()
         try:
             outcome = prepare(open_image(content, LIMIT)).shape
         except ImageError as error:
@@ -162,8 +165,10 @@ def reference(image, upright):
 
 @st.composite
 def pictures(draw_from):
-    width, height = draw_from(st.integers(1, 40)), draw_from(st.integers(1, 40))
-    seed, mode = draw_from(st.integers(0, 99)), draw_from(st.sampled_from(MODES))
+    width = draw_from(st.integers(1, 40))
+    height = draw_from(st.integers(1, 40))
+    seed = draw_from(st.integers(0, 99))
+    mode = draw_from(st.sampled_from(MODES))
     shades = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
     if mode in ("I;16", "I", "F"):
         dtype = {"I;16": np.uint16, "I": np.int32, "F": np.float32}[mode]
@@ -205,7 +210,10 @@ def test_of_a_very_long_image_the_centre_is_taken(short, long, tall):
 class Recorder:
     """An encoder of somebody else, which notes the sizes of the images that it is given to prepare."""
 
-    dim, logit_scale, logit_bias, fingerprint = 2, 1.0, 0.0, ""
+    dim = 2
+    logit_scale = 1.0
+    logit_bias = 0.0
+    fingerprint = ""
 
     def __init__(self):
         self.sizes = []

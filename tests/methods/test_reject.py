@@ -45,7 +45,9 @@ def naive_scores(head, negatives, features, left_out=0.05):
 
 def test_scores_follow_the_formula():
     rng = np.random.default_rng(0)
-    head, negatives, features = drawn_head(rng), rng.standard_normal((50, 8)), rng.standard_normal((20, 8))
+    head = drawn_head(rng)
+    negatives = rng.standard_normal((50, 8))
+    features = rng.standard_normal((20, 8))
     found = Rejector(head, negatives).none_scores(head.observe(features))
     np.testing.assert_allclose(found, naive_scores(head, negatives, features), rtol=1e-9)
     assert 0 < found.min() < found.max() < 1
@@ -55,9 +57,11 @@ def test_scores_follow_the_formula():
 @settings(max_examples=40, deadline=None)
 def test_scores_are_probabilities_and_depend_on_each_image_alone(seed, cuts, labels):
     rng = np.random.default_rng(seed)
-    head, features = drawn_head(rng, labels), rng.standard_normal((sum(cuts), 8))
+    head = drawn_head(rng, labels)
+    features = rng.standard_normal((sum(cuts), 8))
     rejector = Rejector(head, rng.standard_normal((30, 8)))
-    whole, order = rejector.none_scores(head.observe(features)), rng.permutation(sum(cuts))
+    whole = rejector.none_scores(head.observe(features))
+    order = rng.permutation(sum(cuts))
     parts = [rejector.none_scores(head.observe(part)) for part in np.split(features, np.cumsum(cuts)[:-1])]
     np.testing.assert_allclose(np.concatenate(parts), whole, rtol=1e-9)
     np.testing.assert_allclose(rejector.none_scores(head.observe(features[order])), whole[order], rtol=1e-9)
@@ -66,7 +70,8 @@ def test_scores_are_probabilities_and_depend_on_each_image_alone(seed, cuts, lab
 
 def test_the_order_of_labels_and_negatives_does_not_matter():
     rng = np.random.default_rng(1)
-    head, negatives = drawn_head(rng), rng.standard_normal((30, 8))
+    head = drawn_head(rng)
+    negatives = rng.standard_normal((30, 8))
     turned = Head(head.class_vectors[::-1], head.logit_scale, head.logit_bias)
     features = rng.standard_normal((9, 8))
     first = Rejector(head, negatives).none_scores(head.observe(features))
@@ -76,7 +81,9 @@ def test_the_order_of_labels_and_negatives_does_not_matter():
 def test_torch_gives_the_same_scores():
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(2)
-    head, negatives, features = drawn_head(rng), rng.standard_normal((30, 8)), rng.standard_normal((9, 8))
+    head = drawn_head(rng)
+    negatives = rng.standard_normal((30, 8))
+    features = rng.standard_normal((9, 8))
     there = head.to(torch.zeros(1, dtype=torch.float64))
     found = Rejector(there, negatives).none_scores(there.observe(torch.as_tensor(features)))
     assert isinstance(found, torch.Tensor)
@@ -115,7 +122,8 @@ def test_the_shipped_vectors_are_those_of_the_model(encoder):
 
 
 def test_other_models_encode_the_nouns_once(tiny_onnx, tmp_path):
-    encoder, done = load_encoder(f"onnx:{tiny_onnx}"), []
+    encoder = load_encoder(f"onnx:{tiny_onnx}")
+    done = []
     first = negative_vectors(encoder, tmp_path, lambda step, total: done.append(step))
     assert sum(done) == len(first) == len(nouns())
     np.testing.assert_array_equal(negative_vectors(encoder, tmp_path, lambda *_: pytest.fail("encoded again")), first)

@@ -11,7 +11,7 @@ from PIL import Image
 from acclimate.encoders.preprocess import Preprocess
 
 torch = pytest.importorskip("torch")
-from acclimate import resize  # noqa: E402 (it needs torch)
+from acclimate.reading import resize  # noqa: E402 (it needs torch)
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 SIDES = st.one_of(st.integers(1, 90), st.integers(90, 400))

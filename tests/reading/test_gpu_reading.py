@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate import jpeg, processes
 from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, InputError, RunError
 from acclimate.images.opening import limit_pixels, pixel_limit
+from acclimate.reading import jpeg, processes
 from acclimate.reading.walk import Preparer, default_workers, encode_ahead
 from acclimate.sources.source import Sample, file_sample
 from drawn_images import draw
@@ -29,7 +29,11 @@ SIDE = 32
 class Means:
     """An encoder whose features are the means of the channels in the rows of a model's input."""
 
-    dim, logit_scale, logit_bias, fingerprint, device = 3 * SIDE, 1.0, 0.0, "means", "cpu"
+    dim = 3 * SIDE
+    logit_scale = 1.0
+    logit_bias = 0.0
+    fingerprint = "means"
+    device = "cpu"
     preprocess = Trouble(SIDE, SIDE, SIDE, "bicubic", (0.5, 0.4, 0.3), (0.2, 0.3, 0.25), "round")
     prepare = Bytes(preprocess)
     most = 0
@@ -79,7 +83,9 @@ class Readable:
     """What has a `read` that only this process can call."""
 
     def __init__(self, content, name="", label=None):
-        self.content, self.name, self.label = content, name, label
+        self.content = content
+        self.name = name
+        self.label = label
 
     def read(self):
         if isinstance(self.content, Exception):
@@ -101,10 +107,8 @@ def images(tmp_path):
         files[f"turned{orientation}.jpg"] = encoded(draw("green", orientation), exif=exif)
     files["refused.jpg"] = encoded(draw("red", 9, (64, 49)))
     files["gray.jpg"], files["cmyk.jpg"] = (encoded(draw("blue", 2).convert(mode)) for mode in ("L", "CMYK"))
-    files["progressive.jpg"], files["long.jpg"] = (
-        encoded(draw("blue", 3), progressive=True),
-        encoded(draw("red", 4, (900, 20))),
-    )
+    files["progressive.jpg"] = encoded(draw("blue", 3), progressive=True)
+    files["long.jpg"] = encoded(draw("red", 4, (900, 20)))
     files["large.jpg"] = encoded(draw("red", 4, (300, 200)), quality=95)  # does not fit into a slot
     files["image.png"], files["image.webp"] = (encoded(draw("green", 4), kind) for kind in ("PNG", "WEBP"))
     for name, content in files.items():
@@ -204,7 +208,8 @@ def test_the_encoder_gets_no_more_than_a_batch_of_views(encoder, images, on_devi
 
 
 def test_errors_are_raised_when_the_batches_before_were_given(encoder, images, on_device):
-    good, bad = images[3:9], images[0]
+    good = images[3:9]
+    bad = images[0]
     walk = encode_ahead([*good, bad, *good], Preparer(encoder), batch_size=3, on_error="raise", start=10)
     assert [next(walk).start, next(walk).start] == [10, 13]
     with pytest.raises(ImageError, match=r"text.jpg cannot be read: not an image"):
@@ -254,7 +259,8 @@ def test_a_process_that_may_start_none_reads_in_threads(encoder, images, on_devi
 
 
 def test_processes_are_started_on_demand(encoder, images, on_device, monkeypatch):
-    started, real = [], processes._Process
+    started = []
+    real = processes._Process
 
     def start(*arguments):
         started.append(real(*arguments))
