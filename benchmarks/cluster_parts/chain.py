@@ -10,7 +10,7 @@ import numpy as np
 import ray
 
 from acclimate.classify.summary import Summary
-from acclimate.cluster.adapting import Job, Learnt, adapt, adapt_task
+from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, adapt_task
 from acclimate.cluster.connection import connect
 from acclimate.cluster.machines import Machines
 from acclimate.cluster.parts import Checkpoint
@@ -47,17 +47,17 @@ def chain(figures: Figures, quick: bool) -> None:
                 features = [features_of(start, rng, EVERY) for _ in range(blocks)]
                 for batch in BATCHES:
                     given = {"method": method, "classes": count, "every": batch}
-                    for way, rate in _rates(Learnt(start, []), features, batch, turns).items():
+                    for way, rate in _rates(LearntState(start, []), features, batch, turns).items():
                         figures.add(PART, f"samples/s, {way}", rate, **given)
     tables(figures)
 
 
-def _rates(learnt: Learnt, features: Sequence[np.ndarray], batch: int, turns: int) -> dict[str, float]:
+def _rates(learnt: LearntState, features: Sequence[np.ndarray], batch: int, turns: int) -> dict[str, float]:
     """Samples per second of each way, that of the fastest turn; they take turns."""
     blocks = [encoded_block(number, number * EVERY, rows, batch) for number, rows in enumerate(features)]
     refs = [ray.put(block) for block in blocks]
     with tempfile.TemporaryDirectory() as folder:
-        job = Job(
+        job = ClusterJob(
             head=learnt.adapter.head,
             gates=(),
             first_id=learnt.adapter.next_id,
@@ -74,7 +74,7 @@ def _rates(learnt: Learnt, features: Sequence[np.ndarray], batch: int, turns: in
     return {name: len(features) * EVERY / min(each) for name, each in seconds.items()}
 
 
-def _in_process(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
+def _in_process(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> float:
     began = perf_counter()
     for number, block in enumerate(blocks):
         after, _ = adapt(job, learnt, number, block)
@@ -82,7 +82,7 @@ def _in_process(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
     return perf_counter() - began
 
 
-def _tasks(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
+def _tasks(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> float:
     shared = ray.put(job)
     state = ray.put(learnt)
     task = adapt_task(alone=True)
@@ -93,7 +93,7 @@ def _tasks(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
     return perf_counter() - began
 
 
-def _first_pass(job: Job, learnt: Learnt, blocks: Sequence[Any]) -> float:
+def _first_pass(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> float:
     encoding = Encoded.remote([[block] for block in blocks])
     ray.get(encoding.__ray_ready__.remote())
     done = Checkpoint(learnt.adapter, 0, job.first_id, [], Summary())

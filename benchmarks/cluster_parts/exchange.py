@@ -6,7 +6,7 @@ from functools import partial
 import ray
 from ray import cloudpickle
 
-from acclimate.cluster.adapting import Learnt, merged
+from acclimate.cluster.adapting import LearntState, merged
 from acclimate.cluster.connection import connect
 from acclimate.methods import duplicate, merge_states, state_to_bytes
 from cluster_parts.adapters import CLASSES, METHODS, features_of, filled, median_seconds
@@ -19,7 +19,7 @@ STORE = 3 * 2**30  # bytes: 64 states of 20 MB, and what they are merged to
 
 
 @ray.remote(num_cpus=0)
-def _arrived(learnt: Learnt) -> None:
+def _arrived(learnt: LearntState) -> None:
     """What a task of the next round does first."""
     duplicate(learnt.adapter)
 
@@ -43,15 +43,15 @@ def _measure(figures: Figures, method: str, classes: int, shards: Sequence[int],
         after.append(duplicate(start))
         after[-1].step(features_of(start, rng, SAMPLES))
     add("MB of a state file", len(state_to_bytes(start)) / 1e6)
-    add("MB of a state that travels", len(cloudpickle.dumps(Learnt(start, []))) / 1e6)
+    add("MB of a state that travels", len(cloudpickle.dumps(LearntState(start, []))) / 1e6)
     add("ms, make a file", 1e3 * median_seconds(lambda: state_to_bytes(start), turns))
     add("ms, copy", 1e3 * median_seconds(lambda: duplicate(start), turns))
-    add("ms, put and get", 1e3 * median_seconds(lambda: ray.get(ray.put(Learnt(start, []))), turns))
+    add("ms, put and get", 1e3 * median_seconds(lambda: ray.get(ray.put(LearntState(start, []))), turns))
     for number in (2, 8):
         seconds = median_seconds(partial(merge_states, after[:number], start), turns)
         add("ms, merge in one process", 1e3 * seconds, shards=number)
-    begin = ray.put(Learnt(start, []))
-    afters = [ray.put(Learnt(after[place % 8], [])) for place in range(max(shards))]
+    begin = ray.put(LearntState(start, []))
+    afters = [ray.put(LearntState(after[place % 8], [])) for place in range(max(shards))]
     for number in shards:
         refs = afters[:number]
         seconds = median_seconds(lambda refs=refs: ray.get(_arrived.remote(merged(begin, refs))), turns)

@@ -10,7 +10,7 @@ import pytest
 from acclimate.arrays import is_tensor
 from acclimate.classify.summary import Summary
 from acclimate.cluster import parts
-from acclimate.cluster.adapting import Job, Learnt, adapt, answer_block_again, merge, on_device, write_block
+from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, answer_block_again, merge, on_device, write_block
 from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, encoded_batches
 from acclimate.cluster.storage import Storage
 from acclimate.errors import MissingExtraError, ModelError, StateError
@@ -30,14 +30,14 @@ def encoded(bench, setup=None, first=0):
 
 def job_of(bench, classifier):
     out = Storage(bench.folder / "out")
-    return Job(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
+    return ClusterJob(classifier.head, classifier.gates, 0, True, 3, 0.0, keep=True, out=out, about={"acclimate": "{}"})
 
 
 def test_a_stream_block_by_block_is_the_stream(bench):
     rows, summary, adapter = bench.alone("tda")
     classifier = bench.classifier("tda")
     job = job_of(bench, classifier)
-    learnt = Learnt(classifier.adapter, [])
+    learnt = LearntState(classifier.adapter, [])
     kept = []
     mine = Summary()
     for number, block in enumerate(encoded(bench)):
@@ -59,7 +59,7 @@ def test_adapters_adapt_where_they_are_told(bench):
     classifier = bench.classifier("tda")
     block = next(encoded(bench))
     job = job_of(bench, classifier)
-    start = Learnt(classifier.adapter, [])
+    start = LearntState(classifier.adapter, [])
     host, answered = adapt(job, start, 0, block)
     moved, others = adapt(replace(job, device="cpu"), start, 0, block)
     assert not is_tensor(moved.adapter.head.class_vectors)
@@ -82,7 +82,7 @@ def test_shards_merge(bench):
     *_, adapter = bench.alone("tda", passes=1)
     classifier = bench.classifier("tda")
     job = job_of(bench, classifier)
-    start = Learnt(classifier.adapter, [])
+    start = LearntState(classifier.adapter, [])
     afters = [adapt(job, start, number, block)[0] for number, block in enumerate(encoded(bench))]
     assert merge(start, *afters).adapter.entries() == adapter.entries()
 
@@ -91,7 +91,7 @@ def test_a_frozen_classifier_has_no_new_state(bench):
     classifier = bench.classifier("tda")
     classifier.freeze()
     job = replace(job_of(bench, classifier), learns=False, keep=False)
-    after, answered = adapt(job, Learnt(classifier.adapter, []), 0, next(encoded(bench)))
+    after, answered = adapt(job, LearntState(classifier.adapter, []), 0, next(encoded(bench)))
     assert after is None
     assert all(each.half is None for each in answered)
 

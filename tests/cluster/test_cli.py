@@ -137,7 +137,7 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
             raise FileNotFoundError("not here")
         return b""
 
-    monkeypatch.setattr("acclimate.cluster.nodes.LATE", 0.0)
+    monkeypatch.setattr("acclimate.cluster.nodes.FILE_DELAY_S", 0.0)
     check_shared(Storage(here), "--out")
     check_readable(Sample("image", partial(content, None)))
     check_readable(Sample("broken", partial(content, -1)))  # which it is everywhere

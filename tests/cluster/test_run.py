@@ -137,7 +137,7 @@ def test_a_model_that_a_worker_cannot_load_is_named(local_ray, bench):
 
 
 def test_a_model_that_fails_again_and_again_ends_the_job(local_ray, bench, monkeypatch):
-    monkeypatch.setattr(run_module, "FAILURES", 1)
+    monkeypatch.setattr(run_module, "MAX_FAILURES", 1)
     bench.encoder.features = bench.encoder.features[:100]  # no row for the images that follow
     run = bench.job(method="tda", passes=1)
     with pytest.raises(RunError, match=r"failed 2 times.*IndexError.*--resume"):

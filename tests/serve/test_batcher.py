@@ -12,7 +12,7 @@ from acclimate.errors import ImageError, InputError, ModelError
 from acclimate.images.opening import open_image
 from acclimate.reading.walk import Preparer
 from acclimate.serve import batcher as module
-from acclimate.serve.batcher import LEAST, Batcher
+from acclimate.serve.batcher import MIN_CLIENT_IMAGES, Batcher
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
@@ -58,7 +58,7 @@ def watched(encoder):
 @pytest.fixture
 def start(watched, monkeypatch):
     """Starts batchers that take the encoder to be fast, however long it is held."""
-    monkeypatch.setattr(module, "BATCH_S", 1e6)
+    monkeypatch.setattr(module, "TARGET_BATCH_S", 1e6)
     started = []
 
     def batcher(**limits):
@@ -267,7 +267,7 @@ def test_the_backlog_of_one_client_does_not_delay_another(start, watched, pictur
 
 def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, watched, pictures):
     batcher = start(batch=2, workers=2)
-    enough = 2 * module.READY
+    enough = 2 * module.READY_BATCHES
     watched.gate.clear()
     first = batcher.submit(pictures[:1], client="a")
     while batcher.waiting:  # until the first batch is off
@@ -321,7 +321,7 @@ def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
     futures = [first, *(batcher.submit(pictures, client=client) for client in "abc")]
     with pytest.raises(BusyError, match="12 images of yours are already waiting"):
         batcher.submit(pictures[:1], client="a")
-    for client, most in (("d", 6), ("e", LEAST), ("f", LEAST), ("g", LEAST)):
+    for client, most in (("d", 6), ("e", MIN_CLIENT_IMAGES), ("f", MIN_CLIENT_IMAGES), ("g", MIN_CLIENT_IMAGES)):
         waiting = batcher.waiting
         assert batcher.full == (client == "g")
         with pytest.raises(BusyError, match=f"^{waiting} images are already waiting"):

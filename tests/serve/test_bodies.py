@@ -21,8 +21,8 @@ from acclimate.prompts import clean_labels
 from acclimate.serve import schemas
 from acclimate.serve.bodies import JsonMeter, parse_json
 from acclimate.serve.documentation import BODIES
-from acclimate.serve.forms import FormError, Part, parse_form
-from acclimate.serve.http_errors import LONGEST
+from acclimate.serve.forms import FormError, FormPart, parse_form
+from acclimate.serve.http_errors import MAX_MESSAGE_CHARS
 from acclimate.serve.limits import Limits
 from acclimate.serve.security import TokenFile
 from service_process import service
@@ -62,7 +62,7 @@ def client(serve):
 def refused(answer, *statuses):
     assert answer.status_code in (statuses or (422,)), answer.text
     message = answer.json()["error"]["message"]
-    assert len(message) <= LONGEST + 3
+    assert len(message) <= MAX_MESSAGE_CHARS + 3
     return message
 
 
@@ -308,7 +308,7 @@ def test_one_client_leaves_memory_for_the_next(serve, tmp_path):
 
 names = st.text(st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=20)
 words = st.text("abcXYZ019!#$&+-.^_`|~", min_size=1, max_size=20)
-parts = st.lists(st.builds(Part, names, st.none() | names, st.binary(max_size=200)), max_size=5)
+parts = st.lists(st.builds(FormPart, names, st.none() | names, st.binary(max_size=200)), max_size=5)
 
 
 def quoted(text):
@@ -344,7 +344,7 @@ def test_names_need_no_quotes_and_may_be_extended(name, word, text):
     }
     for file, wanted in told.items():
         body = f"--x\r\nContent-Disposition: form-data; name={name}; {file}\r\n\r\n1\r\n--x--".encode()
-        assert parse_form(body, FORM, 1) == [Part(name, wanted, b"1")]
+        assert parse_form(body, FORM, 1) == [FormPart(name, wanted, b"1")]
 
 
 @pytest.mark.parametrize("kind", ["a/b; xboundary=x", "boundary=x", "a/b; boundary=", "a/b; boundary=x\xe9"])
@@ -360,7 +360,7 @@ PIECES = (b"--x", b"--", b"\r\n", b"-", b"x", b"A: b", b"Content-Disposition:", 
 @given(st.lists(st.sampled_from(PIECES), max_size=30))
 def test_any_bytes_are_a_form_or_an_error(pieces):
     with suppress(FormError):
-        assert all(isinstance(part, Part) for part in parse_form(b"".join(pieces), FORM, 3))
+        assert all(isinstance(part, FormPart) for part in parse_form(b"".join(pieces), FORM, 3))
 
 
 def test_a_corrected_image_can_be_corrected_again_at_the_limit(serve, pictures):
@@ -374,4 +374,4 @@ def test_a_corrected_image_can_be_corrected_again_at_the_limit(serve, pictures):
 
 def test_limits_that_no_request_could_reach():
     with pytest.raises(InputError, match="labels must be at most"):
-        Limits(labels=schemas.LABELS + 1)
+        Limits(labels=schemas.MAX_LABELS + 1)

@@ -16,7 +16,7 @@ import pytest
 from PIL import Image
 
 from acclimate import Classifier, load_state
-from acclimate.serve.batcher import CROWD
+from acclimate.serve.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve.client import Client, ServiceError
 from acclimate.serve.security import TokenFile
 from drawn_images import draw
@@ -109,7 +109,7 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         finally_.callback(go_on.set)
         first = client.streams.batcher.submit(pictures[:1], client="another")
         assert begun.wait(60)
-        whose = ["127.0.0.1", *(f"another {i}" for i in range(CROWD))]
+        whose = ["127.0.0.1", *(f"another {i}" for i in range(TOTAL_QUEUE_FACTOR))]
         others = [client.streams.batcher.submit(pictures[:2], client=name) for name in whose]
         remote = Client(str(client.base_url), retries=0)
         assert remote.ready() is False
@@ -292,7 +292,7 @@ def test_a_state_that_is_cut_off_is_an_error():
 
 
 def test_answers_are_bounded(monkeypatch):
-    monkeypatch.setattr("acclimate.serve.client.LARGEST_STATE", 1000)
+    monkeypatch.setattr("acclimate.serve.client.MAX_STATE_BYTES", 1000)
     with sending(ok(b"x" * 2000)) as url, pytest.raises(ServiceError, match="more than 1000 bytes"):
         Client(url, retries=0).state("one")
 

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from acclimate.serve.app import bind
-from acclimate.serve.connections import PIPELINED
+from acclimate.serve.connections import MAX_PIPELINED_REQUESTS
 from service_process import service
 from waiting import wait_until
 
@@ -37,7 +37,7 @@ SENT = {
     "half a header": GET[:40],
     "a request, then nothing": GET,
     "half a body": UPLOAD + b"x",
-    "requests, and reads nothing": OPENAPI * PIPELINED,
+    "requests, and reads nothing": OPENAPI * MAX_PIPELINED_REQUESTS,
 }
 
 
@@ -177,7 +177,7 @@ def test_a_response_that_nobody_reads_is_given_up(tiny_onnx, tmp_path):
     with running(tiny_onnx, tmp_path) as process, ExitStack() as stack:
         ask(process.address)
         before = handles(process)
-        lines = flood(stack, process.address, 100, OPENAPI * PIPELINED)
+        lines = flood(stack, process.address, 100, OPENAPI * MAX_PIPELINED_REQUESTS)
         wait_until(lambda: handles(process) > before + 90)
         wait_until(lambda: handles(process) <= before)
         for line in lines:
@@ -207,13 +207,13 @@ def test_what_is_sent_ahead_is_bounded(tiny_onnx, tmp_path):
         assert closed([line], 5) == 1
         assert ask(process.address) < PATIENCE
         assert len(check_log(process)) < 10
-        with connect(process.address, GET * (PIPELINED + 1)) as line, line.makefile("rb") as reader:
-            for _ in range(PIPELINED + 1):
+        with connect(process.address, GET * (MAX_PIPELINED_REQUESTS + 1)) as line, line.makefile("rb") as reader:
+            for _ in range(MAX_PIPELINED_REQUESTS + 1):
                 assert reader.readline() == b"HTTP/1.1 200 OK\r\n"
                 while reader.readline() != b"\r\n":
                     pass
                 assert reader.read(13) == b'{"live":true}'
-        with connect(process.address, GET * (PIPELINED + 2)) as line:
+        with connect(process.address, GET * (MAX_PIPELINED_REQUESTS + 2)) as line:
             assert closed([line], 5) == 1
 
 

@@ -196,9 +196,9 @@ def test_what_is_remembered_does_not_grow(monkeypatch):
     guard = Guard(GuardRules(window_s=10.0), clock=clock)
     for clock.now in np.arange(0, 40, 0.001).tolist():
         guard.learnt("a", 1)
-    assert len(guard._counts) <= module.PARTS + 1
+    assert len(guard._counts) <= module.WINDOW_PARTS + 1
     assert guard._taught["a"] == pytest.approx(10_000, rel=0.01)
-    monkeypatch.setattr(module, "FORGET_ABOVE", 50)
+    monkeypatch.setattr(module, "MAX_COUNTS", 50)
     for i in range(500):
         guard.learnt(f"client {i}", 1)
     assert len(guard._counts) == len(guard._taught) == 50

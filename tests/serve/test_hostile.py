@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from acclimate.serve.security import Gate
+from acclimate.serve.security import AccessMiddleware
 from waiting import wait_until
 
 ONE = "/v1/streams/one"
@@ -317,7 +317,7 @@ def test_all_bodies_together_are_bounded(serve):
     with serve(body_bytes=100_000, timeout_s=300) as client, ExitStack() as lines:
         client.get("/health/live")  # which makes the stack
         gate = client.app.middleware_stack
-        while not isinstance(gate, Gate):
+        while not isinstance(gate, AccessMiddleware):
             gate = gate.app
         held = [lines.enter_context(begin(client, 100_000, b"x" * 99_999)) for _ in range(2)]
         wait_until(lambda: gate.held.total() == 2 * 99_999)
@@ -335,7 +335,7 @@ def test_a_small_body_finds_room_when_others_hold_all_there_is(serve):
     with serve(body_bytes=100_000) as client:
         client.get("/health/live")  # which makes the stack
         gate = client.app.middleware_stack
-        while not isinstance(gate, Gate):
+        while not isinstance(gate, AccessMiddleware):
             gate = gate.app
         gate.held["others"] = 4 * 100_000
         assert client.put(f"{ONE}/state", content=b"x" * 3_000).status_code == 422  # read, and no state

@@ -14,7 +14,7 @@ from huggingface_hub import InferenceClient
 import acclimate
 from acclimate import Classifier
 from acclimate.serve import schemas
-from acclimate.serve.batcher import CROWD
+from acclimate.serve.batcher import TOTAL_QUEUE_FACTOR
 from acclimate.serve.logs import HEADERS
 from waiting import wait_until
 
@@ -84,7 +84,7 @@ def test_a_streams_life(client, pictures):
 
 
 def test_a_description_is_all_that_the_stream_says_of_itself(client):
-    assert set(schemas.Description.model_fields) == set(client.streams.get("one").describe())
+    assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.get("one").describe())
 
 
 def test_what_was_learnt_is_shown_for_every_method(client, pictures):
@@ -191,7 +191,7 @@ def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monk
         assert late.status_code == 504
         assert late.json()["error"]["code"] == "timeout"
         assert begun.is_set()
-        for name in ("127.0.0.1", *(f"another {i}" for i in range(CROWD))):
+        for name in ("127.0.0.1", *(f"another {i}" for i in range(TOTAL_QUEUE_FACTOR))):
             client.streams.batcher.submit(pictures[:2], client=name)
         busy = client.post(f"{ONE}/classify", files=form(pictures[:1]))
         assert busy.status_code == 429

@@ -10,7 +10,7 @@ from threading import Thread
 import pytest
 
 from acclimate.serve.client import Client
-from acclimate.serve.stderr import BURST_S, WAITING, BoundedLog, JsonLines
+from acclimate.serve.stderr import BURST_S, MAX_WAITING_LINES, BoundedLog, JsonLines
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_line_is_bounded(bounded, tmp_path):
 def test_a_reader_that_stops_reading_stops_nothing(bounded, pipe):
     reader, writer = pipe
     logger, handler = bounded(writer, 10**6)
-    for i in range(10 * WAITING):
+    for i in range(10 * MAX_WAITING_LINES):
         logger.info("%d %s", i, "x" * 100)
     got = b""
     drain = Thread(target=handler.close)
@@ -86,7 +86,7 @@ def test_a_reader_that_stops_reading_stops_nothing(bounded, pipe):
         got += os.read(reader, 2**16)
     drain.join()
     lines = [json.loads(line) for line in got.splitlines()]
-    assert len(lines) - 1 + lines[-1]["lines"] == 10 * WAITING
+    assert len(lines) - 1 + lines[-1]["lines"] == 10 * MAX_WAITING_LINES
 
 
 PROGRAM = """

@@ -90,12 +90,10 @@ def classify(
     """
     from acclimate.classifier import Classifier
     from acclimate.classify.wording import count
-    from acclimate.cluster.connection import connect, import_ray
+    from acclimate.cluster.connection import connect, import_ray, ray_bar, send_plugins
     from acclimate.cluster.listing import list_images
     from acclimate.cluster.nodes import check_readable, check_shared
     from acclimate.cluster.parts import check_no_results
-    from acclimate.cluster.plugins import send_plugins
-    from acclimate.cluster.progress import ray_bar
     from acclimate.cluster.storage import Storage
     from acclimate.encoders.loading import absolute_model
     from acclimate.prompts import example_prompts

@@ -1,4 +1,4 @@
-"""What is done with an encoded block, in tasks of Ray: adapt to it, merge states, write its rows, answer it again.
+"""The tasks of Ray on encoded blocks: adapt to a block, merge states, write rows, answer a block again.
 
 All are pure functions of what they are given, so Ray may run them again after a failure, and anywhere. They ask for no
 CPU: encoders may hold all of them, and these tasks must run nevertheless. How many there are at a time is bounded by
@@ -33,31 +33,31 @@ from acclimate.predict import (
 )
 from acclimate.reading.walk import Batch
 
-RETRIES = 5  # of a task whose process or machine is lost
+TASK_RETRIES = 5  # attempts to repeat a task whose process or machine is lost
 
 
 @dataclass(frozen=True)
-class Job:
-    """What all tasks of a job have in common."""
+class ClusterJob:
+    """The settings that all tasks of a job have in common."""
 
     head: Head
     gates: Sequence[Gate]
-    first_id: int  # of the first image of the stream, in the state
-    learns: bool  # whether states change
+    first_id: int  # id of the stream's first image in the state
+    learns: bool  # True if states change
     top_k: int
     unsure: float
-    keep: bool  # whether features are kept for a second pass
+    keep: bool  # True if features are kept for a second pass
     out: Storage
-    about: Mapping[str, str]  # what each file of results says
+    about: Mapping[str, str]  # metadata of each file of results
     owner: str = ""  # the run that alone may write results; "" if there is no other
-    device: str = ""  # of PyTorch, where adapters adapt; "" for the host
+    device: str = ""  # PyTorch device of the adapters; "" for the host
 
 
-class Learnt(NamedTuple):
-    """What was learnt from a stream so far."""
+class LearntState(NamedTuple):
+    """The adapter and its gates after a part of a stream."""
 
     adapter: Adapter
-    gates: list[str]  # what they remember
+    gates: list[str]  # their states
 
 
 class Answered(NamedTuple):
@@ -68,7 +68,7 @@ class Answered(NamedTuple):
     half: HostArray | None  # features in half precision, if they are kept
 
 
-def adapt(job: Job, learnt: Learnt, number: int, block: Any) -> tuple[Learnt | None, list[Answered]]:
+def adapt(job: ClusterJob, learnt: LearntState, number: int, block: Any) -> tuple[LearntState | None, list[Answered]]:
     """Show a block to a copy of an adapter, batch by batch as `Classifier.batches` does; None if nothing is learnt."""
     # what Ray hands over is read-only
     adapter = duplicate(learnt.adapter)
@@ -86,7 +86,7 @@ def adapt(job: Job, learnt: Learnt, number: int, block: Any) -> tuple[Learnt | N
         return None, answered
     if job.device:
         move(adapter, job.gates, np.empty(0, np.float32))
-    return Learnt(adapter, [gate.dump() for gate in job.gates]), answered
+    return LearntState(adapter, [gate.dump() for gate in job.gates]), answered
 
 
 def move(adapter: Adapter, gates: Sequence[Gate], like: Array) -> None:
@@ -97,7 +97,7 @@ def move(adapter: Adapter, gates: Sequence[Gate], like: Array) -> None:
 
 
 def on_device(device: str) -> Array:
-    """An array of PyTorch on a device.
+    """Copy an array to a PyTorch device.
 
     Raises:
         MissingExtraError: there is no PyTorch.
@@ -110,12 +110,12 @@ def on_device(device: str) -> Array:
     return torch.empty(0, dtype=torch.float32, device=torch_device(device))
 
 
-def merge(start: Learnt, *afters: Learnt) -> Learnt:
-    """One state of several that continued from one."""
-    return Learnt(merge_states([each.adapter for each in afters], start.adapter), start.gates)
+def merge(start: LearntState, *afters: LearntState) -> LearntState:
+    """Merge states that continued from one state."""
+    return LearntState(merge_states([each.adapter for each in afters], start.adapter), start.gates)
 
 
-def write_block(job: Job, number: int, answered: Sequence[Answered]) -> BlockSummary:
+def write_block(job: ClusterJob, number: int, answered: Sequence[Answered]) -> BlockSummary:
     """Write the rows of a block, and its features if they are kept."""
     found: list[Prediction] = []
     for batch, answers, _ in answered:
@@ -127,7 +127,7 @@ def write_block(job: Job, number: int, answered: Sequence[Answered]) -> BlockSum
     return write_part(job.out, number, found, job.about)
 
 
-def answer_block_again(job: Job, number: int, best: HostArray, scores: HostArray) -> BlockSummary:
+def answer_block_again(job: ClusterJob, number: int, best: HostArray, scores: HostArray) -> BlockSummary:
     """Write the rows of a block once more, with the answers of the second pass."""
     if job.owner:
         check_owner(job.out, job.owner)
@@ -136,14 +136,14 @@ def answer_block_again(job: Job, number: int, best: HostArray, scores: HostArray
     return write_part(job.out, number, found, job.about)
 
 
-SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": RETRIES, "scheduling_strategy": "SPREAD"}
+SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": TASK_RETRIES, "scheduling_strategy": "SPREAD"}
 merge_task = ray.remote(**SPREAD)(merge)
 write_task = ray.remote(**SPREAD)(write_block)
 again_task = ray.remote(**SPREAD)(answer_block_again)
 
 
 def adapt_task(alone: bool, gpus: float = 0.0) -> Any:
-    """The task that adapts; `alone` if there is one at a time.
+    """Make the task that adapts; `alone` if there is one at a time.
 
     Ray runs a task where most of its arguments are. That is right for one state, which is larger than a block: the
     features travel to it. Several would all end up at the place of the state they start from, and are spread.
@@ -157,6 +157,6 @@ def merged(start: Any, afters: Sequence[Any], width: int = 8) -> Any:
     """Merge states, given as references, in a tree whose shape depends on their number alone."""
     level = list(afters)
     while len(level) > 1:
-        groups = [level[place : place + width] for place in range(0, len(level), width)]
+        groups = [level[start : start + width] for start in range(0, len(level), width)]
         level = [merge_task.remote(start, *group) if len(group) > 1 else group[0] for group in groups]
     return level[0]

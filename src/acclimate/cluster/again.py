@@ -17,18 +17,18 @@ import ray
 from acclimate.arrays import HostArray
 from acclimate.classify.features import FeatureFile
 from acclimate.classify.summary import Summary
-from acclimate.cluster.adapting import Job, again_task
+from acclimate.cluster.adapting import ClusterJob, again_task
 from acclimate.cluster.parts import read_features
 from acclimate.methods import Adapter
 from acclimate.predict import best_of
 from acclimate.reading.walk import read_ahead
 
-READERS = 8  # threads that fetch features
-WRITES = 16  # blocks that are written at a time
+FETCH_THREADS = 8
+CONCURRENT_WRITES = 16  # blocks
 
 
 class SecondPass:
-    """Answers the blocks of a stream again.
+    """The second pass over the blocks of a stream.
 
     Args:
         job: what the tasks have in common.
@@ -42,7 +42,7 @@ class SecondPass:
 
     def __init__(
         self,
-        job: Job,
+        job: ClusterJob,
         adapter: Adapter,
         path: Path,
         shape: tuple[int, ...],
@@ -69,7 +69,7 @@ class SecondPass:
             if self.stop():
                 return None
             writes.append(again_task.remote(job, number, best, scores))
-            if len(writes) > WRITES:
+            if len(writes) > CONCURRENT_WRITES:
                 self._count(summary, writes)
         while writes:
             if self.stop():
@@ -86,7 +86,7 @@ class SecondPass:
         self.features.open()
         counts = []
         read = partial(read_features, self.job.out, shape=self.features.shape)
-        for rows in read_ahead(read, range(self.blocks), READERS, 2 * READERS):
+        for rows in read_ahead(read, range(self.blocks), FETCH_THREADS, 2 * FETCH_THREADS):
             if self.stop():
                 return []
             self.features.write(rows)
@@ -94,7 +94,7 @@ class SecondPass:
         return counts
 
     def _answers(self, counts: list[int]) -> Iterator[tuple[HostArray, HostArray]]:
-        """The best classes (r, n) of the r images of each block that could be read, and their scores."""
+        """Yield the best classes (r, n) of the r images of each block that could be read, and their scores."""
         top_k = self.job.top_k
         width = min(top_k, len(self.job.head))
         waiting: list[HostArray] = [np.empty((0, width), np.int64), np.empty((0, width), np.float32)]

@@ -1,31 +1,33 @@
 """The connection to a Ray cluster: a local one that is started and stopped here, or one that runs already.
 
-What can be wrong is found out here, in seconds, and said in our words: Ray itself waits for minutes for a cluster that
-is not there, and for ever for resources that no node has.
+Problems are found here within seconds and explained: Ray itself waits minutes for a cluster that is not there, and
+for ever for resources that no node has.
 """
 
 import logging
 import os
 import re
 import socket
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from acclimate.cluster.nodes import Cluster, check_versions, look_around
 from acclimate.errors import InputError, RunError, missing
+from acclimate.methods.registry import loaded_plugins
 
-SECONDS = 5.0  # for an answer of the cluster's address
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # how gRPC begins, with empty settings
+ANSWER_TIMEOUT_S = 5.0  # time limit for an answer from the cluster's address
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"  # first bytes of gRPC, with empty settings
 LOCAL = "or leave out --address for a Ray of this machine alone"
-# Of a process that runs no task. After a second, as Ray has it, every block of a job would wait for new processes where
-# encoders hold all CPUs.
+# Lifetime of a process that runs no task. After one second, Ray's default, every block of a job would wait for new
+# processes where encoders hold all CPUs.
 IDLE = "RAY_idle_worker_killing_time_threshold_ms"
 # Read by Ray when it is imported, or by a Ray that is started here.
 ENVIRONMENT = {
-    "RAY_gcs_server_request_timeout_seconds": "15",  # that it may look for a node on this machine (60 by itself)
+    "RAY_gcs_server_request_timeout_seconds": "15",  # time limit to find a node on this machine (default 60)
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # by default it ends a proxy that is not ready after 5
+    "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",  # the default ends a proxy that is not ready after 5 s
     IDLE: "600000",
 }
 LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's own way to listen on 127.0.0.1 and nowhere else
@@ -33,7 +35,7 @@ LOOPBACK_ONLY = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # "0" is Ray's own way to l
 
 @contextmanager
 def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
-    """Be connected to a Ray cluster while the block runs.
+    """Connect to a Ray cluster while the block runs.
 
     A process that is connected already stays so, and its connection is left as it was.
 
@@ -82,7 +84,7 @@ def _start(**how: Any) -> None:
 
 
 def import_ray() -> Any:
-    """Ray, with our settings, if nobody has imported it before.
+    """Import Ray, with our settings if nobody has imported it before.
 
     Raises:
         MissingExtraError: if it is not installed.
@@ -99,12 +101,12 @@ def import_ray() -> Any:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """The host and the port of a cluster's address.
+    """Return the host and the port of a cluster's address.
 
     Examples:
         >>> parse_address("10.0.0.1:6379")
@@ -143,27 +145,27 @@ def _join(address: str, **how: Any) -> None:
     with _loopback_only() if _is_loopback(host) and _silent(own, port) else nullcontext():
         try:
             ray.init(chosen, **how)
-        except Exception as error:  # of many kinds, by version
+        except Exception as error:  # the type depends on Ray's version
             raise _refusal(address, error) from error
 
 
 def _silent(host: str, port: int) -> str:
-    """Why nothing that speaks gRPC answers there; "" if something does."""
+    """Return the reason why nothing that speaks gRPC answers there; "" if something does."""
     try:
-        with socket.create_connection((host, port), SECONDS) as line:
-            line.settimeout(SECONDS)
+        with socket.create_connection((host, port), ANSWER_TIMEOUT_S) as line:
+            line.settimeout(ANSWER_TIMEOUT_S)
             if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
                 return ""  # only Ray knows the certificates
             line.sendall(PREFACE)
             return "" if line.recv(9)[3:4] == b"\x04" else "what answers there is not Ray"
     except TimeoutError:
-        return f"it does not answer within {SECONDS:g} seconds"
+        return f"it does not answer within {ANSWER_TIMEOUT_S:g} seconds"
     except OSError as error:
         return error.strerror or str(error)
 
 
 def _refusal(address: str, error: Exception) -> InputError:
-    """What Ray says when it cannot connect, in our words."""
+    """Return our message for Ray's error when it cannot connect."""
     said = f"{error} {error.__cause__ or ''}"
     versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
     if "ersion mismatch" in said and len(versions) == 2:
@@ -191,7 +193,7 @@ def _is_loopback(host: str) -> bool:
 
 @contextmanager
 def _loopback_only() -> Iterator[None]:
-    """A Ray that is started in this block listens on 127.0.0.1 only, and so does a driver that connects to such a one.
+    """Let a Ray that is started in this block, and a driver that connects to such a Ray, listen on 127.0.0.1 only.
 
     Ray takes the address of another network interface even if 127.0.0.1 is asked for, except where clusters are off.
     """
@@ -199,7 +201,7 @@ def _loopback_only() -> Iterator[None]:
 
     before = os.environ.get(LOOPBACK_ONLY)
     was = ray_constants.ENABLE_RAY_CLUSTER
-    # for its processes, and for this one
+    # The first is for its processes, the second for this one.
     os.environ[LOOPBACK_ONLY] = "0"
     ray_constants.ENABLE_RAY_CLUSTER = False
     try:
@@ -209,3 +211,32 @@ def _loopback_only() -> Iterator[None]:
         os.environ.pop(LOOPBACK_ONLY)
         if before is not None:
             os.environ[LOOPBACK_ONLY] = before
+
+
+def send_plugins() -> None:
+    """Let Ray send objects of the plugins that were loaded here together with their code from now on.
+
+    What a plugin imports must be installed on every node.
+    """
+    from ray import cloudpickle
+
+    files = set(map(str, loaded_plugins()))
+    for module in list(sys.modules.values()):
+        if getattr(module, "__file__", None) in files:
+            cloudpickle.register_pickle_by_value(module)
+
+
+@contextmanager
+def ray_bar(total: int, verb: str, things: str) -> Iterator[Callable[..., None]]:
+    """Show a progress bar that Ray draws together with its own; a bar of another kind would disturb those.
+
+    Yields a function to call with the number of things done since its last call, and how many more an earlier run had
+    done.
+    """
+    from ray.experimental import tqdm_ray
+
+    bar = tqdm_ray.tqdm(desc=verb, total=total, unit=things)
+    try:
+        yield lambda done, note="", earlier=0: bar.update(done + earlier)
+    finally:
+        bar.close()

@@ -1,4 +1,4 @@
-"""Encode blocks of images with Ray Data: a pool of actors, each of which loads the model once.
+"""Encoding of blocks of images with Ray Data: a pool of actors, each of which loads the model once.
 
 The pipeline is run by an actor of its own, `Encoding`. It owns what the pool encodes, so features never visit the
 driver, which is handed references only; and it can be killed, with the pool, at any time, which a pipeline that waits
@@ -26,23 +26,23 @@ from acclimate.images.opening import limit_pixels, pixel_limit
 from acclimate.reading.walk import Batch, Preparer, encode_ahead
 from acclimate.sources.source import Sample
 
-REMOTE_READERS = 16  # per encoder, of images that come over a network
-AGAIN = "again: "  # how the text of an error begins after which it is worth to try again
+REMOTE_READERS = 16  # threads per encoder that read images over a network
+AGAIN = "again: "  # prefix of the message of an error that may not recur
 
 
 @dataclass(frozen=True)
 class EncoderSetup:
-    """How an actor loads the model, and how it encodes images."""
+    """The settings with which an actor loads the model and encodes images."""
 
     model: str | bytes  # a name, or a pickled encoder
     loading: Mapping[str, Any]  # options of `load_encoder`
     preparing: Mapping[str, Any]  # options of `Preparer`
     batch_size: int  # images, counting views
-    workers: int  # that read images, per actor
-    fingerprint: str  # of the model of the driver
+    workers: int  # threads per actor that read images
+    fingerprint: str  # fingerprint of the driver's model
     plugins: Sequence[str] = ()  # modules to import
-    pixels: int | None = field(default_factory=pixel_limit)  # of an image, at most
-    version: str = field(default=__version__)  # of acclimate
+    pixels: int | None = field(default_factory=pixel_limit)  # largest image
+    version: str = field(default=__version__)  # the driver's version of acclimate
 
     @classmethod
     def of(
@@ -54,7 +54,7 @@ class EncoderSetup:
         plugins: Sequence[str] = (),
         remote: bool = False,
     ) -> "EncoderSetup":
-        """The setup that encodes as a classifier does, on actors with so many CPUs and GPUs.
+        """Return the setup that encodes as a classifier does, on actors with so many CPUs and GPUs.
 
         `options` are those of `load_encoder` and `decoder`, as they were given. Images that are `remote` take longer to
         come, and more of them are read at a time.
@@ -95,7 +95,7 @@ class EncoderSetup:
 
 
 def _model(classifier: Classifier) -> str | bytes:
-    """The name of the model of a classifier; without a name, the pickled model."""
+    """Return the name of the model of a classifier; without a name, the pickled model."""
     name = classifier.model
     if name == BUNDLED or name.partition(":")[0] in PREFIXES:
         return absolute_model(name)
@@ -110,7 +110,7 @@ def _model(classifier: Classifier) -> str | bytes:
 
 
 class EncodeBlocks:
-    """What an actor of the pool does: a row of samples becomes a row of encoded batches.
+    """The function of an actor of the pool: a row of samples becomes a row of encoded batches.
 
     An error is put into the row, as text, and so arrives as it is, whatever Ray makes of errors.
     """
@@ -129,19 +129,19 @@ class EncodeBlocks:
             content = pickle.dumps(self.encode(self.prepare, samples, int(rows["start"][0])), protocol=5)
         except AcclimateError as error:
             why = str(error)
-        except Exception as error:  # of a model; another attempt may succeed
+        except Exception as error:  # the model's error; another attempt may succeed
             why = f"{AGAIN}{type(error).__name__}: {error}"
         return {"block": [int(rows["block"][0])], "content": [content], "error": [why]}
 
     def encode(self, prepare: Preparer, samples: Sequence[Sample], start: int) -> list[Batch]:
-        """The encoded batches of a block that begins at a position of the stream, on the host."""
+        """Return the encoded batches of a block that begins at a position of the stream, on the host."""
         reading: dict[str, Any] = {"batch_size": self.setup.batch_size, "workers": self.setup.workers}
         batches = encode_ahead(samples, prepare, start=start, on_error="skip", **reading)
         return [batch._replace(features=to_host(batch.features)) for batch in batches]
 
 
 class Encoding:
-    """Runs the pipeline, and hands out references to encoded blocks in order."""
+    """The pipeline, which gives references to encoded blocks in order."""
 
     def __init__(
         self, blocks: Any, setup: EncoderSetup, pool: tuple[int, int], cpus: float, gpus: float, bars: bool
@@ -162,7 +162,7 @@ class Encoding:
         self._bundles: Iterator[Any] = iter(encoded.iter_internal_ref_bundles())
 
     def next(self) -> list[Any]:
-        """The reference to the next block, in a list so that only the reference travels; empty after the last."""
+        """Return the reference to the next block, in a list so that only it is sent; empty after the last."""
         for bundle in self._bundles:
             [ref] = bundle.block_refs
             return [ref]
@@ -170,7 +170,7 @@ class Encoding:
 
 
 def block_rows(samples: Sequence[Sample], every: int, first: int = 0) -> Iterator[dict[str, Any]]:
-    """The rows of the blocks of a stream, from the block `first` on."""
+    """Yield the rows of the blocks of a stream, from the block `first` on."""
     for number, start in enumerate(range(first * every, len(samples), every), first):
         yield {"block": number, "start": start, "samples": cloudpickle.dumps(list(samples[start : start + every]))}
 
@@ -200,7 +200,7 @@ def start_encoding(
 
 
 def encoded_batches(block: Any, number: int) -> list[Batch]:
-    """The batches of a block, an Arrow table of one row, that came out of the pipeline.
+    """Return the batches of a block, an Arrow table of one row, that came out of the pipeline.
 
     Raises:
         ModelError: the block cannot be encoded.

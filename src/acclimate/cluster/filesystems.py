@@ -18,9 +18,9 @@ from acclimate.images.opening import URL
 STORES = ("s3", "gcs", "abfs")  # pyarrow's names of object stores, where a file appears when it is complete
 OF_PYARROW = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs", "viewfs")
 LOCAL = ("file", "local")
-PATIENCE = 60  # seconds that requests to Google are repeated; a quarter of an hour by default
+GOOGLE_RETRY_S = 60  # time for which requests to Google are repeated; the default is a quarter of an hour
 CREDENTIALS = "the credentials in the environment (for S3: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_PROFILE)"
-HINTS = {  # what errors of stores contain, in lower case -> what to do
+HINTS = {  # words in errors of stores, in lower case -> advice
     "no_such_bucket|bucket.*(not exist|not found)": "check the name of the bucket, and AWS_ENDPOINT_URL",
     "access_denied|access_key|signature|forbidden|permission|status 40[13]|unauthorized|credential": "check "
     f"{CREDENTIALS}, and that they allow this",
@@ -34,12 +34,12 @@ class UnreachableError(OSError):
 
 
 def is_local(url: str) -> bool:
-    """Whether this is a path on the local disk, or a `file://` URL of one."""
+    """Return True if this is a path on the local disk, or a `file://` URL of one."""
     return not URL.match(url) or url.partition(":")[0].lower() in LOCAL
 
 
 def local_path(url: str) -> str:
-    """The absolute path of what `is_local`: processes elsewhere may have another working directory.
+    """Return the absolute path of what `is_local`: processes elsewhere may have another working directory.
 
     Examples:
         >>> local_path("file:///data/photos"), local_path("/data/../data/photos/")
@@ -54,7 +54,7 @@ def local_path(url: str) -> str:
 
 
 def locate(url: str) -> tuple[Any, str]:
-    """The file system (pyarrow.fs.FileSystem) of a URL, opened once per process, and the path within it.
+    """Return the file system (pyarrow.fs.FileSystem) of a URL, opened once per process, and the path within it.
 
     Raises:
         InputError: nobody knows the scheme, or the URL contains a password.
@@ -67,7 +67,7 @@ def locate(url: str) -> tuple[Any, str]:
 
 
 def split(url: str) -> tuple[str, str]:
-    """The root of a URL and the path below it.
+    """Return the root of a URL and the path below it.
 
     Examples:
         >>> split("s3://bucket/photos//cats/")
@@ -119,7 +119,7 @@ def _open(root: str) -> tuple[Any, str]:
 
     scheme, _, host = root.partition("://")
     with explained(f"open {root}"):
-        if scheme == "s3" and host.startswith("anonymous@"):  # as Ray writes it
+        if scheme == "s3" and host.startswith("anonymous@"):  # Ray's notation
             return _anonymous_s3(host.partition("@")[2])
         if scheme in OF_PYARROW:
             try:
@@ -136,10 +136,10 @@ def _open(root: str) -> tuple[Any, str]:
 
 
 def _uri(scheme: str, host: str) -> str:
-    """The URI that pyarrow opens; for S3, with the endpoint of the environment, which old ones do not look for."""
+    """Return the URI that pyarrow opens; for S3, with the endpoint of the environment, which old versions ignore."""
     host = quote(host, safe="@:.-_")
     if scheme in ("gs", "gcs"):
-        return f"{scheme}://{host}?retry_limit_seconds={PATIENCE}"
+        return f"{scheme}://{host}?retry_limit_seconds={GOOGLE_RETRY_S}"
     endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
     if scheme != "s3" or not endpoint:
         return f"{scheme}://{host}"

@@ -16,8 +16,8 @@ from acclimate.sources.places import Item, Kind, Place, Result
 from acclimate.sources.source import Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
 
-AHEAD = 2**16  # bytes that are read at once where headers are looked for
-AT_ONCE = 16  # shards whose headers are read at the same time: most of it is waiting
+READ_AHEAD_BYTES = 2**16  # bytes that are read at once in search of headers
+CONCURRENT_SHARDS = 16  # shards whose headers are read at the same time; reading them is mostly waiting
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
@@ -45,7 +45,7 @@ def list_images(specs: str | Sequence[str], fps: float = 1.0, map: Map | None = 
     """
     try:
         samples = open_source(specs, fps=fps, place=Anywhere(map))
-    except OSError as error:  # of a store that cannot be reached
+    except OSError as error:  # the store cannot be reached
         raise InputError(f"{reason(error)}.") from error
     absolute = lru_cache(1)(partial(os.path.join, Path.cwd().as_posix()))  # the images of a shard share its path
     for position, sample in enumerate(samples):
@@ -68,18 +68,18 @@ class Anywhere(Place):
         return Anywhere, ()  # one that is sent to another process has one shard to read there
 
     def kind(self, path: str) -> Kind | None:
-        """What is at a path or a URL, if anything."""
+        """Return the kind of a path or a URL: file, folder, or None."""
         return super().kind(_plain(path)) if is_local(path) else cast(Kind | None, kind(path))
 
     def no_such_url(self, url: str) -> InputError:
-        """The error for a URL where nothing is found."""
+        """Return the error for a URL where nothing is found."""
         hint = "check the names of the bucket and of the folder"
         if "?" in url or "*" in url:
             hint += "; patterns and options cannot be part of it: name a folder, and set AWS_ENDPOINT_URL and the like"
         return InputError(f"nothing at {url}; {hint}.")
 
     def join(self, folder: str, path: str) -> str:
-        """The path or URL of what is named in a folder, by an absolute path, or by a URL."""
+        """Return the path or URL of what is named in a folder, by an absolute path, or by a URL."""
         if is_local(folder):
             return path if not is_local(path) else super().join(_plain(folder), _plain(path))
         if not is_local(path):
@@ -90,67 +90,67 @@ class Anywhere(Place):
         return f"{root}/{path.lstrip('/')}" if path.startswith("/") or not base else f"{root}/{base}/{path}"
 
     def parent(self, path: str) -> str:
-        """The folder that a file is in."""
+        """Return the folder that a file is in."""
         if is_local(path):
             return super().parent(_plain(path))
         root, name = split(path)
         return f"{root}/{posixpath.dirname(name)}".rstrip("/")
 
     def above(self, folder: str) -> str:
-        """The folder above a folder; a bucket is above itself."""
+        """Return the folder above a folder; a bucket is above itself."""
         return super().above(_plain(folder)) if is_local(folder) else self.parent(folder)
 
     def list_files(self, folder: str) -> Iterable[str]:
-        """Every visible file below a folder, relative to it, in any order."""
+        """Return every visible file below a folder, relative to it, in any order."""
         if is_local(folder):
             return super().list_files(_plain(folder))
         found = list_directory(folder, recursive=True)
         return [path for path in found if not path.startswith(".") and "/." not in path]
 
     def list_names(self, folder: str) -> Iterable[str]:
-        """The names of the visible files directly in a folder."""
+        """Return the names of the visible files directly in a folder."""
         if is_local(folder):
             return super().list_names(_plain(folder))
         return [name for name in list_directory(folder, recursive=False) if not name.startswith(".")]
 
     def read(self, path: str, most: int) -> bytes:
-        """The content of a file; OSError if it holds more than `most` bytes."""
+        """Read a file; OSError if it holds more than `most` bytes."""
         if is_local(path):
             return super().read(_plain(path), most)
         return read_bytes(path, most)
 
     def open(self, path: str) -> BinaryIO:
-        """A file, for reading at any place."""
-        return super().open(_plain(path)) if is_local(path) else io.BufferedReader(open_object(path), AHEAD)
+        """Open a file for reading at any position."""
+        return super().open(_plain(path)) if is_local(path) else io.BufferedReader(open_object(path), READ_AHEAD_BYTES)
 
     def sample(self, path: str, label: str | None = None) -> Sample:
-        """The sample of an image file, named by its path or URL."""
+        """Return the sample of an image file, named by its path or URL."""
         return (
             super().sample(_plain(path), label) if is_local(path) else Sample(path, partial(read_object, path), label)
         )
 
     def reader(self, path: str, offset: int, size: int) -> Callable[[], bytes]:
-        """What reads a part of a file; can be pickled."""
+        """Return a function that reads a part of a file; it can be pickled."""
         if is_local(path):
             return super().reader(_plain(path), offset, size)
         return partial(read_object, path, offset, size)
 
     def lacking_for_videos(self, path: str) -> str:
-        """Why a video cannot be read; "" if it can."""
+        """Return the reason why a video cannot be read; "" if it can."""
         return super().lacking_for_videos(path) if is_local(path) else "must be on the local disk: copy it there"
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
-        """The results of a function, in the order of the items."""
+        """Return the results of a function, in the order of the items."""
         if self._map is not None:
             return self._map(function, items)
         return _in_threads(function, items)
 
 
 def _in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(CONCURRENT_SHARDS) as pool:
         yield from pool.map(function, items)
 
 
 def _plain(path: str) -> str:
-    """A path as it is; that of a `file://` URL."""
+    """Return a path unchanged, or the path of a `file://` URL."""
     return local_path(path) if path[:7].lower() == "file://" or path[:8].lower() == "local://" else path

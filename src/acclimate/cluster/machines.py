@@ -1,4 +1,4 @@
-"""The machines of a cluster: how many encoders they have room for, and whether one was lost."""
+"""The machines of a cluster: their room for encoders, and the detection of lost machines."""
 
 from time import monotonic
 
@@ -7,15 +7,15 @@ import ray
 from acclimate.cluster.nodes import look_around
 from acclimate.errors import InputError, RunError
 
-POLL = 1.0  # seconds between two looks at the machines while nothing happens
+POLL_S = 1.0  # interval between checks of the machines while nothing happens
 
 
 class MachineLostError(Exception):
-    """A machine was lost, and what ran there cannot run elsewhere; the rest of the work can."""
+    """A lost machine whose work cannot run elsewhere; the rest of the work can."""
 
 
 class Machines:
-    """Watches the machines while a pool of encoders works.
+    """A watch over the machines while a pool of encoders works.
 
     Ray moves the actors of a lost machine to others. If there is no room for them, Ray waits for a new machine, for
     ever. Then it is better to start again with a smaller pool.
@@ -38,8 +38,10 @@ class Machines:
         self.gpus = gpus
         self.adapter_gpus = adapter_gpus
         self.patience = patience
-        self._known, room = _alive(), self.room()
-        cluster, (least, most) = look_around(), workers
+        self._known = _alive()
+        room = self.room()
+        cluster = look_around()
+        least, most = workers
         if adapter_gpus > max(node.get("GPU", 0.0) for node in cluster.nodes) and not cluster.grows:
             raise InputError(
                 f"an adapter asks for {adapter_gpus:g} GPUs, and no machine of the cluster has as many; ask for less, "
@@ -55,7 +57,7 @@ class Machines:
         self._since = monotonic()
 
     def room(self) -> int:
-        """How many encoders the machines have room for, if nobody else uses them."""
+        """Return the number of encoders the machines have room for, if nobody else uses them."""
         cluster = look_around()
         room = cluster.room(self.cpus, self.gpus)
         if self.gpus and self.adapter_gpus:
@@ -63,7 +65,7 @@ class Machines:
         return max(0, room)
 
     def check(self) -> None:
-        """Called while nothing happens.
+        """Check the machines; called while nothing happens.
 
         Raises:
             MachineLostError: a machine is gone, and its encoders find no other place.

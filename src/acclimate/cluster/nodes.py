@@ -1,4 +1,4 @@
-"""The nodes of a cluster: what they have, and whether they can do the work."""
+"""The nodes of a cluster: their resources, and checks that they can do the work."""
 
 import secrets
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError
 from acclimate.sources.source import Sample
 
-SECONDS = 60.0  # for the answer of a node
-LATE = 10.0  # seconds after which a file system of a network has shown a new file everywhere
+NODE_TIMEOUT_S = 60.0  # time limit for the answer of a node
+FILE_DELAY_S = 10.0  # a network file system shows a new file everywhere within this time
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is connected: the nodes, each with what it has.
+    """A connected cluster: the nodes, each with its resources.
 
     Examples:
         >>> cluster = Cluster(({"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}))
@@ -30,11 +30,11 @@ class Cluster:
     grows: bool = False  # nodes may be added by an autoscaler
 
     def total(self, resource: str) -> float:
-        """How much of a resource ("CPU", "GPU") all nodes have."""
+        """Return the amount of a resource ("CPU", "GPU") of all nodes together."""
         return sum(node.get(resource, 0.0) for node in self.nodes)
 
     def room(self, cpus: float, gpus: float) -> int:
-        """How many workers that take so much each fit on the nodes when nothing else runs."""
+        """Return the number of workers with these needs that fit on the nodes when nothing else runs."""
         asked = {resource: amount for resource, amount in (("CPU", cpus), ("GPU", gpus)) if amount > 0}
         if not asked:
             return max(1, floor(self.total("CPU")))
@@ -64,7 +64,7 @@ class Cluster:
 
 
 def _words(cpus: float, gpus: float) -> str:
-    """How many CPUs and GPUs, in words.
+    """Format numbers of CPUs and GPUs.
 
     Examples:
         >>> _words(1, 0), _words(0.5, 2)
@@ -75,7 +75,7 @@ def _words(cpus: float, gpus: float) -> str:
 
 
 def look_around() -> Cluster:
-    """The nodes that are alive."""
+    """Return the nodes that are alive."""
     import ray
 
     nodes = tuple(dict(node["Resources"]) for node in ray.nodes() if node["Alive"])
@@ -90,7 +90,7 @@ def check_versions() -> None:
         RunError: which names the node.
     """
 
-    def versions() -> dict[str, str]:  # within a function, as it is then sent whole: the node may not have acclimate
+    def versions() -> dict[str, str]:  # a local function is sent whole: the node may not have acclimate
         import platform
 
         found = {"Python": ".".join(platform.python_version_tuple()[:2])}
@@ -119,7 +119,7 @@ def check_shared(folder: Storage, option: str) -> None:
     content = secrets.token_bytes(16)
     folder.write(name, content)
     try:
-        for node, found in ask_nodes(_look_for, folder, name, LATE):
+        for node, found in ask_nodes(_look_for, folder, name, FILE_DELAY_S):
             if found != content:
                 how = f"use a folder that all nodes share (NFS, EFS, CephFS) for {option}, or a URL where it takes one"
                 raise InputError(f"{node} does not see {folder.url} of this machine; {how}.")
@@ -156,14 +156,14 @@ def ask_nodes(function: Callable[..., Any], *arguments: Any) -> Iterator[tuple[s
     for node, answer in zip(nodes, answers, strict=True):
         name = f"the node {node['NodeManagerAddress']} ({node['NodeManagerHostname']})"
         try:
-            yield name, ray.get(answer, timeout=SECONDS)
+            yield name, ray.get(answer, timeout=NODE_TIMEOUT_S)
         except (ray.exceptions.RayError, TimeoutError) as error:
             why = (str(getattr(error, "cause", None) or error).splitlines() or [type(error).__name__])[0]
             raise RunError(f"{name} runs no task: {why}; see `ray status`.") from error
 
 
 def _look_for(folder: Storage, name: str, seconds: float) -> bytes:
-    """The content of a file; b"" if it does not appear."""
+    """Read a file as soon as it appears; b"" if it does not."""
     latest = monotonic() + seconds
     while True:
         with suppress(OSError):
@@ -174,14 +174,14 @@ def _look_for(folder: Storage, name: str, seconds: float) -> bytes:
 
 
 def _try_to_read(sample: Sample) -> str:
-    """Why an image cannot be read; "" if it can be."""
+    """Return the reason why an image cannot be read; "" if it can be."""
     try:
         sample.read()
-    except Exception as error:  # of whatever reads it
+    except Exception as error:  # any reader may fail in its own way
         return str(error) or type(error).__name__
     return ""
 
 
 def _alike(own: str, other: str) -> bool:
-    """Whether two versions agree in their first two numbers, which those of one release of acclimate do."""
+    """Return True if two versions agree in their first two numbers, as within one release of acclimate."""
     return own.split(".")[:2] == other.split(".")[:2]

@@ -1,4 +1,4 @@
-"""What a job on a cluster leaves in its output folder: a parquet file per block, and `_acclimate` with the rest.
+"""The output folder of a job on a cluster: a parquet file per block, and `_acclimate` with the rest.
 
 Readers of parquet ignore names that begin with an underscore, so the folder is a data set as it is.
 """
@@ -23,21 +23,21 @@ from acclimate.methods import Adapter, state_to_bytes
 from acclimate.methods.persist import build_adapter
 from acclimate.predict import Prediction
 
-OWN = "_acclimate"  # folder of what is not results
+OWN = "_acclimate"  # folder of everything but results
 CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
-COMPLETE = f"{OWN}/run.json"  # exists when they are complete
-DIGEST = 32  # characters of a digest, at least, which tell nobody anything
+COMPLETE = f"{OWN}/run.json"  # exists once the results are complete
+MIN_DIGEST_CHARS = 32  # values from this length on are digests, and left out of messages
 OWNER = f"{OWN}/owner"  # names the run that writes here, while it does
 HINT = "What was done so far is kept; pass --resume to go on."
 
 
 def part_name(block: int) -> str:
-    """The file of the rows of a block."""
+    """Return the file of the rows of a block."""
     return f"part-{block:06d}.parquet"
 
 
 def features_name(block: int) -> str:
-    """The file of the features of a block, for the second pass."""
+    """Return the file of the features of a block, for the second pass."""
     return f"{OWN}/features-{block:06d}.bin"
 
 
@@ -51,7 +51,7 @@ def write_part(out: Storage, block: int, predictions: Sequence[Prediction], abou
 
 
 def read_part(out: Storage, block: int) -> list[Prediction]:
-    """The predictions of a block, as far as the columns hold them."""
+    """Read the predictions of a block, as far as the columns hold them."""
     import pyarrow.parquet as pq
 
     try:
@@ -67,7 +67,7 @@ def write_features(out: Storage, block: int, features: Sequence[HostArray]) -> N
 
 
 def read_features(out: Storage, block: int, shape: tuple[int, ...]) -> HostArray:
-    """The features (r, d) or (r, V, d) of a block, whose rows have this shape."""
+    """Read the features (r, d) or (r, V, d) of a block, whose rows have this shape."""
     try:
         return np.frombuffer(out.read(features_name(block)), DTYPE).reshape(-1, *shape)
     except (FileNotFoundError, ValueError) as error:
@@ -112,10 +112,10 @@ class Checkpoint(NamedTuple):
     """A job after some of its blocks: everything that the next block needs."""
 
     adapter: Adapter
-    blocks: int  # whose rows are written
-    first_id: int  # of the first image of the stream, in the state
-    gates: list[str]  # what they remember
-    summary: Summary  # of the blocks
+    blocks: int  # number of blocks whose rows are written
+    first_id: int  # id of the stream's first image in the state
+    gates: list[str]  # their states
+    summary: Summary  # sums over the blocks
 
     def write(self, out: Storage, identity: Mapping[str, Any]) -> None:
         """Replace the checkpoint of a job."""
@@ -125,7 +125,7 @@ class Checkpoint(NamedTuple):
 
     @classmethod
     def read(cls, out: Storage, identity: Mapping[str, Any], like: Adapter) -> "Checkpoint":
-        """The checkpoint of a job, which must be this job.
+        """Read the checkpoint of a job, which must be this job.
 
         Raises:
             InputError: it is another job.
@@ -150,7 +150,7 @@ def check_identity(out: Storage, found: Mapping[str, Any], identity: Mapping[str
     for name, value in identity.items():
         before = found.get(name)
         if before != value:
-            was = f"{before}, not {value}" if max(len(str(before)), len(str(value))) < DIGEST else "different"
+            was = f"{before}, not {value}" if max(len(str(before)), len(str(value))) < MIN_DIGEST_CHARS else "different"
             raise InputError(
                 f"cannot resume {out.url}: its {name} was {was}; pass what it was begun with, choose another --out, "
                 "or --overwrite it."
@@ -158,7 +158,7 @@ def check_identity(out: Storage, found: Mapping[str, Any], identity: Mapping[str
 
 
 def write_complete(out: Storage, identity: Mapping[str, Any], summary: Summary, about: Mapping[str, Any]) -> None:
-    """Say that the results are complete, and remove what only incomplete ones need."""
+    """Mark the results as complete, and remove what only incomplete ones need."""
     counts = {"images": summary.images, "answered": summary.answered, "changed": summary.changed}
     content = {**about, **counts, "identity": identity, "summary": summary.to_json()}
     write(out, COMPLETE, json.dumps(content, indent=1).encode())
@@ -166,7 +166,7 @@ def write_complete(out: Storage, identity: Mapping[str, Any], summary: Summary, 
 
 
 def read_complete(out: Storage, identity: Mapping[str, Any]) -> Summary | None:
-    """The summary of complete results of this job; None if they are not complete."""
+    """Read the summary of complete results of this job; None if they are not complete."""
     if not out.exists(COMPLETE):
         return None
     try:
@@ -197,7 +197,7 @@ def check_no_results(out: Storage) -> None:
 
 
 def has_parts(out: Storage) -> bool:
-    """Whether there are files of rows."""
+    """Return True if there are files of rows."""
     return any(map(_is_part, out.names()))
 
 

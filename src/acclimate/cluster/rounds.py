@@ -17,20 +17,20 @@ from typing import Any
 
 import ray
 
-from acclimate.cluster.adapting import Job, Learnt, adapt_task, merged, write_task
-from acclimate.cluster.machines import POLL, Machines
+from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, merged, write_task
+from acclimate.cluster.machines import POLL_S, Machines
 from acclimate.cluster.parts import Checkpoint
 
-ROUNDS = 2  # under way at a time
-WRITES = 16  # blocks that are written at a time, or wait for it, beside those of these rounds
+CONCURRENT_ROUNDS = 2
+CONCURRENT_WRITES = 16  # blocks that are being written or wait for it, beside those of these rounds
 
 
 class StopRequest(Exception):  # noqa: N818 (it is not an error)
-    """The user wants the run to stop."""
+    """A user's request to stop the run."""
 
 
 class FirstPass:
-    """Adapts to the blocks of a stream that are not done yet.
+    """The first pass over the blocks of a stream that are not done yet.
 
     Args:
         job: what the tasks have in common.
@@ -49,7 +49,7 @@ class FirstPass:
 
     def __init__(
         self,
-        job: Job,
+        job: ClusterJob,
         encoding: Any,
         done: Checkpoint,
         *,
@@ -76,10 +76,10 @@ class FirstPass:
         self.machines = machines
         self._job = ray.put(job)
         self._adapt = adapt_task(job.learns and shards == 1, adapter_gpus)
-        self._learnt: Any = ray.put(Learnt(done.adapter, done.gates))  # after the last round that was begun
+        self._learnt: Any = ray.put(LearntState(done.adapter, done.gates))  # state after the last begun round
         self._summary = deepcopy(done.summary)
         self._rounds: deque[Any] = deque()  # states after the rounds that are under way
-        self._writes: deque[Any] = deque()  # of the rounds that were begun, in order
+        self._writes: deque[Any] = deque()  # writes of the begun rounds, in order
         self._coming: deque[Any] = deque()  # encoded blocks that were asked for
         self._asked = self._begun = done.blocks  # blocks
 
@@ -113,14 +113,14 @@ class FirstPass:
             self._rounds.append(self._learnt)
         self._begun += len(afters)
         self._writes += writes
-        if len(self._rounds) > ROUNDS:
+        if len(self._rounds) > CONCURRENT_ROUNDS:
             self._wait(self._rounds.popleft())
-        while len(self._writes) > WRITES + ROUNDS * self.shards:
+        while len(self._writes) > CONCURRENT_WRITES + CONCURRENT_ROUNDS * self.shards:
             self._finish_write()
 
     def _next_block(self) -> Any:
-        """A reference to the next encoded block."""
-        while self._asked < min(self.blocks, self._begun + (ROUNDS + 1) * self.shards):
+        """Return a reference to the next encoded block."""
+        while self._asked < min(self.blocks, self._begun + (CONCURRENT_ROUNDS + 1) * self.shards):
             self._coming.append(self.encoding.next.remote())
             self._asked += 1
         if self.stop():
@@ -142,7 +142,7 @@ class FirstPass:
         while self._writes:
             self._finish_write()
         self._wait(self._learnt)
-        learnt: Learnt = ray.get(self._learnt)
+        learnt: LearntState = ray.get(self._learnt)
         self.done = Checkpoint(learnt.adapter, self._begun, self.done.first_id, learnt.gates, deepcopy(self._summary))
         self.save(self.done)
         self._rounds.clear()
@@ -150,7 +150,7 @@ class FirstPass:
 
     def _wait(self, ref: Any, stoppable: bool = False) -> None:
         """Wait for a task, and look after the machines meanwhile."""
-        while not ray.wait([ref], timeout=POLL, fetch_local=False)[0]:
+        while not ray.wait([ref], timeout=POLL_S, fetch_local=False)[0]:
             if stoppable and self.stop():
                 raise StopRequest
             self.machines.check()

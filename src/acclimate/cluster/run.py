@@ -1,4 +1,4 @@
-"""Classify many images on many machines: the same adapters, the same rows, on Ray.
+"""Classification of many images on many machines: the same adapters, the same rows, on Ray.
 
 - `ordered`: encoding is parallel, and one state adapts to the images in order. The result is that of `classify`.
 - `merged`: several states adapt side by side, to one block of images each, and become one after every block.
@@ -26,7 +26,7 @@ from acclimate.classifier import Classifier
 from acclimate.classify.run import job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster import parts
-from acclimate.cluster.adapting import Job
+from acclimate.cluster.adapting import ClusterJob
 from acclimate.cluster.again import SecondPass
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
 from acclimate.cluster.filesystems import UnreachableError
@@ -42,7 +42,7 @@ from acclimate.methods.gates import NearDuplicates
 from acclimate.sources.source import Sample
 
 Policy = Literal["ordered", "merged"]
-FAILURES = 3  # in a row, without any progress, after which a job gives up
+MAX_FAILURES = 3  # a job gives up after so many failures without progress
 
 
 @dataclass(kw_only=True)
@@ -211,7 +211,7 @@ class ClusterRun:
         return (self.workers, self.workers) if isinstance(self.workers, int) else self.workers
 
     def _open(self, resume: bool, overwrite: bool) -> Checkpoint | None:
-        """Where to begin; None if everything is done."""
+        """Return the checkpoint to begin with; None if everything is done."""
         self.out.check_writable()
         if overwrite:
             self._owner = parts.claim(self.out)  # first, so that another run does not write what is removed
@@ -232,13 +232,13 @@ class ClusterRun:
             found = Checkpoint.read(self.out, self._identity, adapter)
             self.kept = found.summary.images
             return found
-        if parts.has_parts(self.out):  # of a job that was being overwritten, or of another program
+        if parts.has_parts(self.out):  # left by a job that was being overwritten, or by another program
             raise InputError(
                 f"{self.out.url} has parts of results, and nothing that says how they were begun; --overwrite them, or "
                 "choose another --out."
             )
         new = Checkpoint(adapter, 0, adapter.next_id, [gate.dump() for gate in gates], Summary())
-        new.write(self.out, self._identity)  # before any part
+        new.write(self.out, self._identity)  # exists before any part
         return new
 
     def _retrying(self, work: Callable[[Checkpoint], Any], begun: Checkpoint) -> Any:
@@ -256,7 +256,7 @@ class ClusterRun:
             except (RayError, MachineLostError, UnreachableError) as error:
                 failure = error
             failures = 1 if self._done.blocks > before else failures + 1
-            if failures > FAILURES:
+            if failures > MAX_FAILURES:
                 why = str(getattr(failure, "cause", None) or failure).strip().splitlines() or [type(failure).__name__]
                 raise RunError(
                     f"the job failed {failures} times at the same place, the last time with: {why[-1].rstrip('.')}. "
@@ -331,9 +331,9 @@ class ClusterRun:
             parts.write(storage, name, state_to_bytes(classifier.adapter, notes))
         parts.write_complete(self.out, self._identity, self.summary, self._about)
 
-    def _job(self, done: Checkpoint) -> Job:
+    def _job(self, done: Checkpoint) -> ClusterJob:
         classifier = self.classifier
-        return Job(
+        return ClusterJob(
             head=classifier.head,
             gates=classifier.gates,
             first_id=done.first_id,
@@ -360,13 +360,13 @@ class ClusterRun:
 
 
 def _options_digest(options: Any) -> str:
-    """Identifies options in every process; functions by their names."""
+    """Identify options in every process; functions by their names."""
     text = json.dumps(options, sort_keys=True, default=lambda value: getattr(value, "__qualname__", str(type(value))))
     return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
 
 
 def _digest(samples: Sequence[Sample]) -> str:
-    """Identifies the images of a stream, their order and their true labels."""
+    """Identify the images of a stream, their order and their true labels."""
     digest = hashlib.sha256()
     for sample in samples:
         digest.update(f"{sample.name}\0{sample.label}\0".encode(errors="backslashreplace"))

@@ -1,4 +1,4 @@
-"""Where a cluster keeps results: a folder, by path or by URL, with files that are written whole or not at all."""
+"""Storage of results on a cluster: a folder, by path or by URL, with files that are written whole or not at all."""
 
 import os
 import secrets
@@ -14,7 +14,7 @@ from acclimate.images.opening import MAX_BYTES
 from acclimate.sources.source import read_file
 
 PROBE = ".acclimate.tmp"
-OPEN = 16  # files that stay open while parts of them are read
+MAX_OPEN_FILES = 16  # files that stay open while parts of them are read
 
 
 class Storage:
@@ -57,7 +57,7 @@ class Storage:
         return f"Storage({self.url!r})"
 
     def read(self, name: str) -> bytes:
-        """The content of a file.
+        """Return the content of a file.
 
         Raises:
             FileNotFoundError: there is none.
@@ -84,7 +84,7 @@ class Storage:
             raise self._cannot_write(name, error) from error
 
     def names(self, folder: str = "") -> list[str]:
-        """The names of the files directly in a folder, sorted; none if there is no such folder."""
+        """Return the names of the files directly in a folder, sorted; none if there is no such folder."""
         if self.local:
             with suppress(FileNotFoundError, NotADirectoryError), os.scandir(self.where(folder)) as entries:
                 return sorted(entry.name for entry in entries if entry.is_file() and not _is_leftover(entry.name))
@@ -93,7 +93,7 @@ class Storage:
         return sorted(name for name in found if not _is_leftover(name))
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Return True if there is such a file."""
         if self.local:
             return Path(self.where(name)).is_file()
         return kind(self.where(name)) == "file"
@@ -120,7 +120,7 @@ class Storage:
             self.remove(PROBE)
 
     def where(self, name: str) -> str:
-        """The path or URL of a file or a folder."""
+        """Return the path or URL of a file or a folder."""
         return f"{self.url.rstrip('/')}/{name}" if name else self.url
 
     def _cannot_write(self, name: str, error: OSError) -> InputError:
@@ -131,7 +131,7 @@ class Storage:
 
 
 def storage_of(url: str | os.PathLike[str]) -> tuple[Storage, str]:
-    """The storage of a single file, and its name there.
+    """Return the storage of a single file, and its name there.
 
     Examples:
         >>> storage_of("/data/state.safetensors")
@@ -152,7 +152,7 @@ def storage_of(url: str | os.PathLike[str]) -> tuple[Storage, str]:
 
 
 def read_object(url: str, offset: int = 0, size: int | None = None) -> bytes:
-    """The bytes of an image file, by path or URL, or `size` of them. A function, so that samples can be pickled.
+    """Return the bytes of an image file, by path or URL, or `size` of them. A function, so that samples can be pickled.
 
     Raises:
         OSError: it is missing, cannot be read, or is larger than images may be.
@@ -176,17 +176,17 @@ def read_object(url: str, offset: int = 0, size: int | None = None) -> bytes:
 
 
 def open_object(url: str) -> Any:
-    """A file by URL, for reading at any place."""
+    """Return a file by URL, for reading at any place."""
     with explained(f"read {url}"):
         filesystem, path = locate(url)
         return filesystem.open_input_file(path)
 
 
-_opened = lru_cache(OPEN)(open_object)  # parts of tar files are read one by one
+_opened = lru_cache(MAX_OPEN_FILES)(open_object)  # parts of tar files are read one by one
 
 
 def kind(url: str) -> str | None:
-    """What is at a URL: a "file", a "folder", "other", or None."""
+    """Return what is at a URL: a "file", a "folder", "other", or None."""
     from pyarrow.fs import FileType
 
     with explained(f"look at {url}"):
@@ -196,7 +196,7 @@ def kind(url: str) -> str | None:
 
 
 def list_directory(url: str, recursive: bool) -> list[str]:
-    """The files in a folder, relative to it, in no order; none if there is no such folder."""
+    """Return the files in a folder, relative to it, in no order; none if there is no such folder."""
     from pyarrow.fs import FileSelector, FileType
 
     with explained(f"list {url}"):
@@ -207,7 +207,7 @@ def list_directory(url: str, recursive: bool) -> list[str]:
 
 
 def read_bytes(url: str, most: int) -> bytes:
-    """The content of a file by URL; OSError, before anything is read, if it holds more than `most` bytes."""
+    """Return the content of a file by URL; OSError, before anything is read, if it holds more than `most` bytes."""
     with open_object(url) as file, explained(f"read {url}"):
         size = file.size()
         if size > most:

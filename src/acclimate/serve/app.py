@@ -22,13 +22,12 @@ from starlette.types import Scope
 from acclimate import __version__
 from acclimate.errors import InputError, reason
 from acclimate.serve import correcting, routes, schemas
-from acclimate.serve.connections import SEND_BUFFER, Connection, Connections, Listening
-from acclimate.serve.connections import Server as ConnectionServer
+from acclimate.serve.connections import SEND_BUFFER_BYTES, Connection, Connections, ConnectionServer, Listening
 from acclimate.serve.dependencies import AllStreams, Sender, ThisCall, known_parameters
 from acclimate.serve.documentation import document
 from acclimate.serve.http_errors import CODES, handle_errors
 from acclimate.serve.logs import RequestLog, caller_fields, logger, stream_of
-from acclimate.serve.security import SAFE_METHODS, Gate, TokenFile
+from acclimate.serve.security import SAFE_METHODS, AccessMiddleware, TokenFile
 from acclimate.serve.service import Service
 from acclimate.serve.stderr import log_to_stderr
 from acclimate.serve.streams import Streams
@@ -39,13 +38,13 @@ PAGE = Path(__file__).parent / "page"
 SWAGGER_UI = ("fastapi_swagger", "resources")  # package and folder with the files of Swagger UI
 TEMPLATE = "This is a photo of {}."  # the task's prompt if a request has none
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-NAMES = 20  # of streams in a line of the log
+MAX_LOGGED_NAMES = 20  # names of streams in a line of the log
 
 router = APIRouter(tags=["service"])
 
 
 def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collection[str] | None = None) -> FastAPI:
-    """Make the application, with tokens and host names as for `Gate`; the streams are closed when it shuts down."""
+    """Make the application; tokens and host names are those of `AccessMiddleware`. Closes the streams at shutdown."""
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -58,7 +57,7 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
         description=ABOUT,
         lifespan=lifespan,
         openapi_url=None,  # `document` serves it; FastAPI's own pages load scripts from other hosts
-        responses={status: {"model": schemas.Failed} for status in CODES if status != 405},
+        responses={status: {"model": schemas.FailedResponse} for status in CODES if status != 405},
         # The gate checks tokens before a body is read; this only tells the API documentation to ask for one.
         dependencies=[] if tokens is None else [Depends(HTTPBearer(auto_error=False))],
     )
@@ -72,7 +71,9 @@ def create_app(streams: Service, tokens: TokenFile | None = None, hosts: Collect
     document(app)
     app.mount("/page", StaticFiles(directory=PAGE, packages=[SWAGGER_UI]))
     # The middleware that is added last sees a request first.
-    app.add_middleware(Gate, tokens=tokens, hosts=hosts, limits=streams.limits, connections=app.state.connections)
+    app.add_middleware(
+        AccessMiddleware, tokens=tokens, hosts=hosts, limits=streams.limits, connections=app.state.connections
+    )
     app.add_middleware(RequestLog, answering=partial(audit_request, streams), finished=streams.metrics.requested)
     return app
 
@@ -96,7 +97,7 @@ async def audit_request(streams: Service, scope: Scope, status: int) -> None:
 @router.post(
     "/classify",
     openapi_extra={"requestBody": TASK},
-    response_model=list[schemas.Answer],
+    response_model=list[schemas.AnswerResponse],
     dependencies=[Depends(known_parameters)],
 )
 async def run_task(
@@ -144,18 +145,18 @@ async def metrics(streams: AllStreams, call: ThisCall) -> Response:
 
 @router.get("/", include_in_schema=False)
 async def page() -> FileResponse:
-    """The page."""
+    """Return the page."""
     return FileResponse(PAGE / "index.html")
 
 
 @router.get("/docs", include_in_schema=False)
 async def documentation() -> FileResponse:
-    """The API documentation: Swagger UI."""
+    """Return the API documentation: Swagger UI."""
     return FileResponse(PAGE / "docs.html")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address can only be reached from this machine."""
+    """Return True if an address can only be reached from this machine."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -171,7 +172,7 @@ def bind(host: str, port: int) -> socket.socket:
         raise InputError(f"{host} is not an address of this machine: {reason(error)}.") from error
     try:
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)  # of every connection
+        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)  # every connection inherits it
         reserved.bind(address)
     except OSError as error:
         reserved.close()
@@ -180,7 +181,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class Server(ConnectionServer):
-    """An HTTP server that stops to encode labels as soon as it shuts down, as nobody knows how many there are."""
+    """An HTTP server that stops encoding labels as soon as it shuts down, as their number is unknown."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish the running requests; those that wait for their labels are refused."""
@@ -189,7 +190,7 @@ class Server(ConnectionServer):
 
 
 def make_server(app: FastAPI) -> Server:
-    """A server that has not started yet."""
+    """Make a server that has not started yet."""
     connections = app.state.connections
     config = uvicorn.Config(
         app,
@@ -219,14 +220,14 @@ def log_start(streams: Streams, model: str) -> None:
         default = list(streams.defaults["labels"])
         other = [each["name"] for each in described if each.get("labels", default) != default]
         if other:
-            fields = {"streams": len(other), "names": other[:NAMES]}
+            fields = {"streams": len(other), "names": other[:MAX_LOGGED_NAMES]}
             logger.warning("streams keep labels that differ from --labels", extra={"fields": fields})
 
 
 def log_stop(streams: Streams) -> None:
     """Log whether everything that was learnt is on the disk."""
     if streams.unsaved:
-        problems = dict(list(streams.unsaved.items())[:NAMES])
+        problems = dict(list(streams.unsaved.items())[:MAX_LOGGED_NAMES])
         fields = {"streams": len(streams.unsaved), "reasons": problems}
         logger.error("stopped; not all states could be saved", extra={"fields": fields})
     else:
@@ -254,7 +255,7 @@ def serve(app: FastAPI, listening: socket.socket, model: str) -> None:
     streams = app.state.streams
     tokens = app.state.tokens
     server = make_server(app)
-    for number in (signal.SIGINT, signal.SIGTERM):  # before it runs; then uvicorn has handlers of its own
+    for number in (signal.SIGINT, signal.SIGTERM):  # needed until uvicorn sets handlers of its own
         signal.signal(number, lambda *_: setattr(server, "should_exit", True))
     with log_to_stderr(streams.limits.log_lines):
         log_start(streams, model)

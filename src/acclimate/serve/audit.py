@@ -17,16 +17,16 @@ from acclimate.errors import reason
 from acclimate.serve.logs import logger
 
 FILE = "audit.jsonl"
-LARGEST = 8 * 2**20  # bytes of a file; then it becomes FILE.1, that one FILE.2, and so on
-OLDER = 4  # files that are kept besides the current one
-ITEMS = 50  # of a list in a line; a list that is longer is cut
-CHARS = 200  # of a text in a line
+MAX_FILE_BYTES = 8 * 2**20  # a larger file becomes FILE.1, that one FILE.2, and so on
+OLD_FILES = 4  # files that are kept besides the current one
+MAX_ITEMS = 50  # longer lists are cut
+MAX_CHARS = 200  # longer texts are cut
 
 
 class AuditLog:
-    """Appends to the audit log in a folder; may be used from any thread."""
+    """The audit log in a folder; may be used from any thread."""
 
-    def __init__(self, folder: Path, largest: int = LARGEST) -> None:
+    def __init__(self, folder: Path, largest: int = MAX_FILE_BYTES) -> None:
         self.path = folder / FILE
         self._largest = largest
         self._lock = Lock()
@@ -60,7 +60,7 @@ class AuditLog:
             os.fsync(file.fileno())
 
     def _rotate(self) -> None:
-        for number in range(OLDER - 1, 0, -1):
+        for number in range(OLD_FILES - 1, 0, -1):
             with suppress(FileNotFoundError):
                 os.replace(f"{self.path}.{number}", f"{self.path}.{number + 1}")
         os.replace(self.path, f"{self.path}.1")
@@ -77,14 +77,14 @@ def _ends_a_line(path: Path) -> bool:
 
 
 def _bounded(details: Mapping[str, Any]) -> dict[str, Any]:
-    """Details whose texts and lists are cut to a bounded length."""
+    """Return details whose texts and lists are cut to a bounded length."""
 
     def cut(value: Any) -> Any:
         if isinstance(value, str):
-            return value[:CHARS]
+            return value[:MAX_CHARS]
         if isinstance(value, list):
-            more = [f"... and {len(value) - ITEMS} more"] if len(value) > ITEMS else []
-            return [cut(each) for each in value[:ITEMS]] + more
+            more = [f"... and {len(value) - MAX_ITEMS} more"] if len(value) > MAX_ITEMS else []
+            return [cut(each) for each in value[:MAX_ITEMS]] + more
         return value
 
     return {key: cut(value) for key, value in details.items()}

@@ -18,18 +18,18 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoders, Task
+from acclimate.serve.decoding import Decoders, DecodeTask
 from acclimate.serve.fair import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
 from acclimate.serve.prometheus import Metrics
 from acclimate.views import Kind
 
-CROWD = 4  # times the queue of one client is the room for the images of all
-READY = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
-LEAST = 4  # images that a client may have waiting in any case
-BATCH_S = 0.25  # that a batch should take
-LONGEST_S = 60  # after which a refused client is told to try again
+TOTAL_QUEUE_FACTOR = 4  # total queue capacity = factor * capacity per client
+READY_BATCHES = 2  # batches of prepared images that may wait for the encoder; their clients pause when they do
+MIN_CLIENT_IMAGES = 4  # images that a client may always have in the queue
+TARGET_BATCH_S = 0.25  # batch sizes are chosen to take this long
+MAX_RETRY_S = 60  # upper bound of the Retry-After of a refused client
 Result = TypeVar("Result")
 
 
@@ -44,11 +44,11 @@ class Encoded(NamedTuple):
 class _Request:
     client: str
     prepare: Preparer
-    names: Sequence[str]  # of the files, "" for those without
+    names: Sequence[str]  # file names, "" for images without one
     rows: list[Any]  # the features of each image, once it is encoded
     thumbnails: list[bytes]
     left: int  # images that are not encoded yet
-    pixels: int = 0  # that its images had so far
+    pixels: int = 0  # sum over its images so far
     future: Future[Encoded] = field(default_factory=Future)
 
     def fail(self, error: Exception) -> None:
@@ -59,14 +59,14 @@ class _Request:
 @dataclass(eq=False)
 class _Image:
     request: _Request
-    position: int  # in the request
+    position: int  # index within the request
     content: Any  # the file or its base64; then what the model takes
-    place: int  # in the stream
+    index: int  # position in the stream
     came: float = field(default_factory=monotonic)
 
 
 class Batcher:
-    """Encodes the images of all streams in one thread, one batch at a time.
+    """Encoder of the images of all streams: one thread, one batch at a time.
 
     A batch starts when it is full, when its first image has waited for `limits.wait_s`, or when no other image is being
     prepared: an image never waits for others that cannot come. Each view of an image counts as an image, in the queue
@@ -91,7 +91,7 @@ class Batcher:
         self.waiting = 0  # images that wait, are decoded or are ready, counting views
         self._waiting: Counter[str] = Counter()  # the same per client
         self._requests: set[_Request] = set()  # not yet answered
-        self._size = limits.batch  # of a batch, counting views
+        self._size = limits.batch  # images per batch, counting views
         self._pace = self._last = 0.0  # seconds per image, counting views; when the last batch was done
         self._closed = False
         self.preparer = lru_cache(None)(lambda views, kind: Preparer(encoder, views, kind=kind))
@@ -100,8 +100,8 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """Whether no client may send many images now."""
-        return self.waiting >= CROWD * self.limits.queue
+        """True if no client may send many images now."""
+        return self.waiting >= TOTAL_QUEUE_FACTOR * self.limits.queue
 
     def submit(
         self,
@@ -129,9 +129,9 @@ class Batcher:
             count = len(images) * views
             mine = self._waiting[client]
             most = self.limits.queue
-            room = leaves_enough(mine + count, self.waiting + count, CROWD * most, LEAST)
+            room = leaves_enough(mine + count, self.waiting + count, TOTAL_QUEUE_FACTOR * most, MIN_CLIENT_IMAGES)
             if mine + count > most or not room:
-                seconds = min(LONGEST_S, max(1, ceil(self.waiting * self._pace)))
+                seconds = min(MAX_RETRY_S, max(1, ceil(self.waiting * self._pace)))
                 whose = f"{mine} images of yours" if mine + count > most else f"{self.waiting} images"
                 raise BusyError(f"{whose} are already waiting; try again in {seconds} s.", seconds)
             self._waiting[client] += count
@@ -184,10 +184,10 @@ class Batcher:
         If those are of other clients, a client may have one even so, as long as memory allows it.
         """
         most = max(1, self._workers - 1)
-        full = 2 * READY * self.limits.batch
+        full = 2 * READY_BATCHES * self.limits.batch
         while self._decoding.total() < self._workers and (ready := self._ready_views()).total() < full:
             pausing = {client for client, count in self._decoding.items() if count >= most}
-            if ready.total() >= READY * self._size:
+            if ready.total() >= READY_BATCHES * self._size:
                 pausing |= self._decoding.keys() | ready.keys()
             image = self._received.take(pausing=pausing)
             if image is None:
@@ -196,7 +196,7 @@ class Batcher:
             self._pool.submit(self._decode, image)
 
     def _ready_views(self) -> Counter[str]:
-        """Images that are ready per client, counting views."""
+        """Return the number of ready images per client, counting views."""
         found: Counter[str] = Counter()
         for each in self._ready:
             found[each.request.client] += each.request.prepare.views
@@ -209,7 +209,7 @@ class Batcher:
         try:
             if not request.future.done():
                 small = self.limits.thumbnail if request.thumbnails else 0
-                task = Task(image.content, prepare if prepare.travels else None, image.place, small)
+                task = DecodeTask(image.content, prepare if prepare.travels else None, image.index, small)
                 admit = partial(self._admit, request)
                 unwanted = request.future.done
                 image.content, picture = self._decoders.decode(task, prepare, request.client, admit, unwanted)
@@ -271,7 +271,7 @@ class Batcher:
         return batch
 
     def _enough(self) -> bool:
-        """Whether the images that are ready fill a batch, or no others are being prepared."""
+        """Return True if the images that are ready fill a batch, or no others are being prepared."""
         return self._ready_views().total() >= min(self._size, self.waiting)
 
     def _encode(self, batch: Sequence[_Image]) -> None:
@@ -285,8 +285,8 @@ class Batcher:
             return
         count = len(batch) * prepare.views
         took = perf_counter() - began
-        size = max(1, round(BATCH_S * count / took))
-        self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # smaller at once, larger by and by
+        size = max(1, round(TARGET_BATCH_S * count / took))
+        self._size = min(self.limits.batch, size, (self._size + size + 1) // 2)  # shrinks at once, grows gradually
         self._metrics.encoded(count, took)
         self._measure(count, min(image.came for image in batch))
         for image, row in zip(batch, features, strict=True):
@@ -322,7 +322,7 @@ class WorkQueue:
         self._queue: deque[_Piece] = deque()
         self._reads: deque[_Piece] = deque()
         self._running = False
-        self._has_read = False  # at its last turn
+        self._has_read = False  # True if the last piece of work was a read
 
     def put(
         self, work: Callable[[Any], Result], needs: Future[Any] | None = None, *, reads: bool = False
@@ -351,7 +351,7 @@ class WorkQueue:
         self._start()
 
     def _ready(self) -> list[deque[_Piece]]:
-        """What can be done now, in this order: reading, unless that was done last."""
+        """Return the queues whose next work can be done now: reads first, unless the last work was a read."""
         ready = [each for each in (self._reads, self._queue) if each and each[0][1].done()]
         return ready[::-1] if self._has_read else ready
 
@@ -380,5 +380,5 @@ class WorkQueue:
         """Do the next piece of work, behind that of other queues which waits for a thread."""
         try:
             self._pool.submit(self._run)
-        except RuntimeError:  # the pool was shut down; nobody must wait for this for good
+        except RuntimeError:  # the pool was shut down, and the answer is still awaited
             self._run()

@@ -1,8 +1,8 @@
 """The bodies of requests: received within limits, and parsed without holding up the requests of others.
 
-What a body may cost is bounded before it is paid: `Gate` bounds its size, and here the number of values in JSON is
-bounded while it is received. What is left to parse takes milliseconds, and what is large is parsed in threads: less
-than 50 ms, as all other threads wait meanwhile.
+The cost of a body is bounded before it is parsed: `AccessMiddleware` bounds its size, and here the number of values in
+JSON is bounded while it is received. What is left to parse takes milliseconds; large bodies are parsed in threads, in
+less than 50 ms, as all other threads wait meanwhile.
 """
 
 import asyncio
@@ -15,20 +15,20 @@ from fastapi import Depends, HTTPException, Request
 from pydantic import BaseModel, ValidationError
 
 from acclimate.errors import InputError
-from acclimate.serve.http_errors import QUOTED, validation_message
+from acclimate.serve.http_errors import MAX_QUOTED_CHARS, validation_message
 from acclimate.serve.limits import Limits
 
 AnyModel = TypeVar("AnyModel", bound=BaseModel)
 Parsed = TypeVar("Parsed")
 JSON = "application/json"
 MARKS = b',:[]{}"'  # one value of JSON has at least one of them
-ESCAPED_BYTES = 24 * 2**20  # of a body with backslashes, whose texts are copied while they are parsed
+MAX_ESCAPED_BYTES = 24 * 2**20  # bodies with backslashes are smaller: parsing copies their texts
 BASE64 = (ascii_letters + digits + "+/=").encode()
-SMALL = 64 * 2**10  # bytes that are parsed at once
+INLINE_BYTES = 64 * 2**10  # smaller bodies are parsed without a thread
 
 
 async def read_body(request: Request) -> bytes:
-    """The whole body; unlike `Request.body`, the request does not keep it."""
+    """Read the whole body; unlike `Request.body`, the request does not keep it."""
     body = BytesIO()  # gives what it holds without a copy
     async for part in request.stream():
         body.write(part)
@@ -36,7 +36,7 @@ async def read_body(request: Request) -> bytes:
 
 
 async def read_json(model: type[AnyModel], request: Request, required: bool = True) -> AnyModel:
-    """The body of a request as JSON of this kind; the defaults for an empty body if it is not `required`."""
+    """Read the body of a request as JSON of this kind; the defaults for an empty body if it is not `required`."""
     meter = JsonMeter(request.app.state.streams.limits)
     body = BytesIO()
     async for part in request.stream():
@@ -51,7 +51,7 @@ async def read_json(model: type[AnyModel], request: Request, required: bool = Tr
 
 
 class JsonMeter:
-    """Refuses JSON, while it is received, that has more than images and what JSON without images may have."""
+    """Counter that refuses JSON, while it is received, with more than images and what JSON without images may have."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -71,14 +71,14 @@ class JsonMeter:
         if self._others > self._limits.json_bytes:
             most = f"{self._limits.json_bytes} characters"
             raise InputError(f"the JSON has more than {most} that are not base64; send less.")
-        if self._escaped and self._size > ESCAPED_BYTES:
+        if self._escaped and self._size > MAX_ESCAPED_BYTES:
             raise InputError(
-                f"JSON with backslashes may have at most {ESCAPED_BYTES} bytes; send less, or leave them out."
+                f"JSON with backslashes may have at most {MAX_ESCAPED_BYTES} bytes; send less, or leave them out."
             )
 
 
 def parse_json(model: type[AnyModel], content: bytes) -> AnyModel:
-    """JSON of this kind; InputError with the first problem."""
+    """Parse JSON of this kind; InputError with the first problem."""
     try:
         return model.model_validate_json(content)
     except ValidationError as error:
@@ -86,20 +86,20 @@ def parse_json(model: type[AnyModel], content: bytes) -> AnyModel:
 
 
 async def run_apart(request: Request, work: Callable[[], Parsed], size: int) -> Parsed:
-    """The result of parsing or writing so many bytes of a request; if they are many, in threads, in turns."""
-    if size <= SMALL:
+    """Run what parses or writes so many bytes of a request; if they are many, in threads, in turns."""
+    if size <= INLINE_BYTES:
         return work()
     return await asyncio.wrap_future(request.app.state.streams.bodies.submit(request.state.caller.name, work))
 
 
 def content_type(request: Request) -> str:
-    """The kind of a body, without parameters."""
+    """Return the kind of a body, without parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def unsupported(kind: str, how: str) -> HTTPException:
-    """The error for a body of another content type than `how` to send it."""
-    return HTTPException(415, f"the content type {kind[:QUOTED] or 'none'!r} is not supported; {how}")
+    """Return the error for a body of another content type than `how` to send it."""
+    return HTTPException(415, f"the content type {kind[:MAX_QUOTED_CHARS] or 'none'!r} is not supported; {how}")
 
 
 def json_body(model: type[AnyModel], required: bool = True) -> Any:
@@ -118,10 +118,10 @@ def json_body(model: type[AnyModel], required: bool = True) -> Any:
 
 
 def described(model: type[BaseModel], required: bool = True) -> dict[str, Any]:
-    """The body that `json_body` reads, for the `openapi_extra` of a route."""
+    """Return the body that `json_body` reads, for the `openapi_extra` of a route."""
     return {"requestBody": {"required": required, "content": {JSON: {"schema": reference(model)}}}}
 
 
 def reference(model: type[BaseModel]) -> dict[str, str]:
-    """A reference to a kind of JSON in the API documentation."""
+    """Return a reference to a kind of JSON in the API documentation."""
     return {"$ref": f"#/components/schemas/{model.__name__}"}

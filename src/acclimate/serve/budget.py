@@ -1,4 +1,4 @@
-"""How many pixels are decoded at the same time, and whose."""
+"""Bound on the pixels that are decoded at the same time, in all and per client."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from threading import Condition
 
 from acclimate.errors import ImageError
 
-LOOK_S = 0.2  # after which an image that waits to be decoded is looked at: it may not be wanted any more
+POLL_S = 0.2  # interval at which a waiting image is checked for being still wanted
 
 
 class Budget:
@@ -37,7 +37,7 @@ class Budget:
             self._waiting[number] = image
             try:
                 while not unwanted() and not self._fits(number):
-                    self._change.wait(LOOK_S)
+                    self._change.wait(POLL_S)
                 if unwanted():
                     raise ImageError("is not wanted any more")
                 self._held[number] = image
@@ -52,7 +52,7 @@ class Budget:
                 self._change.notify_all()
 
     def _fits(self, number: int) -> bool:
-        """Whether an image may start: its pixels are free, and every earlier one still finds room."""
+        """Return True if an image may start: its pixels are free, and every earlier one still finds room."""
         client, pixels = self._waiting[number]
         if not self._in_share(client, pixels) or self._used() + pixels > self._total:
             return False

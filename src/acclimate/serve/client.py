@@ -21,10 +21,9 @@ from acclimate.serve.timed_http import TimedHTTPHandler, TimedHTTPSHandler
 BUSY = (429, 503)  # statuses of a request that was not carried out and may be sent again
 JSON = "application/json"
 RETRY_S = 10.0  # the longest wait between two attempts
-# bytes of an answer
-LARGEST = 64 * 2**20
-LARGEST_STATE = 2**30
-CHARS = 2000  # of an error message
+MAX_ANSWER_BYTES = 64 * 2**20  # largest JSON response
+MAX_STATE_BYTES = 2**30  # largest state file
+MAX_ERROR_CHARS = 2000  # longer error messages are cut
 Value = TypeVar("Value")
 
 
@@ -47,7 +46,7 @@ class ServiceError(AcclimateError):
 
 
 class Client:
-    """Talks to a service that was started with `acclimate serve`.
+    """A client of a service that was started with `acclimate serve`.
 
     What the service answers is returned as it is: dicts and lists of plain values, as in the API documentation at
     /docs. Requests that the service refuses because it is busy are sent again after the time that it asks for, and so
@@ -84,7 +83,7 @@ class Client:
         return f"Client({self.url!r})"
 
     def ready(self) -> bool:
-        """Whether the service accepts images at the moment; ServiceError if it cannot be reached."""
+        """Return True if the service accepts images at the moment; ServiceError if it cannot be reached."""
         try:
             return self._parsed(self._send("GET", "/health/ready", retries=0), bool, "ready")
         except ServiceError as error:
@@ -93,11 +92,11 @@ class Client:
             raise
 
     def metrics(self) -> str:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return self._send("GET", "/metrics").decode(errors="replace")
 
     def streams(self) -> list[dict[str, Any]]:
-        """The streams that the token may use."""
+        """Return the streams that the token may use."""
         return self._list("/v1/streams", "streams")
 
     def create(self, stream: str, labels: Iterable[str], **setup: Any) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class Client:
         return self._json("POST", "/v1/streams", {"name": stream, "labels": list(labels), **setup})
 
     def describe(self, stream: str) -> dict[str, Any]:
-        """A stream: labels, settings, counts, and its problems, if it has any."""
+        """Return the description of a stream: labels, settings, counts, and its problems, if it has any."""
         return self._parsed(self._send("GET", _path(stream)), dict)
 
     def delete(self, stream: str) -> None:
@@ -135,13 +134,13 @@ class Client:
         return self._json("PATCH", _path(stream, "labels"), {"add": list(add), "remove": list(remove)})
 
     def correct(self, stream: str, image_or_id: Any, label: str) -> int:
-        """Say what an image shows: one that was learnt, by its id, or any image. Returns the correction's id."""
+        """Correct the label of an image: one that was learnt, by its id, or any image. Returns the correction's id."""
         given = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
         body = _dumped({**given, "label": label})
         return self._parsed(self._send("POST", _path(stream, "corrections"), body, JSON, again=True), int, "id")
 
     def corrections(self, stream: str) -> list[dict[str, Any]]:
-        """The corrections of a stream."""
+        """Return the corrections of a stream."""
         return self._list(_path(stream, "corrections"), "corrections")
 
     def undo(self, stream: str, correction: int) -> None:
@@ -157,7 +156,7 @@ class Client:
         return self._json("POST", _path(stream, "reset"))
 
     def snapshots(self, stream: str) -> list[dict[str, Any]]:
-        """The snapshots that can be rolled back to, newest first."""
+        """Return the snapshots that can be rolled back to, newest first."""
         return self._list(_path(stream, "snapshots"), "snapshots")
 
     def snapshot(self, stream: str) -> int:
@@ -170,8 +169,8 @@ class Client:
         return self._parsed(self._send("POST", _path(stream, "rollback"), body, JSON), int, "snapshot")
 
     def state(self, stream: str) -> bytes:
-        """What was learnt, as the content of a state file."""
-        return self._send("GET", _path(stream, "state"), most=LARGEST_STATE)
+        """Return what was learnt, as the content of a state file."""
+        return self._send("GET", _path(stream, "state"), most=MAX_STATE_BYTES)
 
     def upload_state(self, stream: str, state: bytes | str | os.PathLike[str]) -> dict[str, Any]:
         """Continue from a state file: its content, or its path."""
@@ -179,11 +178,11 @@ class Client:
         return self._parsed(self._send("PUT", _path(stream, "state"), content, "application/octet-stream"), dict)
 
     def caches(self, stream: str, thumbnails: bool = False) -> list[dict[str, Any]]:
-        """Every cache entry: label, entropy, id, client, and thumbnail if the stream keeps them."""
+        """Return every cache entry: label, entropy, id, client, and thumbnail if the stream keeps them."""
         return self._list(f"{_path(stream, 'caches')}?{urlencode({'thumbnails': str(thumbnails).lower()})}", "entries")
 
     def learnt(self, stream: str) -> dict[str, Any]:
-        """What was learnt about each label, and how much each client has taught."""
+        """Return what was learnt about each label, and how much each client has taught."""
         return self._parsed(self._send("GET", _path(stream, "learnt")), dict)
 
     def _list(self, path: str, field: str) -> list[dict[str, Any]]:
@@ -196,7 +195,7 @@ class Client:
         return self._parsed(self._send(method, path, content, JSON, again=again), dict)
 
     def _parsed(self, content: bytes, kind: type[Value], field: str = "") -> Value:
-        """The JSON of an answer, or one of its fields."""
+        """Return the JSON of an answer, or one of its fields."""
         try:
             found = json.loads(content)
             found = found[field] if field else found
@@ -218,7 +217,7 @@ class Client:
         *,
         again: bool = False,
         retries: int | None = None,
-        most: int = LARGEST,
+        most: int = MAX_ANSWER_BYTES,
     ) -> bytes:
         """Send a request, several times if it was not carried out, or if it may be carried out `again`."""
         headers = self._headers | ({"Content-Type": kind} if kind else {})
@@ -233,12 +232,12 @@ class Client:
                     return _read(response, most)
             except HTTPError as answer:
                 failure = _failure(answer)
-                asked = answer.headers.get("Retry-After", "")  # seconds, or of a proxy a date
+                asked = answer.headers.get("Retry-After", "")  # seconds; proxies may send a date
                 wait = float(asked[:9]) if asked.isdecimal() else wait
                 worth_it = answer.code in BUSY
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
-                failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}"[:CHARS])
+                failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}"[:MAX_ERROR_CHARS])
                 worth_it = again or isinstance(reason, ConnectionRefusedError)
             except ValueError as error:  # headers that cannot be understood
                 raise self._unexpected() from error
@@ -251,7 +250,7 @@ class Client:
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """Refuses redirects: the token is for one address only, and a request may not be repeated elsewhere."""
+    """A handler that refuses redirects: the token is for one address, and a request may not be repeated elsewhere."""
 
     def http_error_302(self, req: Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage) -> Any:
         fp.close()
@@ -282,10 +281,10 @@ def _failure(answer: HTTPError) -> ServiceError:
     try:
         with answer:
             error = json.loads(answer.read(2**20))["error"]
-        code, message, request_id = (str(error[name])[:CHARS] for name in ("code", "message", "request_id"))
+        code, message, request_id = (str(error[name])[:MAX_ERROR_CHARS] for name in ("code", "message", "request_id"))
         return ServiceError(answer.code, code, message, request_id)
-    except (ValueError, KeyError, TypeError, RecursionError, HTTPException, OSError):  # of a proxy, say
-        return ServiceError(answer.code, "unexpected", f"{answer.code} {answer.reason}"[:CHARS])
+    except (ValueError, KeyError, TypeError, RecursionError, HTTPException, OSError):  # a proxy may answer
+        return ServiceError(answer.code, "unexpected", f"{answer.code} {answer.reason}"[:MAX_ERROR_CHARS])
 
 
 def _dumped(body: Mapping[str, Any]) -> bytes:
@@ -293,7 +292,7 @@ def _dumped(body: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> int | float:
-    """A number of NumPy as JSON has it."""
+    """Convert a NumPy number to a JSON number."""
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -306,7 +305,7 @@ def _path(stream: str, *parts: str) -> str:
 
 
 def _named(image: Any) -> tuple[str, bytes]:
-    """File name and content of an image: a path, encoded bytes, or a Pillow image."""
+    """Return file name and content of an image: a path, encoded bytes, or a Pillow image."""
     if isinstance(image, (bytes, bytearray)):
         return "image", bytes(image)
     if isinstance(image, (str, os.PathLike)):
@@ -324,7 +323,7 @@ def _base64(image: Any) -> str:
 
 
 def _form(files: list[tuple[str, bytes]]) -> tuple[bytes, str]:
-    """Body and content type of a form with image files."""
+    """Return body and content type of a form with image files."""
     boundary = uuid4().hex
     parts = []
     for name, content in files:

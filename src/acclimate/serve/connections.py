@@ -1,4 +1,4 @@
-"""The connections of the HTTP server: how many there may be, which ones are closed to make room, and how long each has.
+"""The connections of the HTTP server: their number, the eviction order when there are too many, and their timeouts.
 
 uvicorn keeps a connection for as long as its client likes. Here every connection is in a `Phase`, and each phase has a
 limit of its own: beyond it, the connection is closed that has been in this phase the longest, of the address that has
@@ -27,25 +27,25 @@ from acclimate.serve.chunks import Parser
 from acclimate.serve.limits import Limits
 from acclimate.serve.networks import network
 
-MOST = 1024  # connections, if there are enough file handles
-RESERVED = 256  # file handles for states, journals, workers, and connections that are being opened or closed
-TURNS = 8  # of the event loop, within which a request that was sent at once is read for certain
-HEADER_BYTES = 16 * 2**10  # of a request line with all headers
-PIPELINED_BYTES = 64 * 2**10  # sent before the response to an earlier request
+MAX_CONNECTIONS = 1024  # fewer if there are not enough file handles
+RESERVED_HANDLES = 256  # file handles for states, journals, workers, and connections that are being opened or closed
+EVENT_LOOP_TURNS = 8  # a request that was sent at once is read within so many turns
+MAX_HEADER_BYTES = 16 * 2**10  # request line with all headers
+MAX_PIPELINED_BYTES = 64 * 2**10  # bytes sent before the response to an earlier request
 HEADER_END = b"\r\n\r\n"
-PIPELINED = 16  # requests sent before that response
-SEND_BUFFER = 64 * 2**10  # of the kernel, per connection
-UNREAD_BYTES = 64 * 2**20  # of responses that all clients together have not read yet
-READ_BYTES_PER_S = 8 * 2**10  # that a client must read, on average over 10 s, unless it reads everything
+MAX_PIPELINED_REQUESTS = 16  # requests sent before that response
+SEND_BUFFER_BYTES = 64 * 2**10  # the kernel's buffer per connection
+MAX_UNREAD_BYTES = 64 * 2**20  # unread responses of all clients together
+MIN_READ_BYTES_PER_S = 8 * 2**10  # required of a client with unread data, averaged over READ_S
 READ_S = 10.0
-STOP_S = 5.0  # for sending bodies and reading responses after the service was asked to stop
+STOP_S = 5.0  # time left to send bodies and read responses once the service is asked to stop
 SWEEP_S = 1.0
-RESET = pack("HH" if os.name == "nt" else "ii", 1, 0)  # for SO_LINGER: closing discards what was not sent
+RESET = pack("HH" if os.name == "nt" else "ii", 1, 0)  # value of SO_LINGER: closing discards unsent data
 NO_HANDLES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 class Phase(Enum):
-    """What a connection is waiting for."""
+    """The event that a connection is waiting for."""
 
     HEADER = "the complete header of its first request"
     IDLE = "the complete header of another request"
@@ -56,20 +56,23 @@ class Phase(Enum):
 
 
 def connection_limit() -> int:
-    """How many connections there may be: `MOST`, or what the limit of file handles leaves, raised as far as allowed."""
+    """Return the largest number of connections: `MAX_CONNECTIONS`, or as many as there are file handles for.
+
+    The limit of file handles is raised as far as allowed.
+    """
     try:
         import resource
-    except ImportError:  # on Windows, which has no such limit
-        return MOST
+    except ImportError:  # Windows has no such limit
+        return MAX_CONNECTIONS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     unlimited = resource.RLIM_INFINITY
-    wanted = MOST + RESERVED
+    wanted = MAX_CONNECTIONS + RESERVED_HANDLES
     if soft != unlimited and soft < wanted:
         raised = wanted if hard == unlimited else min(hard, wanted)
         with suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (raised, hard))
             soft = raised
-    return MOST if soft == unlimited else min(MOST, soft - min(RESERVED, soft // 2))
+    return MAX_CONNECTIONS if soft == unlimited else min(MAX_CONNECTIONS, soft - min(RESERVED_HANDLES, soft // 2))
 
 
 class Connections:
@@ -87,7 +90,7 @@ class Connections:
     def __init__(self, limits: Limits, most: int | None = None) -> None:
         self.most = most or connection_limit()
         self._header_s = limits.header_s
-        self.accepts = max(1, self.most // 8 // TURNS)
+        self.accepts = max(1, self.most // 8 // EVENT_LOOP_TURNS)
         self._phases: dict[Phase, dict[str, dict[Connection, float]]] = {phase: {} for phase in Phase}
         self._counts: Counter[Phase] = Counter()
         self._unread = 0  # bytes of all responses that wait for their readers
@@ -96,7 +99,7 @@ class Connections:
 
     @property
     def full(self) -> bool:
-        """Whether another request would be one too many."""
+        """True if another request would be one too many."""
         requests = self._counts[Phase.BODY] + self._counts[Phase.ANSWER] + self._counts[Phase.READER]
         return requests > self.most // 2
 
@@ -137,7 +140,7 @@ class Connections:
                 self.close_longest(phase)
         elif self.full and not self.close_longest(Phase.READER) and self._counts[Phase.BODY] > 1:
             self.close_longest(Phase.BODY)
-        while self._unread > UNREAD_BYTES and self._counts[Phase.READER] > 1:
+        while self._unread > MAX_UNREAD_BYTES and self._counts[Phase.READER] > 1:
             self.close_longest(Phase.READER)
 
     def close_longest(self, phase: Phase) -> bool:
@@ -170,7 +173,7 @@ class Connections:
             for connection, since in group.items():
                 if now - since >= READ_S:
                     left = connection.transport.get_write_buffer_size()
-                    if connection.unread - left < READ_BYTES_PER_S * READ_S:
+                    if connection.unread - left < MIN_READ_BYTES_PER_S * READ_S:
                         late.append(connection)
                     group[connection] = now
                     self._unread += left - connection.unread
@@ -200,12 +203,12 @@ class Connection(H11Protocol):
 
     def __init__(self, connections: Connections, **arguments: Any) -> None:
         super().__init__(**arguments)
-        self.conn = Parser(h11.SERVER, HEADER_BYTES)
+        self.conn = Parser(h11.SERVER, MAX_HEADER_BYTES)
         self._all = connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Begin to wait for a header."""
-        transport.set_write_buffer_limits(high=0)  # so that a response counts as read when nothing of it is left here
+        transport.set_write_buffer_limits(high=0)  # a response counts as read when nothing of it is left here
         super().connection_made(transport)
         peer = transport.get_extra_info("peername")
         self.address = network(str(peer[0]) if peer else "", ipv4=32)  # many clients may share a part of IPv4
@@ -222,7 +225,7 @@ class Connection(H11Protocol):
         self._note()
         if self.flow.read_paused and self.phase in (Phase.ANSWER, Phase.READER):
             ahead = self.conn.trailing_data[0]
-            if len(ahead) > PIPELINED_BYTES or ahead.count(HEADER_END) > PIPELINED:
+            if len(ahead) > MAX_PIPELINED_BYTES or ahead.count(HEADER_END) > MAX_PIPELINED_REQUESTS:
                 self._all.close(self)
 
     def on_response_complete(self) -> None:
@@ -257,7 +260,7 @@ class Connection(H11Protocol):
             self.cycle.disconnected = True  # the application must not answer as well
             self.cycle.message_event.set()
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            message = f"this is not a valid HTTP/1.1 request with a header of at most {HEADER_BYTES} bytes."
+            message = f"this is not a valid HTTP/1.1 request with a header of at most {MAX_HEADER_BYTES} bytes."
             error = {"code": "bad_request", "message": message, "request_id": uuid4().hex}
             content = json.dumps({"error": error}).encode()
             headers = [("Content-Type", "application/json"), ("Content-Length", str(len(content)))]
@@ -268,7 +271,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
 
-class Server(uvicorn.Server):
+class ConnectionServer(uvicorn.Server):
     """A server that closes connections when it stops, or when file handles run out."""
 
     def __init__(self, config: uvicorn.Config, connections: Connections) -> None:

@@ -1,4 +1,4 @@
-"""The routes of corrections: people say what an image shows, and the stream takes their word for it."""
+"""The routes of corrections: a user gives an image its right label, and the stream uses it from then on."""
 
 from typing import Annotated, Any
 
@@ -16,7 +16,7 @@ router = APIRouter(prefix="/v1/streams", tags=["corrections"], dependencies=[Dep
 
 
 @router.post(
-    "/{name}/corrections", openapi_extra=described(schemas.CorrectionRequest), response_model=schemas.Corrected
+    "/{name}/corrections", openapi_extra=described(schemas.CorrectionRequest), response_model=schemas.CorrectedResponse
 )
 async def correct(
     stream: Managed,
@@ -25,16 +25,16 @@ async def correct(
     caller: Sender,
     call: ThisCall,
 ) -> dict[str, Any]:
-    """Say what an image shows: one that was learnt, by its id, or one that is sent. A second correction replaces it."""
+    """Correct the label of an image: one that was learnt, by its id, or one that is sent. The last one counts."""
     details |= {"id": body.id, "label": body.label}
     details["id"] = await call.wait(stream.correct(body.label, body.id, body.image, caller.name))
     return {"id": details["id"], "label": body.label}
 
 
-@router.get("/{name}/corrections", response_model=schemas.Corrections)
+@router.get("/{name}/corrections", response_model=schemas.CorrectionsResponse)
 async def list_corrections(stream: Managed, call: ThisCall) -> Response:
     """List the corrections."""
-    corrections = await call.wait(stream.look(Stream.corrections))
+    corrections = await call.wait(stream.enqueue_read(Stream.corrections))
 
     def answer() -> Response:
         listed = [{**each, "thumbnail": data_url(each["thumbnail"])} for each in corrections]
@@ -52,4 +52,4 @@ async def undo_correction(
 ) -> None:
     """Undo a correction: its image does not count for any label any more."""
     details["id"] = correction
-    await call.wait(stream.later(Stream.undo, correction))
+    await call.wait(stream.enqueue(Stream.undo, correction))

@@ -28,22 +28,22 @@ from acclimate.serve.budget import Budget
 
 # File formats accepted from clients: common ones that Pillow decodes itself, without calling another program.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-START_S = 60.0  # that a process may take to start
+START_S = 60.0  # time limit for a process to start
 NICENESS = 5  # the service itself and its answers come first
-BYTES_PER_PIXEL = 12  # of memory that decoding may take
-BYTES = 192 * 2**20  # that it may take beside the pixels: the file itself, views, code
+BYTES_PER_PIXEL = 12  # memory limit of decoding, per pixel
+BASE_MEMORY_BYTES = 192 * 2**20  # memory limit beside the pixels: the file itself, views, code
 TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too long, where there is such a signal
-WATCH_S = 0.1  # between two looks at which process has taken too long
-PATIENCE = 4  # times as long as an image may take, on a machine that is busy with other things
-MESSAGE_BYTES = 2**16  # of an answer without pixels
+WATCH_S = 0.1  # interval between checks for processes that have taken too long
+WALL_TIME_FACTOR = 4  # wall time limit = factor * processor time limit, as the machine may be busy
+MAX_MESSAGE_BYTES = 2**16  # largest answer without pixels
 
 
-class Task(NamedTuple):
+class DecodeTask(NamedTuple):
     """An image to decode: a file, or its text in base64."""
 
     content: bytes | str
     prepare: Preparer | None  # None to return the RGB pixels as they are
-    place: int  # of the image in its stream, on which its views depend
+    position: int  # index in the stream, on which the views depend
     thumbnail: int  # its longest side in pixels; 0 for none
 
 
@@ -64,7 +64,7 @@ class Decoders:
         self._idle: list[_Process] = []
         self._busy: set[_Process] = set()
         self._closed = False
-        atexit.register(self.close)  # before multiprocessing waits for its children
+        atexit.register(self.close)  # runs before multiprocessing waits for its children
 
     def warm_up(self) -> None:
         """Start a process, so that the first image does not wait for it; the others start quickly then."""
@@ -72,13 +72,13 @@ class Decoders:
 
     def decode(
         self,
-        task: Task,
+        task: DecodeTask,
         prepare: Preparer,
         client: str,
         admit: Callable[[int], None],
         unwanted: Callable[[], bool] = lambda: False,
     ) -> tuple[list[Any], bytes]:
-        """What the model takes for an image, and its thumbnail; may be called from many threads.
+        """Return what the model takes for an image, and its thumbnail; may be called from many threads.
 
         `admit` is called with the pixels that decoding costs, before it is decoded; what it raises is raised. While
         the image waits for others to be decoded, it is given up once it is `unwanted`.
@@ -97,7 +97,7 @@ class Decoders:
                     process.leave()
                     raise
                 pixels, picture = process.decode(task, cost)
-                inputs = prepare(task.place, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
+                inputs = prepare(task.position, Image.fromarray(pixels)) if task.prepare is None else list(pixels)
                 return inputs, picture
         finally:
             self._give_back(process)
@@ -128,7 +128,7 @@ class Decoders:
         return process
 
     def _take_idle(self) -> "_Process | None":
-        """A process that is idle and still runs; those that something else has ended are left out."""
+        """Return an idle process that still runs; processes that have ended are dropped."""
         while True:
             with self._lock:
                 if not self._idle:
@@ -149,14 +149,14 @@ class Decoders:
 
 
 class _Process:
-    """A process that decodes, seen from the service, which believes nothing it says: a file may have taken it over."""
+    """A decoder process, seen from the service, which does not trust its answers: a hostile file may control it."""
 
     def __init__(self, pixels: int, decode_s: float) -> None:
         self._connection, theirs = CONTEXT.Pipe()
         self._pixels = pixels
         self._decode_s = decode_s
         self.alive = True
-        self.latest = inf  # when it is stopped if it has not answered
+        self.latest = inf  # deadline for its answer, after which it is stopped
         CONTEXT.set_forkserver_preload([__name__])
         with theirs, CHILDREN, no_main():
             self._process = CONTEXT.Process(target=work, args=(theirs, pixels, decode_s), daemon=True)
@@ -169,7 +169,7 @@ class _Process:
             self.end()
             raise
 
-    def examine(self, task: Task) -> int:
+    def examine(self, task: DecodeTask) -> int:
         """Send a task; returns what it costs, in pixels."""
         with self._within(self._patience):
             self._connection.send(task)
@@ -184,7 +184,7 @@ class _Process:
             self._connection.send(None)
             self._answer()
 
-    def decode(self, task: Task, cost: int) -> tuple[HostArray, bytes]:
+    def decode(self, task: DecodeTask, cost: int) -> tuple[HostArray, bytes]:
         """Go on with the task; returns what the model takes for each view, or the pixels, and the thumbnail."""
         with self._within(self._patience):
             self._connection.send(cost)
@@ -197,16 +197,16 @@ class _Process:
             if not allowed:
                 raise ValueError(f"an array of shape {shape}")
             pixels = np.frombuffer(self._connection.recv_bytes(dtype.itemsize * prod(shape)), dtype)
-            picture = self._connection.recv_bytes(MESSAGE_BYTES + 3 * task.thumbnail**2)
+            picture = self._connection.recv_bytes(MAX_MESSAGE_BYTES + 3 * task.thumbnail**2)
             return pixels.reshape(shape).copy(), picture  # PyTorch warns of arrays that are not writeable
 
     @property
     def _patience(self) -> float:
-        return self._decode_s * (PATIENCE if TIME_IS_UP else 1)
+        return self._decode_s * (WALL_TIME_FACTOR if TIME_IS_UP else 1)
 
     @property
     def runs(self) -> bool:
-        """Whether nothing has ended it."""
+        """True if nothing has ended it."""
         with CHILDREN:
             return bool(self._process.is_alive())
 
@@ -246,8 +246,8 @@ class _Process:
             self.latest = inf
 
     def _answer(self) -> dict[str, Any]:
-        # JSON, as what decodes strangers' files must not send objects to this process.
-        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MESSAGE_BYTES))
+        # JSON: a process that decodes untrusted files must not send pickled objects to this one.
+        answer: dict[str, Any] = json.loads(self._connection.recv_bytes(MAX_MESSAGE_BYTES))
         if "image_error" in answer:
             raise ImageError(str(answer["image_error"])[:1000])
         if "error" in answer:
@@ -256,7 +256,7 @@ class _Process:
 
 
 class _Watch:
-    """Stops processes whose time is over; one thread watches all of them, and ends when there are none.
+    """A watchdog that stops processes whose time is over: one thread, which ends when there are no processes.
 
     One that answers just then may be stopped as well; a process is looked at before it gets another image.
     """
@@ -297,16 +297,16 @@ WATCH = _Watch()
 
 
 def work(connection: Any, pixels: int, decode_s: float) -> None:
-    """What runs in a process: tasks are done until the connection is closed, as it is when the service has ended."""
+    """Do tasks until the connection is closed, as it is when the service has ended; the main function of a process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the service decides when to end
         signal.signal(number, signal.SIG_IGN)
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    for output in (1, 2):  # libraries such as libtiff print what they find wrong, as much as a stranger likes
+    for output in (1, 2):  # libraries such as libtiff print warnings, without limit for a hostile file
         os.dup2(nowhere, output)
     if hasattr(os, "nice"):
         os.nice(NICENESS)
     connection.send_bytes(b"{}")  # it is ready
-    limit_pixels(max(pixels, MAX_PIXELS))  # that Pillow opens; those of an image are bounded before
+    limit_pixels(max(pixels, MAX_PIXELS))  # Pillow's own limit; each image was checked before
     with suppress(EOFError, OSError):
         while True:
             do(connection, pixels, decode_s)
@@ -314,7 +314,7 @@ def work(connection: Any, pixels: int, decode_s: float) -> None:
 
 def do(connection: Any, pixels: int, decode_s: float) -> None:
     """Do one task."""
-    task: Task = connection.recv()
+    task: DecodeTask = connection.recv()
     try:
         with bounded(decode_s, 0):
             examined = examine(task.content, pixels)
@@ -348,26 +348,26 @@ def examine(content: bytes | str, pixels: int) -> Examined:
         raise ImageError(f"cannot be read: {error}") from error
 
 
-def decode(examined: Examined, task: Task) -> tuple[HostArray, bytes]:
+def decode(examined: Examined, task: DecodeTask) -> tuple[HostArray, bytes]:
     """Decode an image: what the model takes for each of its views, or its pixels (h, w, 3), and its thumbnail."""
     try:
         image = examined.decode()
     except ImageError as error:
         raise ImageError(f"cannot be read: {error}") from error
     picture = thumbnail(image, task.thumbnail) if task.thumbnail else b""
-    return np.asarray(image) if task.prepare is None else np.stack(task.prepare(task.place, image)), picture
+    return np.asarray(image) if task.prepare is None else np.stack(task.prepare(task.position, image)), picture
 
 
 @contextmanager
 def bounded(seconds: float, pixels: int) -> Iterator[None]:
     """Bound the time and the memory of what is done inside, where the system can.
 
-    Too much memory is a MemoryError; too much time, of the processor, ends the process, though its service be gone.
+    Too much memory is a MemoryError; too much time, of the processor, ends the process, even if its service has ended.
     """
     if TIME_IS_UP:
         signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
-        with _bounded_memory(BYTES + BYTES_PER_PIXEL * pixels):
+        with _bounded_memory(BASE_MEMORY_BYTES + BYTES_PER_PIXEL * pixels):
             yield
     finally:
         if TIME_IS_UP:

@@ -1,4 +1,4 @@
-"""What the routes ask of a request: its streams, its sender and what that may do, its parameters, its patience."""
+"""FastAPI dependencies: stream lookup, caller, authorisation, query parameters, timeouts."""
 
 import asyncio
 from collections.abc import Callable
@@ -54,7 +54,7 @@ StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Nam
 
 
 class Call:
-    """Has the work of one request done, and waits for it as long as the request may take and its sender stays.
+    """The work of one request: awaited until it is done, the request times out, or its sender disconnects.
 
     Work that nobody waits for any more is taken back, unless it has begun. The time starts with the first work.
     """
@@ -66,11 +66,11 @@ class Call:
         self._deadline: float | None = None
 
     async def run(self, work: Callable[[], Result], pool: FairPool | None = None) -> Result:
-        """The result of work that may block, done in a thread for calls; BusyError if too many are waiting."""
+        """Run work that may block in a thread for calls; BusyError if too many are waiting."""
         return await self.wait((pool or self._streams.calls).submit(self._client, work))
 
     async def wait(self, work: "Future[Result]") -> Result:
-        """The result of work that was begun elsewhere."""
+        """Wait for the result of work that was begun elsewhere."""
         limit = self._streams.limits.timeout_s
         now = asyncio.get_running_loop().time
         self._deadline = self._deadline or now() + limit
@@ -89,7 +89,7 @@ class Call:
             raise TimeoutError(f"no answer within {limit:g} s; {what}")
         finally:
             gone.cancel()
-            work.cancel()  # if this request itself was cancelled
+            work.cancel()  # this request itself was cancelled
 
     async def _gone(self) -> None:
         """Return when the client has disconnected."""

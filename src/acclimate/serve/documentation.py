@@ -1,4 +1,4 @@
-"""What the API documentation adds to what FastAPI knows: the JSON of requests, and what a token must allow."""
+"""Additions to FastAPI's API documentation: the JSON of requests, and the permissions that a token needs."""
 
 import json
 from typing import Any
@@ -22,7 +22,7 @@ CLASSIFY = {("get", f"{STREAMS}/{{name}}"), ("post", f"{STREAMS}/{{name}}/classi
 
 
 def permission(method: str, path: str) -> str:
-    """What a service with tokens requires for an operation, in words."""
+    """Describe the permission that an operation needs in a service with tokens."""
     if path in OPEN:
         return "No token is needed."
     if (method, path) in CLASSIFY:
@@ -33,7 +33,7 @@ def permission(method: str, path: str) -> str:
 
 
 def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
-    """A JSON schema whose references to its own definitions are replaced by them."""
+    """Return a JSON schema whose references to its own definitions are replaced by them."""
     text = json.dumps(schema)
     for name, definition in schema.get("$defs", {}).items():
         text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(definition))
@@ -41,7 +41,7 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _described(app: FastAPI) -> dict[str, Any]:
-    """What FastAPI knows of an application, and what it does not."""
+    """Return FastAPI's description of an application with our additions."""
     made = app.openapi()
     made["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
     for path, operations in made["paths"].items():

@@ -1,4 +1,4 @@
-"""What is fair to clients: whoever sends much waits longer, and the others do not."""
+"""Fair queues: a client that sends much waits longer, and the others do not."""
 
 from collections import deque
 from collections.abc import Callable, Container, Iterator
@@ -8,9 +8,9 @@ Item = TypeVar("Item")
 
 
 def leaves_enough(mine: int, total: int, room: int, least: int = 0) -> bool:
-    """Whether a client that has so much of what all have together leaves as much of the room to the others.
+    """Return True if a client that holds `mine` of the `total` leaves at least as much room for the others.
 
-    Each client may have the `least` in any case, however many others have all they can.
+    Each client may always hold the `least`, however much the others hold.
 
     Examples:
         >>> leaves_enough(8, total=8, room=16), leaves_enough(9, total=9, room=16), leaves_enough(4, total=12, room=16)
@@ -22,7 +22,7 @@ def leaves_enough(mine: int, total: int, room: int, least: int = 0) -> bool:
 
 
 class FairQueue(Generic[Item]):
-    """First come, first served per client; the clients that wait take turns. Its user holds a lock.
+    """A queue, first come, first served per client; the clients that wait take turns. Its user holds a lock.
 
     Examples:
         >>> queue = FairQueue()
@@ -33,7 +33,7 @@ class FairQueue(Generic[Item]):
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str, deque[Item]] = {}  # of the clients that wait; the first is next
+        self._waiting: dict[str, deque[Item]] = {}  # items by waiting client; the first client is next
         self._count = 0
 
     def __len__(self) -> int:
@@ -55,17 +55,17 @@ class FairQueue(Generic[Item]):
         for client, items in self._waiting.items():
             if client in pausing:
                 continue
-            for place, item in enumerate(items):
+            for index, item in enumerate(items):
                 if allowed(item):
-                    del items[place], self._waiting[client]
+                    del items[index], self._waiting[client]
                     self._count -= 1
                     if items:
-                        self._waiting[client] = items  # at the end: the others are next
+                        self._waiting[client] = items  # moves to the end: the others are next
                     return item
         return None
 
     def pass_turn(self, client: str) -> None:
-        """Let everybody else who waits now be before this client."""
+        """Move this client behind all others that wait now."""
         if client in self._waiting:
             self._waiting[client] = self._waiting.pop(client)
 

@@ -18,9 +18,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from acclimate.methods.schedule import Queued, last_if_worse
 from acclimate.methods.state import LARGEST_ID
 
-PARTS = 1000  # samples are counted by parts of the window, so that memory does not grow with the traffic
-FORGET_ABOVE = 10_000  # such counts that are remembered, of all clients together
-SHORTEST_S = 1e-6  # such a part
+WINDOW_PARTS = 1000  # samples are counted per part of the window, which bounds the memory
+MAX_COUNTS = 10_000  # counts kept for all clients together
+MIN_PART_S = 1e-6  # shortest part of the window
 BURST = "Samples of one client that may be learnt within the window."
 WINDOW = "Length of the window in seconds."
 AGE = "Cache entries of a client give way to any other client after so many samples of the stream."
@@ -45,7 +45,7 @@ class GuardRules(BaseModel):
 
     @property
     def fair(self) -> bool:
-        """Whether clients share the slots of caches."""
+        """True if clients share the slots of caches."""
         return self.share is not None and self.share < 1
 
 
@@ -57,7 +57,7 @@ class GuardRequest(GuardRules):
 
 
 class Guard:
-    """Decides how many samples a stream may learn from a client, and counts the `refusals`.
+    """Limits on the number of samples that a stream learns from each client, with counts of the `refusals`.
 
     Args:
         rules: of the stream.
@@ -70,12 +70,12 @@ class Guard:
         self.refusals = 0
         self._share = 1.0 if entries_only or rules.share is None else rules.share
         self._clock = clock
-        self._part_s = max(rules.window_s / PARTS, SHORTEST_S)
+        self._part_s = max(rules.window_s / WINDOW_PARTS, MIN_PART_S)
         self._counts: dict[tuple[int, str], int] = {}  # samples by part of the window and client, oldest part first
         self._taught: Counter[str] = Counter()  # samples within the window by client
 
     def allowed(self, client: str, samples: int, labels: int) -> tuple[int, str]:
-        """How many of so many samples the stream may learn from a client now, and why not more.
+        """Return how many of so many samples the stream may learn from a client now, and the reason if not all.
 
         With t samples of the client among T within the window, the n-th sample is allowed if
         `t + n <= share * (T + n) + labels`, where a share below that of equal clients is raised to it. So the client
@@ -117,7 +117,7 @@ class Guard:
     def _forget(self) -> None:
         """Forget what is older than the window, and the oldest counts if there are too many."""
         oldest = self._part(self.rules.window_s)
-        while self._counts and (next(iter(self._counts))[0] <= oldest or len(self._counts) > FORGET_ABOVE):
+        while self._counts and (next(iter(self._counts))[0] <= oldest or len(self._counts) > MAX_COUNTS):
             part, client = next(iter(self._counts))
             self._taught[client] -= self._counts.pop((part, client))
             if not self._taught[client]:
@@ -125,16 +125,16 @@ class Guard:
 
 
 class FairSlots:
-    """Which entry of a full class gives way to a newcomer of a client, where several clients have entries in a cache.
+    """Eviction rule of a full class where several clients have entries in a cache.
 
     Slots move towards clients that hold fewer of a class, whatever the entropies, and never away from them. Between
     clients with as many, and among a client's own entries, lower entropy wins as always. So do entries of no client:
-    those of an uploaded state. Entries older than `age` samples of the stream give way to any other client.
+    those of an uploaded state. Entries older than `age` samples of the stream are evicted for any other client.
 
     Args:
         senders: the client of each entry, by id; entries that are not there are newcomers of this client.
-        client: that newcomers come from.
-        age: in samples.
+        client: the sender of new entries.
+        age: number of samples after which an entry may be evicted by any other client.
     """
 
     def __init__(self, senders: Mapping[int, str], client: str, age: int) -> None:
@@ -143,19 +143,19 @@ class FairSlots:
         self.age = age
 
     def __call__(self, queue: list[Queued], rank: float, entry_id: int) -> int | None:
-        """The position of the entry that gives way; None if none does."""
+        """Return the index of the entry to evict; None to keep all."""
         owners = [self.senders.get(entry.id, self.client) for entry in queue]
         held = Counter(owners)
         open_to: list[int] = []
-        for place in reversed(range(len(queue))):
-            owner = owners[place]
+        for index in reversed(range(len(queue))):
+            owner = owners[index]
             more = held[owner] - held[self.client]
             if owner in ("", self.client):
-                open_to.append(place)
-            elif more > 1 or queue[place].id < entry_id - self.age:
-                return place
+                open_to.append(index)
+            elif more > 1 or queue[index].id < entry_id - self.age:
+                return index
             elif more == 1:
-                open_to.append(place)
+                open_to.append(index)
         if not open_to:
             return None
         worst = open_to[0]

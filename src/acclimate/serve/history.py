@@ -1,4 +1,4 @@
-"""What a stream has learnt, in memory and on disk: numbered snapshots, each with a journal of what was learnt after it.
+"""The learnt state of a stream, in memory and on disk: numbered snapshots, each with a journal of what came after it.
 
 The state of a stream is its newest snapshot plus that snapshot's journal. A snapshot that *continues* (one that was not
 taken because of a reset, say) equals the snapshot before it plus that one's journal, so if it is damaged, nothing is
@@ -145,11 +145,11 @@ class History:
         return number, *self.files.load(number)
 
     def entries(self) -> dict[str, int]:
-        """Number of entries in each cache; may be called from any thread."""
+        """Return the number of entries in each cache; may be called from any thread."""
         return {name: part.size for name, part in self.adapter.parts.items() if isinstance(part, Cache)}
 
     def notes(self) -> dict[str, Any]:
-        """Who taught what, and the thumbnails; to be stored with the adapter."""
+        """Return the clients of the samples and the thumbnails, to be stored with the adapter."""
         known = [self._aside, *self.senders.values()]
         clients = {str(i): client for senders in known for i, client in senders.items() if client}
         thumbnails = {str(i): b64encode(content).decode() for i, content in self.thumbnails.items()}
@@ -163,7 +163,7 @@ class History:
             journal.sync()
 
     def snapshot_due(self, after_s: float) -> bool:
-        """Sync the journal; whether that fails, it cannot be written, or the last snapshot is old. For any thread."""
+        """Sync the journal; return True if it cannot be written or the last snapshot is old. For any thread."""
         try:
             self.sync()
         except OSError:
@@ -300,7 +300,7 @@ class History:
             self.problem = f"{'; '.join(problems)}. Serving what could be read."
 
     def _replay(self, start: int, problems: list[str]) -> int | None:
-        """Learn again what came after a snapshot; the size of its journal if it can be continued, else None."""
+        """Learn again what came after a snapshot; return the size of its journal if it can be continued, else None."""
         snapshots = self.files.numbers(SNAPSHOT)
         journals = self.files.numbers(JOURNAL)
         last = start
@@ -348,6 +348,6 @@ class History:
 
 
 def _ids(record: Mapping[str, Any], learnt: HostArray) -> HostArray:
-    """The ids (n,) of the samples in a record; those that are not learnt from (n,) have the id of the next."""
+    """Return the ids (n,) of the samples in a record; those that are not learnt from (n,) have the id of the next."""
     ids: HostArray = record["first_id"] + np.cumsum(learnt) - learnt
     return ids

@@ -22,19 +22,19 @@ class StorageError(StateError):
 
 
 class NotFoundError(AcclimateError):
-    """There is no stream or snapshot with this name."""
+    """A stream or snapshot that does not exist."""
 
 
 class ExistsError(AcclimateError):
-    """There already is a stream with this name."""
+    """A name that another stream already has."""
 
 
 class TooManyError(AcclimateError):
-    """The maximum number of streams is reached."""
+    """A stream beyond the maximum number of streams."""
 
 
 class BusyError(AcclimateError):
-    """The queue is full; the request can be sent again after so many seconds."""
+    """A full queue; the request can be sent again after so many seconds."""
 
     def __init__(self, message: str, retry_after: int = 1) -> None:
         super().__init__(message)
@@ -42,7 +42,7 @@ class BusyError(AcclimateError):
 
 
 class UnusableError(AcclimateError):
-    """The stream exists, but its files cannot be used."""
+    """A stream whose files cannot be used."""
 
 
 CODES = {
@@ -77,12 +77,12 @@ STATUSES: dict[type[Exception], int] = {
     TimeoutError: 504,
 }
 RETRY_AFTER_S = 1
-LONGEST = 1000  # characters of a message
-QUOTED = 80  # characters of one text of a client in a message
+MAX_MESSAGE_CHARS = 1000  # longer messages are cut
+MAX_QUOTED_CHARS = 80  # longer quotations of a client's text are cut
 
 
 def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
-    """The response to a request that failed: a code for programs, a message for people, the request's id."""
+    """Return the response to a request that failed: a code for programs, a message for people, the request's id."""
     error = {"code": CODES[status], "message": cut(message), "request_id": scope["state"]["request_id"]}
     scope["state"]["error"] = CODES[status]
     retry = {"Retry-After": str(RETRY_AFTER_S)} if status in (429, 503) else {}
@@ -91,8 +91,8 @@ def failure(scope: Scope, status: int, message: str, headers: Mapping[str, str] 
 
 
 def cut(message: str) -> str:
-    """A message that may quote what a client has sent, of bounded length."""
-    return message if len(message) <= LONGEST else f"{message[:LONGEST]}..."
+    """Return a message that may quote what a client has sent, of bounded length."""
+    return message if len(message) <= MAX_MESSAGE_CHARS else f"{message[:MAX_MESSAGE_CHARS]}..."
 
 
 def handle_errors(app: FastAPI, timeout_s: float) -> None:
@@ -131,10 +131,10 @@ def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, st
 
 
 def validation_message(error: ValidationError | RequestValidationError) -> str:
-    """The first problem that Pydantic found, without repeating the input."""
+    """Return the first problem that Pydantic found, without repeating the input."""
     quiet = {} if isinstance(error, RequestValidationError) else {"include_url": False, "include_input": False}
     first, *others = error.errors(**quiet)
-    where = ".".join(str(each)[:QUOTED] for each in first["loc"])
+    where = ".".join(str(each)[:MAX_QUOTED_CHARS] for each in first["loc"])
     if first["type"] == "json_invalid":
         return f"the body is not valid JSON: {first['ctx']['error']}."
     if first["type"] == "string_pattern_mismatch" and first["loc"][-1] == "name":

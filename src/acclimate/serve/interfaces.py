@@ -1,4 +1,4 @@
-"""What the routes ask of streams, and streams of their encoder, wherever these run: in this process or in others."""
+"""Protocols of streams and of their encoder, wherever these run: in this process or in others."""
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -26,7 +26,7 @@ class TextModel(TextEncoder, Protocol):
 
 
 class AnyBatcher(Protocol):
-    """What encodes images; see `Batcher`."""
+    """An encoder of images; see `Batcher`."""
 
     limits: "Limits"
 
@@ -52,7 +52,7 @@ class AnyBatcher(Protocol):
 
 
 class AnyStream(Protocol):
-    """What the routes ask of a stream; see `Stream`."""
+    """The interface of a stream for the routes; see `Stream`."""
 
     name: str
 
@@ -71,7 +71,7 @@ class AnyStream(Protocol):
     def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
     ) -> "Future[int]":
-        """Say what an image shows."""
+        """Correct the label of an image."""
 
     def described(self) -> "Future[dict[str, Any]]":
         """`Stream.describe`, for those who must not block."""
@@ -80,12 +80,12 @@ class AnyStream(Protocol):
         """Encode labels that are to be added."""
 
     def read_state(self, content: bytes) -> Adapter:
-        """The adapter in a state file; may block."""
+        """Return the adapter in a state file; may block."""
 
-    def later(
+    def enqueue(
         self, method: "Callable[Concatenate[Stream, Options], Result]", *args: Options.args, **kwargs: Options.kwargs
     ) -> "Future[Result]":
         """Queue a call of a method that is `queued`."""
 
-    def look(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
-        """Queue a call of a method that is a `listing`."""
+    def enqueue_read(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
+        """Queue a call of a method that is a `queued_read`."""

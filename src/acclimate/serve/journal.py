@@ -23,7 +23,7 @@ from acclimate.serve.http_errors import StorageError
 
 MAGIC = b"acclimate journal 1\n"
 PREFIX = Struct("<III")  # length of the payload, its checksum, checksum of these two numbers
-ABOUT_BYTES = 4096  # at the start of a file, with its description
+ABOUT_BYTES = 4096  # length of the description at the start of a file
 HEAD = Struct("<I")  # length of the JSON at the start of the payload
 MARK = "synced"  # the file with the mark
 _sync = getattr(os, "fdatasync", os.fsync)  # fdatasync is cheaper, but not on every platform
@@ -36,11 +36,11 @@ class Contents:
     about: dict[str, Any] = field(default_factory=dict)  # the description it was created with
     records: list[tuple[dict[str, Any], bytes]] = field(default_factory=list)  # head and body of the complete records
     size: int = 0  # length of the file up to the last complete record; what follows was cut off by a crash
-    damage: str | None = None  # what is wrong in the middle of the file; records after that are not used
+    damage: str | None = None  # an error in the middle of the file; records after that are not used
 
 
 class Journal:
-    """Appends to a journal file, from one thread; `sync` may be called from another.
+    """A journal file, appended to from one thread; `sync` may be called from another.
 
     The file is not kept open: many streams need few handles, and a file that was removed is noticed. `size` is its
     length up to the last complete record; the next `append` cuts off what follows.
@@ -49,7 +49,7 @@ class Journal:
     def __init__(self, path: Path, size: int) -> None:
         self.path = path
         self.size = size
-        self.failed = False  # whether the last `append` failed
+        self.failed = False  # True if the last `append` failed
         self._synced = size
         self._marking = Lock()
 
@@ -115,7 +115,7 @@ class Journal:
 
 
 def read_mark(folder: Path) -> tuple[int, int]:
-    """Number and length of the journal that is known to be on the disk; 0 and 0 if none is."""
+    """Return the number and length of the journal that is known to be on the disk; 0 and 0 if none is."""
     try:
         number, size, checksum = (folder / MARK).read_text().split()
         if checksum == f"{crc32(f'{number} {size}'.encode()):08x}":
@@ -126,7 +126,7 @@ def read_mark(folder: Path) -> tuple[int, int]:
 
 
 def read_journal(path: Path, size: int = -1) -> Contents:
-    """The complete records in the first `size` bytes of a journal file, and what is wrong with the rest."""
+    """Return the complete records in the first `size` bytes of a journal file, and what is wrong with the rest."""
     try:
         with open(path, "rb") as file:
             content = file.read(size)

@@ -1,4 +1,4 @@
-"""What a stream learns from: the samples that its guard and its gates let pass."""
+"""Learning of a stream: from the samples that its guard and its gates accept."""
 
 import numpy as np
 
@@ -12,18 +12,18 @@ from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.http_errors import StorageError
 from acclimate.serve.problems import Problems
-from acclimate.serve.schemas import Setup
+from acclimate.serve.schemas import StreamSetup
 from acclimate.serve.texts import Texts
 
 
 class Learning:
-    """Answers the samples of a stream, and learns from those that may be learnt from; for one thread at a time.
+    """The learning half of a stream: answers samples, and learns from those it may; for one thread at a time.
 
     Attributes:
         guard: limits what one client can teach; None if the setup has none, or nothing is learnt.
     """
 
-    def __init__(self, setup: Setup, history: History, texts: Texts, problems: Problems) -> None:
+    def __init__(self, setup: StreamSetup, history: History, texts: Texts, problems: Problems) -> None:
         self._setup = setup
         self._history = history
         self._texts = texts
@@ -40,7 +40,7 @@ class Learning:
 
     @property
     def needs_negatives(self) -> bool:
-        """Whether the next sample needs the negatives of "none of these". For any thread."""
+        """True if the next sample needs the negatives of "none of these". For any thread."""
         return self._setup.reject and self._rejector is None
 
     def forget(self) -> None:
@@ -81,7 +81,7 @@ class Learning:
         return adapted._replace(refused=refused, none=none)
 
     def _gates(self) -> list[Gate]:
-        """The gates that samples have to pass to be learnt from."""
+        """Return the gates that samples have to pass to be learnt from."""
         gates: list[Gate] = []
         if self._setup.reject:
             if self._rejector is None:
@@ -89,7 +89,7 @@ class Learning:
             gates.append(self._rejector)
         if not self._setup.skip_duplicates:
             return gates
-        if self._duplicates is None:  # after a start, a reset, ...: what it has to remember is in the journals
+        if self._duplicates is None:  # a start or a reset; the samples to remember are in the journals
             self._duplicates = NearDuplicates()
             for batch in self._history.files.last_features(self._duplicates.remembered):
                 self._duplicates(self._history.adapter.head.observe(batch), np.full(len(batch), True))

@@ -10,34 +10,34 @@ from acclimate.methods.corrections import MOST
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
-from acclimate.serve.schemas import IMAGES, LABEL_CHARS, LABELS, PROMPT_CHARS
+from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS
 
 
 @dataclass(frozen=True)
 class Limits:
     """Limits on requests, streams, queues and files."""
 
-    body_bytes: int = 32 * 2**20  # of a request with images or a state
-    json_bytes: int = 2 * 2**20  # of any other request
-    pixels: int = 40_000_000  # per image, taken from its header before it is decoded
-    decode_s: float = 5.0  # of a processor that an image may take to be decoded and prepared
-    images: int = 64  # per request
-    labels: int = 2000  # per stream
-    task_labels: int = 500  # per request that brings its own labels
-    prompts: int = 5000  # that labels and templates make together
+    body_bytes: int = 32 * 2**20  # largest request with images or a state
+    json_bytes: int = 2 * 2**20  # largest other request
+    pixels: int = 40_000_000  # largest image, by its header before it is decoded
+    decode_s: float = 5.0  # processor time to decode and prepare an image
+    images: int = 64  # images per request
+    labels: int = 2000  # labels per stream
+    task_labels: int = 500  # labels of a request that brings its own
+    prompts: int = 5000  # prompts of all labels and templates together
     texts: int = 16  # sets of labels of one client that wait to be encoded; more are refused as busy
-    calls: int = 64  # of one client, or of one stream, that wait to manage streams; more are refused as busy
+    calls: int = 64  # waiting calls of one client, or of one stream, to manage streams; more are refused as busy
     capacity: int = 64  # samples per label that a method may keep
-    views: int = 64  # per image
-    corrections: int = 1000  # per stream
+    views: int = 64  # views per image
+    corrections: int = 1000  # corrections per stream
     streams: int = 1000
-    client_streams: int = 100  # that one client may have made
+    client_streams: int = 100  # streams made by one client
     queue: int = 512  # images, counting views, of one client that wait; more are refused as busy
-    timeout_s: float = 30.0  # per request
-    header_s: float = 10.0  # from connecting, or from the response before, to the complete header of a request
-    log_lines: int = 200  # per second, of one kind
+    timeout_s: float = 30.0  # time limit of a request
+    header_s: float = 10.0  # time limit for a header, from connecting or from the previous response
+    log_lines: int = 200  # lines of one kind per second
     batch: int = 32  # images, counting views, encoded at once
-    wait_s: float = 0.005  # that an image waits for others to share its batch
+    wait_s: float = 0.005  # time that an image waits for others to share its batch
     workers: int = 0  # processes that decode and prepare images; 0 for one more than there are cores
     snapshot_samples: int = 1000  # learnt between two snapshots, counting views
     snapshot_s: float = 300.0  # between two snapshots, if anything was learnt
@@ -62,7 +62,7 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
-        for name, most in {"corrections": MOST, "labels": LABELS, "images": IMAGES}.items():
+        for name, most in {"corrections": MOST, "labels": MAX_LABELS, "images": MAX_IMAGES}.items():
             if getattr(self, name) > most:
                 raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:
@@ -80,7 +80,7 @@ class Limits:
             raise InputError(f"a request must have 1 to {most} images, got {count}.")
 
     def check_labels(self, labels: Sequence[str], templates: Any, most: int | None = None) -> tuple[str, ...]:
-        """The labels, stripped; InputError if they or their prompts cannot be used or are too many.
+        """Return the labels, stripped; InputError if they or their prompts cannot be used or are too many.
 
         `most` is the largest number of labels, if not that of a stream.
         """

@@ -1,4 +1,4 @@
-"""What every request and response gets: an id, a line of JSON in the log, and security headers.
+"""Request log: every request gets an id, a line of JSON in the log, and security headers.
 
 Images, tokens, query strings, labels and predictions are never logged.
 """
@@ -15,7 +15,7 @@ from acclimate.serve.http_errors import failure
 
 logger = logging.getLogger("acclimate.serve")
 SAFE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
-PATH_CHARS = 200  # of a path in the log
+PATH_CHARS = 200  # longer paths are cut in the log
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "PATCH", "DELETE")
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -90,13 +90,13 @@ class RequestLog:
 
 
 def stream_of(scope: Scope) -> str | None:
-    """The stream that a request is about, cut to the length of a name; None if it is about none."""
+    """Return the stream that a request is about, cut to the length of a name; None if it is about none."""
     name = scope.get("path_params", {}).get("name", scope["state"]["details"].get("stream"))
     return None if name is None else str(name)[:64]
 
 
 def caller_fields(scope: Scope) -> dict[str, str | None]:
-    """Who sent a request: the client's address, and the name of its token if the service has tokens."""
+    """Return the sender of a request: the client's address, and the name of its token if the service has tokens."""
     caller = scope["state"]["caller"]
     token = caller.name if caller is not None and caller.token else None
     return {"token": token, "client": scope["client"][0] if scope["client"] else None}

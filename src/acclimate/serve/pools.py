@@ -12,7 +12,7 @@ from acclimate.serve.fair import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 
 Result = TypeVar("Result")
-CROWD = 4  # times as many jobs as one client may have is the room for those of all
+TOTAL_JOBS_FACTOR = 4  # total job capacity = factor * capacity per client
 
 
 @dataclass(eq=False)
@@ -24,7 +24,7 @@ class _Job:
 
 
 class FairPool:
-    """Threads for the work of many clients: whoever asks for much waits longer, and the others do not.
+    """Threads for the work of many clients: a client that asks for much waits longer, and the others do not.
 
     Between two turns of a client that waits, everybody else has one at most. One client occupies at most half of the
     threads, or one. A job that is cancelled while it waits is never begun.
@@ -89,7 +89,7 @@ class FairPool:
                 raise _closing()
             mine = self._unfinished[job.client] + 1
             total = self._unfinished.total() + 1
-            if mine > self._jobs or not leaves_enough(mine, total, CROWD * self._jobs, 1):
+            if mine > self._jobs or not leaves_enough(mine, total, TOTAL_JOBS_FACTOR * self._jobs, 1):
                 raise BusyError("too many requests like this are waiting; try again in a moment.")
             self._unfinished[job.client] += 1
             self._waiting.put(job.client, job)
@@ -131,7 +131,7 @@ class FairPool:
                 self._change.wait()
 
     def _step(self, job: _Job) -> bool:
-        """Go on with a job; whether there is more to do."""
+        """Go on with a job; return True if there is more to do."""
         if job.future.done() or (job.whole and not job.future.set_running_or_notify_cancel()):
             return False
         try:

@@ -1,4 +1,4 @@
-"""What keeps a stream from being written to the disk."""
+"""Problems that keep a stream from being written to the disk."""
 
 from acclimate.serve.logs import logger
 

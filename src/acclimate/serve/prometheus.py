@@ -43,7 +43,7 @@ class Metrics:
         about = "Corrections in all streams."
         self._corrections = Gauge("acclimate_corrections", about, registry=self._registry)
         Info("acclimate_build", "The running version.", registry=self._registry).info({"version": __version__})
-        for outcome in ("answered", "unreadable"):  # so that a rate is defined before the first one
+        for outcome in ("answered", "unreadable"):  # a rate is then defined before the first image
             self._images.labels(outcome)
 
     def _counter(self, name: str, about: str, *labels: str) -> Counter:
@@ -90,7 +90,7 @@ class Metrics:
         self._requests.labels(method, route, str(status)).observe(seconds)
 
     def text(self, entries: Mapping[str, int], corrections: int) -> bytes:
-        """All metrics in Prometheus' text format, with the number of entries per cache and of corrections."""
+        """Return all metrics in Prometheus' text format, with the number of entries per cache and of corrections."""
         with self._lock:
             self._corrections.set(corrections)
             self._entries.clear()

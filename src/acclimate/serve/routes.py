@@ -33,10 +33,12 @@ from acclimate.serve.uploads import BINARY, BODY, RAW, read_images
 
 router = APIRouter(prefix="/v1/streams", tags=["streams"], dependencies=[Depends(known_parameters)])
 STATE = {"content": {RAW: BINARY}}
-ANSWER_BYTES = 50  # of a label and its score as JSON, about
+ANSWER_BYTES = 50  # approximate size of a label and its score as JSON
 
 
-@router.post("", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.Description)
+@router.post(
+    "", status_code=201, openapi_extra=described(schemas.StreamRequest), response_model=schemas.DescriptionResponse
+)
 async def create_stream(
     body: Annotated[schemas.StreamRequest, json_body(schemas.StreamRequest)],
     streams: AllStreams,
@@ -56,19 +58,19 @@ async def create_stream(
     return await call.wait(stream.described())
 
 
-@router.get("", response_model=schemas.Summaries)
+@router.get("", response_model=schemas.SummariesResponse)
 async def list_streams(streams: AllStreams, caller: Sender, call: ThisCall) -> Response:
     """List the streams that the caller may use."""
 
     def answer() -> Response:
         allowed = [each for each in streams.describe() if caller.may("classify", each["name"])]
-        listed = [{key: each.get(key) for key in schemas.Summary.model_fields} for each in allowed]
+        listed = [{key: each.get(key) for key in schemas.SummaryResponse.model_fields} for each in allowed]
         return JSONResponse({"streams": listed, "labels": streams.defaults["labels"] if streams.defaults else []})
 
     return await call.run(answer, streams.reports)
 
 
-@router.get("/{name}", response_model=schemas.Description)
+@router.get("/{name}", response_model=schemas.DescriptionResponse)
 async def describe_stream(stream: Readable, call: ThisCall) -> dict[str, Any]:
     """Describe a stream: its setup, what it has learnt, and its problems, if it has any."""
     return await call.wait(stream.described())
@@ -81,7 +83,7 @@ async def delete_stream(name: StreamName, streams: AllStreams, caller: Sender, c
     await call.wait(streams.delete(name))
 
 
-@router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.Classified)
+@router.post("/{name}/classify", openapi_extra={"requestBody": BODY}, response_model=schemas.ClassifiedResponse)
 async def classify_images(
     request: Request,
     name: StreamName,
@@ -89,7 +91,7 @@ async def classify_images(
     caller: Sender,
     call: ThisCall,
     adapt: Annotated[bool, Query(description="Learn from these images.")] = True,
-    top_k: Annotated[int, Query(ge=1, le=schemas.LARGEST, description="Number of labels to return per image.")] = 5,
+    top_k: Annotated[int, Query(ge=1, le=schemas.MAX_SETTING, description="Number of labels to return per image.")] = 5,
     unsure: Annotated[schemas.Share | None, Query(description=schemas.UNSURE)] = None,
 ) -> Response:
     """Classify images in order and adapt to them.
@@ -115,7 +117,7 @@ async def classify_images(
 async def create_by_images(
     streams: Service, name: str, images: Sequence[bytes | str], names: Sequence[str], client: str, call: Call
 ) -> AnyStream:
-    """A stream with the defaults, created once its first images could be read; NotFoundError without defaults.
+    """Create a stream with the defaults once its first images could be read; NotFoundError without defaults.
 
     That is found out by encoding them, without views; the stream encodes them again, as any others.
     """
@@ -130,37 +132,37 @@ async def create_by_images(
         return streams.get(name)
 
 
-@router.post("/{name}/reset", response_model=schemas.Description)
+@router.post("/{name}/reset", response_model=schemas.DescriptionResponse)
 async def reset_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Forget everything learnt; the snapshots remain."""
-    await call.wait(stream.later(Stream.reset))
+    await call.wait(stream.enqueue(Stream.reset))
     return await call.wait(stream.described())
 
 
-@router.post("/{name}/freeze", response_model=schemas.Description)
+@router.post("/{name}/freeze", response_model=schemas.DescriptionResponse)
 async def freeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Stop learning, and answer from what was learnt so far."""
-    await call.wait(stream.later(Stream.set_frozen, True))
+    await call.wait(stream.enqueue(Stream.set_frozen, True))
     return await call.wait(stream.described())
 
 
-@router.post("/{name}/unfreeze", response_model=schemas.Description)
+@router.post("/{name}/unfreeze", response_model=schemas.DescriptionResponse)
 async def unfreeze_stream(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """Resume learning."""
-    await call.wait(stream.later(Stream.set_frozen, False))
+    await call.wait(stream.enqueue(Stream.set_frozen, False))
     return await call.wait(stream.described())
 
 
-@router.get("/{name}/snapshots", response_model=schemas.Snapshots)
+@router.get("/{name}/snapshots", response_model=schemas.SnapshotsResponse)
 async def list_snapshots(stream: Managed, call: ThisCall) -> dict[str, Any]:
     """List the snapshots, newest first."""
-    return {"snapshots": (await call.wait(stream.look(Stream.snapshots)))[::-1]}
+    return {"snapshots": (await call.wait(stream.enqueue_read(Stream.snapshots)))[::-1]}
 
 
 @router.post("/{name}/snapshot")
 async def take_snapshot(stream: Managed, call: ThisCall) -> dict[str, int]:
     """Write a snapshot of the current state, to roll back to; returns its id."""
-    return {"snapshot": await call.wait(stream.later(Stream.snapshot))}
+    return {"snapshot": await call.wait(stream.enqueue(Stream.snapshot))}
 
 
 @router.post("/{name}/rollback", openapi_extra=described(schemas.RollbackRequest, required=False))
@@ -171,11 +173,13 @@ async def roll_back(
     call: ThisCall,
 ) -> dict[str, int]:
     """Go back to a snapshot, including its labels; returns its id."""
-    details["snapshot"] = await call.wait(stream.later(Stream.rollback, body.snapshot))
+    details["snapshot"] = await call.wait(stream.enqueue(Stream.rollback, body.snapshot))
     return {"snapshot": details["snapshot"]}
 
 
-@router.patch("/{name}/labels", openapi_extra=described(schemas.LabelsRequest), response_model=schemas.Description)
+@router.patch(
+    "/{name}/labels", openapi_extra=described(schemas.LabelsRequest), response_model=schemas.DescriptionResponse
+)
 async def change_labels(
     stream: Managed,
     body: Annotated[schemas.LabelsRequest, json_body(schemas.LabelsRequest)],
@@ -186,7 +190,7 @@ async def change_labels(
     """Add and remove labels; what was learnt about the others is kept."""
     details |= body.model_dump()
     head = await call.wait(await call.run(lambda: stream.head_of(body.add, body.remove, caller.name)))
-    await call.wait(stream.later(Stream.put_labels, body.add, body.remove, head))
+    await call.wait(stream.enqueue(Stream.put_labels, body.add, body.remove, head))
     return await call.wait(stream.described())
 
 
@@ -194,22 +198,24 @@ async def change_labels(
 async def download_state(stream: Managed, call: ThisCall) -> Response:
     """Download what was learnt as a state file, for `acclimate classify --state` and `acclimate state`."""
     disposition = {"Content-Disposition": f'attachment; filename="{stream.name}.safetensors"'}
-    return Response(await call.wait(stream.look(Stream.state_bytes)), media_type=RAW, headers=disposition)
+    return Response(await call.wait(stream.enqueue_read(Stream.state_bytes)), media_type=RAW, headers=disposition)
 
 
 @router.put(
-    "/{name}/state", openapi_extra={"requestBody": {"required": True, **STATE}}, response_model=schemas.Description
+    "/{name}/state",
+    openapi_extra={"requestBody": {"required": True, **STATE}},
+    response_model=schemas.DescriptionResponse,
 )
 async def upload_state(stream: Managed, request: Request, details: Details, call: ThisCall) -> dict[str, Any]:
     """Continue from a state file; it must have the same model, labels, prompts, method and settings."""
     content = await read_body(request)
     details["bytes"] = len(content)
     adapter = await call.run(lambda: stream.read_state(content))
-    await call.wait(stream.later(Stream.continue_from, adapter))
+    await call.wait(stream.enqueue(Stream.continue_from, adapter))
     return await call.wait(stream.described())
 
 
-@router.get("/{name}/caches", response_model=schemas.Entries)
+@router.get("/{name}/caches", response_model=schemas.EntriesResponse)
 async def list_entries(
     stream: Managed,
     call: ThisCall,
@@ -218,7 +224,7 @@ async def list_entries(
     ] = False,
 ) -> Response:
     """List every cache entry with its label, entropy, id and sender."""
-    entries = await call.wait(stream.look(Stream.caches))
+    entries = await call.wait(stream.enqueue_read(Stream.caches))
 
     def answer() -> Response:
         for entry in entries:
@@ -228,15 +234,15 @@ async def list_entries(
     return await call.run(answer)
 
 
-@router.get("/{name}/learnt", response_model=schemas.Learnt)
+@router.get("/{name}/learnt", response_model=schemas.LearntResponse)
 async def describe_learnt(stream: Managed, call: ThisCall) -> Response:
     """Describe what was learnt about each label, with caches or without them, and how much each client has taught."""
-    learnt = await call.wait(stream.look(Stream.learnt))
+    learnt = await call.wait(stream.enqueue_read(Stream.learnt))
     return await call.run(lambda: JSONResponse(learnt))
 
 
 def data_url(picture: bytes | None) -> str | None:
-    """A JPEG file as a data URL; None if there is none."""
+    """Return a JPEG file as a data URL; None if there is none."""
     return f"data:image/jpeg;base64,{b64encode(picture).decode()}" if picture else None
 
 

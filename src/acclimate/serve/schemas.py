@@ -2,7 +2,7 @@
 
 Whatever a request has is bounded: texts, lists and dicts in length, numbers in size. These bounds are the most that any
 service allows; the limits of a service are lower. Lists and dicts fail at their first wrong item. Responses are not
-bounded, nor is a `Setup`, which may be that of a stream from before there were bounds.
+bounded, nor is a `StreamSetup`, which may be that of a stream from before there were bounds.
 """
 
 from typing import Annotated, Any, Literal
@@ -21,28 +21,26 @@ TEMPLATES = "A prompt with {}, the name of a set, a list of these, or all prompt
 SETTINGS = "Settings of the method."
 GUARD = "Limits what one of several clients can teach the stream; null for no limit."
 UNSURE = "Answers with a lower score are marked as `unsure`."
-LARGEST = 1_000_000  # of a number in the settings
-# per request
-LABELS = 100_000
-IMAGES = 10_000
-# of a label, and of a prompt
-LABEL_CHARS = 200
-PROMPT_CHARS = 1000
+MAX_SETTING = 1_000_000  # largest absolute value of a number in the settings
+MAX_LABELS = 100_000  # labels per request
+MAX_IMAGES = 10_000  # images per request
+LABEL_CHARS = 200  # longest label
+PROMPT_CHARS = 1000  # longest prompt
 Base64 = Annotated[
     str,
     Field(max_length=2**30, json_schema_extra={"contentEncoding": "base64"}, examples=["/9j/4AAQSkZJRg=="]),
 ]
-Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-Integer = Annotated[int, Field(ge=-LARGEST, le=LARGEST)]
+Number = Annotated[float, Field(ge=-MAX_SETTING, le=MAX_SETTING, allow_inf_nan=False)]
+Integer = Annotated[int, Field(ge=-MAX_SETTING, le=MAX_SETTING)]
 Id = Annotated[int, Field(strict=True, ge=0, le=LARGEST_ID)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=1, le=LARGEST)]
+Count = Annotated[int, Field(strict=True, ge=1, le=MAX_SETTING)]
 Word = Annotated[str, Field(max_length=200)]  # the name of a method, of a setting or of its value
 Label = Annotated[str, Field(examples=["cat"])]
 BoundedLabel = Annotated[Label, Field(max_length=LABEL_CHARS)]
-Labels = Annotated[list[BoundedLabel], Field(max_length=LABELS, fail_fast=True)]
+Labels = Annotated[list[BoundedLabel], Field(max_length=MAX_LABELS, fail_fast=True)]
 Prompt = Annotated[str, Field(max_length=PROMPT_CHARS)]
-Prompts = Annotated[list[Prompt], Field(max_length=LABELS, fail_fast=True)]
+Prompts = Annotated[list[Prompt], Field(max_length=MAX_LABELS, fail_fast=True)]
 Name = Annotated[str, Field(max_length=64, examples=["shop-1"])]
 SamplesSeen = Annotated[int, Field(description="Number of images it has learnt from.")]
 Frozen = Annotated[bool, Field(description="Whether it answers without learning.")]
@@ -50,7 +48,7 @@ Degraded = Annotated[str | None, Field(description="What cannot be written to th
 Broken = Annotated[str | None, Field(description="Which files were damaged, and what was done about it.")]
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """A request body; unknown fields are errors."""
 
     model_config = ConfigDict(extra="forbid")
@@ -66,8 +64,8 @@ class Request(BaseModel):
         return data
 
 
-class Setup(Request):
-    """What a stream is created with. Its labels are not part of it: they can change."""
+class StreamSetup(RequestBody):
+    """The settings that a stream is created with. Its labels are not part of it: they can change."""
 
     templates: str | list[str] | dict[str, list[str]] = Field("single", description=TEMPLATES)
     method: Word = Field(
@@ -89,12 +87,12 @@ class Setup(Request):
     guard: GuardRules | None = Field(GuardRules(), description=GUARD)
 
 
-class StreamRequest(Setup):
+class StreamRequest(StreamSetup):
     """A new stream."""
 
-    templates: Prompt | Prompts | Annotated[dict[BoundedLabel, Prompts], Field(max_length=LABELS, fail_fast=True)] = (
-        Field("single", description=TEMPLATES)
-    )
+    templates: (
+        Prompt | Prompts | Annotated[dict[BoundedLabel, Prompts], Field(max_length=MAX_LABELS, fail_fast=True)]
+    ) = Field("single", description=TEMPLATES)
     settings: dict[Word, bool | Integer | Number | Word] = Field(
         {}, max_length=100, fail_fast=True, description=SETTINGS
     )
@@ -103,16 +101,16 @@ class StreamRequest(Setup):
     labels: Labels = Field(min_length=2, examples=[["cat", "dog", "bird"]])
 
 
-class ImagesRequest(Request):
+class ImagesRequest(RequestBody):
     """Images to classify; the options override the query parameters of the same name."""
 
-    images: list[Base64] = Field(min_length=1, max_length=IMAGES, fail_fast=True)
+    images: list[Base64] = Field(min_length=1, max_length=MAX_IMAGES, fail_fast=True)
     adapt: bool | None = Field(None, description="Learn from these images.")
     top_k: Count | None = Field(None, description="Number of labels to return per image.")
     unsure: Share | None = Field(None, description=UNSURE)
 
 
-class CorrectionRequest(Request):
+class CorrectionRequest(RequestBody):
     """The right label of an image: of one that was learnt, by its id, or of one that is sent."""
 
     id: Id | None = Field(None, description="Of an image that was learnt, as `classify` has answered it.")
@@ -126,14 +124,14 @@ class CorrectionRequest(Request):
         return self
 
 
-class LabelsRequest(Request):
+class LabelsRequest(RequestBody):
     """Labels to add and to remove; what was learnt about the others is kept."""
 
     add: Labels = []
     remove: Labels = []
 
 
-class RollbackRequest(Request):
+class RollbackRequest(RequestBody):
     """The snapshot to go back to."""
 
     snapshot: Id | None = Field(None, description="Id of a snapshot; the last one by default.")
@@ -155,23 +153,23 @@ class TaskRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _parsed(cls, data: Any) -> Any:
-        """The same: Pydantic's errors then refer to what was parsed; otherwise they copy all of it, several times."""
+        """Return the input itself: Pydantic's errors then refer to it; otherwise they copy all of it, several times."""
         return data
 
 
-class Answer(BaseModel):
+class AnswerResponse(BaseModel):
     """A label and its probability."""
 
     label: Label
     score: float
 
 
-class Result(BaseModel):
+class ResultResponse(BaseModel):
     """The prediction for one image."""
 
     id: int | None = Field(description="Identifies the image in the caches; null if it was not learnt.")
-    predictions: list[Answer] = Field(description="The adapted prediction, best label first.")
-    zero_shot: Answer = Field(description="The prediction of the model without adaptation.")
+    predictions: list[AnswerResponse] = Field(description="The adapted prediction, best label first.")
+    zero_shot: AnswerResponse = Field(description="The prediction of the model without adaptation.")
     entropy: float = Field(description="Entropy of the zero-shot prediction in nats.")
     changed: bool = Field(description="Whether adaptation changed the predicted label.")
     admitted: list[str] = Field(description="The caches that the image entered.")
@@ -185,14 +183,14 @@ class Result(BaseModel):
     )
 
 
-class Classified(BaseModel):
+class ClassifiedResponse(BaseModel):
     """Predictions in the order of the images."""
 
     stream: Name
-    results: list[Result]
+    results: list[ResultResponse]
 
 
-class Summary(BaseModel):
+class SummaryResponse(BaseModel):
     """A stream in a list; a stream that cannot be used has only a name and `broken`."""
 
     name: Name
@@ -203,14 +201,14 @@ class Summary(BaseModel):
     broken: Broken
 
 
-class Summaries(BaseModel):
+class SummariesResponse(BaseModel):
     """Streams, sorted by name, and what a stream gets that is created by its first image."""
 
-    streams: list[Summary]
+    streams: list[SummaryResponse]
     labels: list[Label] = Field(description="The labels that the service was started with; empty if there are none.")
 
 
-class Description(Setup):
+class DescriptionResponse(StreamSetup):
     """A stream."""
 
     name: Name
@@ -229,7 +227,7 @@ class Description(Setup):
     broken: Broken
 
 
-class Snapshot(BaseModel):
+class SnapshotResponse(BaseModel):
     """A state to roll back to."""
 
     id: int
@@ -238,13 +236,13 @@ class Snapshot(BaseModel):
     samples_seen: int
 
 
-class Snapshots(BaseModel):
+class SnapshotsResponse(BaseModel):
     """States to roll back to, newest first."""
 
-    snapshots: list[Snapshot]
+    snapshots: list[SnapshotResponse]
 
 
-class Entry(BaseModel):
+class EntryResponse(BaseModel):
     """A cache entry."""
 
     cache: str
@@ -255,33 +253,33 @@ class Entry(BaseModel):
     thumbnail: str | None = Field(description="A small picture as a data URL, if it is kept and requested.")
 
 
-class Entries(BaseModel):
+class EntriesResponse(BaseModel):
     """All cache entries."""
 
-    entries: list[Entry]
+    entries: list[EntryResponse]
 
 
-class Corrected(BaseModel):
+class CorrectedResponse(BaseModel):
     """A correction: an image and the label that it was given."""
 
     id: int = Field(description="Identifies the correction, to undo it.")
     label: Label
 
 
-class Correction(Corrected):
+class CorrectionResponse(CorrectedResponse):
     """A correction in a list."""
 
     thumbnail: str | None = Field(description="A small picture as a data URL, if the stream keeps thumbnails.")
 
 
-class Corrections(BaseModel):
+class CorrectionsResponse(BaseModel):
     """The corrections of a stream, in the order of their ids."""
 
-    corrections: list[Correction]
+    corrections: list[CorrectionResponse]
 
 
-class Learnt(BaseModel):
-    """What was learnt about each label."""
+class LearntResponse(BaseModel):
+    """The learnt values of each label."""
 
     labels: list[Label]
     columns: dict[str, list[float]] = Field(description="What the method has learnt, with one value per label.")
@@ -289,14 +287,14 @@ class Learnt(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request failed."""
+    """The reason for the failure of a request."""
 
     code: str
     message: str
     request_id: str
 
 
-class Failed(BaseModel):
+class FailedResponse(BaseModel):
     """The response to a request that failed."""
 
     error: Failure

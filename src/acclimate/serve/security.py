@@ -1,4 +1,4 @@
-"""Who may send requests: tokens from a file, and a gate that refuses requests before their body is read."""
+"""Access control: tokens from a file, and a middleware that refuses requests before their body is read."""
 
 import hmac
 import re
@@ -26,42 +26,42 @@ from acclimate.serve.networks import client_of
 
 Action = Literal["classify", "manage"]
 TOKEN_LINE = "NAME TOKEN STREAM=ACTION ..., for example: camera sha256:9f86d0... shop-*=classify"
-SHORTEST = 16  # characters of a token
+MIN_TOKEN_CHARS = 16
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 # Paths that reveal nothing about streams, images or labels. Every other path needs a token, whether it exists or not.
 HEALTH = ("/health/live", "/health/ready")
 OPEN = ("/", "/docs", "/openapi.json", *HEALTH)
 OPEN_FOLDER = "/page/"
-QUERY_FIELDS = 2000  # in the query of a request
+MAX_QUERY_FIELDS = 2000
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 LARGE_BODIES = ("/classify", "/corrections", "/state")  # ends of the paths that take images and states
 BODIES_HELD = 4  # full-sized bodies that all requests together may hold in memory
-LEAST_PART = 32  # of a full-sized body, which a caller may hold in any case
+MIN_SHARE_DIVISOR = 32  # a caller may always hold a full-sized body divided by this
 
 
 @dataclass(frozen=True)
 class Caller:
     """The sender of a request."""
 
-    name: str  # of the token, or the client's network if the service has no tokens; see `networks.client_of`
+    name: str  # the token's name, or the client's network if the service has no tokens; see `networks.client_of`
     grants: tuple[tuple[str, str], ...] = (("*", "manage"),)  # (pattern of stream names, action); manage allows both
-    token: bool = False  # whether it has sent a token
+    token: bool = False  # True if it has sent a token
 
     def may(self, action: Action, stream: str) -> bool:
-        """Whether an action on a stream is allowed."""
+        """Return True if an action on a stream is allowed."""
         return any(granted in (action, "manage") and fnmatchcase(stream, pattern) for pattern, granted in self.grants)
 
     @property
     def manages(self) -> bool:
-        """Whether there is any stream that it may manage."""
+        """True if there is any stream that it may manage."""
         return any(granted == "manage" for _, granted in self.grants)
 
 
-Tokens = Mapping[bytes, Caller]  # by the SHA-256 digest of the token; the token itself is not kept
+Tokens = Mapping[bytes, Caller]  # keys are SHA-256 digests; the tokens themselves are not kept
 
 
 def find_caller(tokens: Tokens, authorization: bytes) -> Caller | None:
-    """The owner of the token in an Authorization header; None if it is not a token of this service."""
+    """Return the owner of the token in an Authorization header; None if it is not a token of this service."""
     scheme, _, token = authorization.partition(b" ")
     digest = sha256(token.strip()).digest()
     found = None
@@ -120,7 +120,7 @@ def _digest(secret: str, where: str) -> bytes:
         if not re.fullmatch("sha256:[0-9a-fA-F]{64}", secret):
             raise InputError(f"{where}: sha256: must be followed by 64 hexadecimal digits, as printed by `sha256sum`.")
         return bytes.fromhex(secret.removeprefix("sha256:"))
-    if len(secret) < SHORTEST:
+    if len(secret) < MIN_TOKEN_CHARS:
         raise InputError(f"{where}: the token is too short to be safe; make one with `openssl rand -hex 32`.")
     return sha256(secret.encode()).digest()
 
@@ -133,7 +133,7 @@ def _grants(text: str, where: str) -> list[tuple[str, str]]:
     return [(pattern, action) for action in granted]
 
 
-class Gate:
+class AccessMiddleware:
     """Middleware: refuses requests before their body is read, and stops reading bodies that are too large or too slow.
 
     Without tokens everybody is accepted. `hosts` are the host names that requests may be sent to, None for any; they
@@ -190,9 +190,9 @@ class Gate:
             message = "send a token of this service in the header `Authorization: Bearer TOKEN`."
             return failure(scope, 401, message, {"WWW-Authenticate": "Bearer"})
         scope["state"]["caller"] = caller
-        if scope["query_string"].count(b"&") > QUERY_FIELDS:
+        if scope["query_string"].count(b"&") > MAX_QUERY_FIELDS:
             return failure(
-                scope, 400, f"a query may have at most {QUERY_FIELDS} parameters; send JSON for more labels."
+                scope, 400, f"a query may have at most {MAX_QUERY_FIELDS} parameters; send JSON for more labels."
             )
         try:
             unquote_to_bytes(scope["query_string"]).decode()
@@ -213,7 +213,7 @@ class Body:
     little.
     """
 
-    def __init__(self, gate: Gate, receive: Receive, scope: Scope) -> None:
+    def __init__(self, gate: AccessMiddleware, receive: Receive, scope: Scope) -> None:
         self.gate = gate
         self._receive = receive
         limits = gate.limits
@@ -227,7 +227,7 @@ class Body:
         self.deadline = anyio.current_time() + limits.timeout_s
 
     async def receive(self) -> Message:
-        """The next part."""
+        """Return the next part."""
         if self.complete:  # the next message says that the client has disconnected, and may take any time
             return await self._receive()
         try:
@@ -243,23 +243,23 @@ class Body:
         if self.size > self.most:
             raise HTTPException(413, self.too_large())
         most = self.gate.limits.body_bytes
-        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * most, most // LEAST_PART):
+        if not leaves_enough(held[self.caller], held.total(), BODIES_HELD * most, most // MIN_SHARE_DIVISOR):
             raise HTTPException(429, "too many large requests at once; try again in a moment.")
         return message
 
     def release(self) -> None:
-        """The body is not in memory any more."""
+        """Note that the body is not in memory any more."""
         held = self.gate.held
         held[self.caller] -= self.size
         if not held[self.caller]:
             del held[self.caller]
 
     def too_large(self) -> str:
-        """Why a larger body is refused."""
+        """Return the reason why a larger body is refused."""
         return f"the body of this request may have at most {self.most} bytes; send smaller or fewer images or labels."
 
 
 def _host_name(host: str) -> str:
-    """The name in a Host header, without the port."""
+    """Return the name in a Host header, without the port."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).lower()

@@ -1,4 +1,4 @@
-"""What every service does with its streams, wherever they run: check them, create their files, answer without any."""
+"""The base of all services: checks and creates streams, wherever they run, and answers without a stream."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.logs import logger
 from acclimate.serve.pools import FairPool
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, Setup
+from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
 from acclimate.serve.setups import Made, create_files
 from acclimate.serve.texts import Texts
 
@@ -35,27 +35,27 @@ NAME = re.compile(NAME_PATTERN)
 # how names of folders begin whose streams are being created or deleted
 NEW = ".new-"
 DELETED = ".deleted-"
-CALLS = 8  # calls that create, delete, read or write streams at the same time; they may wait for a stream or a disk
-REPORTS = 2  # reports on all streams that are written at the same time; they wait for nothing
-BODIES = 2  # large bodies that are parsed or written at the same time; few, as the parsed copy needs memory, too
+CALL_THREADS = 8  # concurrent calls that create, delete, read or write streams; they may wait for a stream or a disk
+REPORT_THREADS = 2  # concurrent reports on all streams; they wait for nothing
+BODY_THREADS = 2  # large bodies that are parsed or written concurrently; few, as the parsed copy needs memory, too
 
 
 class AnyAudit(Protocol):
-    """Where administrative calls are written; see `AuditLog`."""
+    """A log of administrative calls; see `AuditLog`."""
 
     def write(self, action: str, caller: str, outcome: str, **details: Any) -> None:
         """Append a line; may block."""
 
 
 class Service(ABC):
-    """What the routes ask of all streams; methods may be called from any thread, and may block.
+    """All streams of a service, as the routes use them; methods may be called from any thread, and may block.
 
     Args:
         folder: where streams are stored.
         batcher: encodes images.
         texts: encodes labels.
         limits: limits on everything.
-        metrics: of this process.
+        metrics: the metrics of this process.
         audit: the log of administrative calls.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
     """
@@ -78,14 +78,14 @@ class Service(ABC):
         self.audit = audit
         self.batcher = batcher
         self.texts = texts
-        self.calls = FairPool("acclimate-call", CALLS, limits.calls)
-        self.reports = FairPool("acclimate-report", REPORTS, limits.calls)
-        self.bodies = FairPool("acclimate-body", BODIES, sys.maxsize)  # whoever was let in must get his answer
+        self.calls = FairPool("acclimate-call", CALL_THREADS, limits.calls)
+        self.reports = FairPool("acclimate-report", REPORT_THREADS, limits.calls)
+        self.bodies = FairPool("acclimate-body", BODY_THREADS, sys.maxsize)  # accepted requests must be answered
         self._folder = folder
 
     @abstractmethod
     def get(self, name: str) -> AnyStream:
-        """The stream with this name; NotFoundError if there is none. It does not block."""
+        """Return the stream with this name; NotFoundError if there is none. It does not block."""
 
     @abstractmethod
     def check_room(self, name: str, client: str) -> None:
@@ -101,11 +101,11 @@ class Service(ABC):
 
     @abstractmethod
     def readiness(self) -> "Future[str | None]":
-        """Why images are not accepted, or what is learnt cannot be written; None if all is well."""
+        """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
 
     @abstractmethod
     def metrics_text(self) -> bytes:
-        """The metrics of the whole service in Prometheus' text format."""
+        """Return the metrics of the whole service in Prometheus' text format."""
 
     @abstractmethod
     def close(self) -> None:
@@ -122,8 +122,8 @@ class Service(ABC):
         options: Mapping[str, Any],
         fitted: Adapter | None = None,
         client: str = "",
-    ) -> tuple[tuple[str, ...], Setup]:
-        """Labels and setup of a new stream; raises what `create` would, before anything is encoded."""
+    ) -> tuple[tuple[str, ...], StreamSetup]:
+        """Check the labels and the setup of a new stream; raises what `create` would, before anything is encoded."""
         if not NAME.fullmatch(name):
             raise InputError(f"a stream cannot be named {name[:80]!r}. {NAME_RULE}")
         self.check_room(name, client)
@@ -141,7 +141,7 @@ class Service(ABC):
         fitted: Adapter | None = None,
         **options: Any,
     ) -> AnyStream:
-        """Create a stream with the fields of `Setup` as options; it is on disk when this returns.
+        """Create a stream with the fields of `StreamSetup` as options; it is on disk when this returns.
 
         The `head` of the labels is encoded if it is not given. A few-shot method needs an adapter that was `fitted`, of
         this method, these settings and these labels. A client, unless it is "", may make so many streams only.
@@ -182,7 +182,7 @@ class Service(ABC):
         client: str = "",
         waiting: Callable[[Future[Any]], Awaitable[Any]] = asyncio.wrap_future,
     ) -> Prediction:
-        """The zero-shot prediction for an image and any labels, without a stream; nothing is learnt."""
+        """Predict an image zero-shot with any labels, without a stream; nothing is learnt."""
         names = self.limits.check_labels(labels, template, self.limits.task_labels)
         encoded = await waiting(self.batcher.submit([image], client=client))
         head = await waiting(self.texts.head_for_request(names, template, client))
@@ -205,10 +205,10 @@ class Service(ABC):
 
 def check_setup(
     labels: Sequence[str], options: Mapping[str, Any], limits: Limits, fitted: Adapter | None = None
-) -> tuple[tuple[str, ...], Setup]:
-    """The labels and the setup of a new stream; InputError if they cannot be used, before anything is encoded."""
+) -> tuple[tuple[str, ...], StreamSetup]:
+    """Check the labels and the setup of a new stream; InputError if they cannot be used. Nothing is encoded."""
     try:
-        setup = Setup(**options)
+        setup = StreamSetup(**options)
     except ValidationError as error:
         raise InputError(validation_message(error)) from None
     names = limits.check_labels(labels, setup.templates)
@@ -251,7 +251,7 @@ def remove_for_good(gone: Path) -> None:
 
 
 def not_there(name: str) -> NotFoundError:
-    """The error for a stream that does not exist."""
+    """Return the error for a stream that does not exist."""
     return NotFoundError(f"there is no stream {name[:80]!r}; create it first.")
 
 

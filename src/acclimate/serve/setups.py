@@ -1,4 +1,4 @@
-"""What a stream was created with, as a file in its folder; and the files of a new stream."""
+"""The setup of a stream as a file in its folder, and the files of a new stream."""
 
 import json
 from pathlib import Path
@@ -8,24 +8,24 @@ from acclimate.errors import StateError, reason
 from acclimate.files import write_atomically
 from acclimate.methods import Adapter
 from acclimate.serve.history import History
-from acclimate.serve.schemas import Setup
+from acclimate.serve.schemas import StreamSetup
 
 FILE = "stream.json"
 VERSION = 1
-# What streams had before there was a choice; a new stream may have another default.
+# Values for streams that were created before these settings existed; new streams may have other defaults.
 BEFORE = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
 
 
 class Made(NamedTuple):
-    """What a stream was made with, and by whom."""
+    """The setup, model and creator of a stream."""
 
-    setup: Setup
+    setup: StreamSetup
     model: str  # its fingerprint
     client: str = ""  # the name of its token, or its network; "" for none
 
 
 def create_files(folder: Path, made: Made, adapter: Adapter, keep: int) -> None:
-    """Write the files of a new stream: what it was made with, and its first snapshot."""
+    """Write the files of a new stream: its setup and its first snapshot."""
     folder.mkdir()
     fields = {"version": VERSION, "model": made.model, "client": made.client, "setup": made.setup.model_dump()}
     write_atomically(folder / FILE, json.dumps(fields, indent=1).encode())
@@ -33,12 +33,12 @@ def create_files(folder: Path, made: Made, adapter: Adapter, keep: int) -> None:
 
 
 def read_setup(folder: Path) -> Made:
-    """What a stream was made with; StateError if the file cannot be used."""
+    """Read the setup of a stream; StateError if the file cannot be used."""
     try:
         fields = json.loads((folder / FILE).read_bytes())
         if fields["version"] != VERSION:
             raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
-        return Made(Setup(**{**BEFORE, **fields["setup"]}), str(fields["model"]), str(fields.get("client", "")))
+        return Made(StreamSetup(**{**BEFORE, **fields["setup"]}), str(fields["model"]), str(fields.get("client", "")))
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = reason(error) if isinstance(error, OSError) else error  # an OSError names folders of the server
         raise StateError(f"{FILE} cannot be read ({why}); restore the file, or delete the stream.") from error

@@ -39,18 +39,18 @@ class Snapshots:
         self.about: dict[int, dict[str, Any]] = {}
 
     def listed(self) -> list[dict[str, Any]]:
-        """The snapshots, oldest first: id, time, reason, samples_seen."""
+        """Return the snapshots, oldest first: id, time, reason, samples_seen."""
         return [{"id": number, **about} for number, about in sorted(self.about.items())]
 
     def load(self, number: int) -> tuple[Adapter, dict[str, Any]]:
-        """Adapter and notes of a snapshot."""
+        """Load the adapter and the notes of a snapshot."""
         try:
             return load_with_notes(self.path(number, SNAPSHOT), text=self._text)
         except StateError as error:  # clients need not know the folder
             raise StateError(str(error).replace(f"{self.folder}{os.sep}", "")) from error
 
     def last(self, *, different: bool) -> int:
-        """The number of the newest snapshot, or of the one before it that is `different` from it."""
+        """Return the number of the newest snapshot, or of the one before it that is `different` from it."""
         numbers = sorted(self.about)
         if numbers and different:
             current = self.about[numbers[-1]].get("of", numbers[-1])  # where the last rollback went back to
@@ -95,7 +95,7 @@ class Snapshots:
                         self.path(number, ending).unlink()
 
     def recent(self) -> Iterator[Record]:
-        """The records of the samples that led to the current state, latest first, as far back as files are kept.
+        """Yield the records of the samples that led to the current state, latest first, as far back as files are kept.
 
         Samples before a reset or an upload are not among them, nor are those that a rollback has undone.
         """
@@ -128,19 +128,19 @@ class Snapshots:
         return found[::-1]
 
     def find(self, sample_id: int) -> tuple[HostArray, bytes]:
-        """Features (1, d) or (1, V, d), and thumbnail (empty if there is none), of a recent sample."""
+        """Return features (1, d) or (1, V, d), and thumbnail (empty if there is none), of a recent sample."""
         for record, body in self.recent():
             rows = np.flatnonzero(learnt_of(record))
-            place = sample_id - record["first_id"]
-            if 0 <= place < len(rows):
-                row = rows[place]
+            index = sample_id - record["first_id"]
+            if 0 <= index < len(rows):
+                row = rows[index]
                 return features_of(record, body)[row : row + 1], thumbnails_of(record, body)[row]
         raise NotFoundError(
             f"the image {sample_id} was not learnt by this stream, or that was too long ago; send the image itself."
         )
 
     def last_features(self, count: int) -> list[HostArray]:
-        """Features (n, d) or (n, V, d) of at least the last `count` samples that were learnt, in their order."""
+        """Return features (n, d) or (n, V, d) of at least the last `count` samples that were learnt, in their order."""
         found: list[HostArray] = []
         for record, body in self.recent():
             found.append(features_of(record, body)[learnt_of(record)])
@@ -149,27 +149,27 @@ class Snapshots:
         return found[::-1]
 
     def numbers(self, ending: str) -> list[int]:
-        """The numbers of the files with this ending."""
+        """Return the numbers of the files with this ending."""
         return [int(path.stem) for path in self.folder.glob(f"*{ending}") if path.stem.isdecimal()]
 
     def path(self, number: int, ending: str) -> Path:
-        """Where a file lies."""
+        """Return the path of a file."""
         return self.folder / f"{number:08}{ending}"
 
 
 def features_of(record: Mapping[str, Any], body: bytes) -> HostArray:
-    """The features (n, d) or (n, V, d) in a record."""
+    """Return the features (n, d) or (n, V, d) in a record."""
     shape = record["shape"]
     features: HostArray = np.frombuffer(body, np.float32, np.prod(shape)).reshape(shape)
     return features
 
 
 def thumbnails_of(record: Mapping[str, Any], body: bytes) -> list[bytes]:
-    """The thumbnails of the n samples in a record, which follow their features; empty where there are none."""
+    """Return the thumbnails of the n samples in a record, which follow their features; empty where there are none."""
     lengths = record.get("thumbnails") or [0] * record["shape"][0]
     return [body[begin:end] for begin, end in pairwise(accumulate(lengths, initial=len(body) - sum(lengths)))]
 
 
 def learnt_of(record: Mapping[str, Any]) -> HostArray:
-    """Which of the n samples in a record were learnt from (n,); the others were in the same batch."""
+    """Return which of the n samples in a record were learnt from (n,); the others were in the same batch."""
     return np.asarray(record.get("learnt", [True] * record["shape"][0]), bool)

@@ -13,17 +13,17 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 BURST_S = 5  # lines of this many seconds may come at once
-WAITING = 1000  # lines, if nobody reads them
-CLOSE_S = 5.0  # to write the last lines
-TEXT_CHARS = 1000  # of a message or a field
+MAX_WAITING_LINES = 1000  # lines kept while nobody reads them
+CLOSE_S = 5.0  # time limit to write the last lines
+TEXT_CHARS = 1000  # longer messages and fields are cut
 TRACEBACK_CHARS = 8000
 
 
 class JsonLines(logging.Formatter):
-    """Formats a record as one line of JSON; text from clients is escaped, so it cannot start a new line."""
+    """A formatter of records as lines of JSON; text from clients is escaped, so it cannot start a new line."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Time, level, message, the record's `fields`, and the traceback if there is one; long text is cut."""
+        """Format time, level, message, the record's `fields`, and the traceback if there is one; long text is cut."""
         at = datetime.fromtimestamp(record.created, timezone.utc).isoformat(timespec="milliseconds")
         line = {"time": at, "level": record.levelname.lower(), "message": cut(record.getMessage())}
         fields = getattr(record, "fields", {})
@@ -34,7 +34,7 @@ class JsonLines(logging.Formatter):
 
 
 def cut(text: str, most: int = TEXT_CHARS) -> str:
-    """The text, without its middle if it is longer than this.
+    """Return the text, without its middle if it is longer than this.
 
     Examples:
         >>> cut("a" * 6 + "b" * 94, 10)
@@ -45,7 +45,7 @@ def cut(text: str, most: int = TEXT_CHARS) -> str:
 
 
 class BoundedLog(logging.Handler):
-    """Writes lines to a file descriptor in a thread, so that a reader who stops reading stops nothing else.
+    """A log handler that writes to a file descriptor in a thread, so that a stalled reader stalls nothing else.
 
     Each place in the code that logs may write `per_second` lines, and `BURST_S` times as many at once. Lines beyond
     that, or beyond what can wait for a slow reader, are left out; one line per second says how many were.
@@ -63,7 +63,7 @@ class BoundedLog(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass a record on to the thread, or count it."""
-        if self._lines.qsize() < WAITING and self._may_write((record.pathname, record.lineno)):
+        if self._lines.qsize() < MAX_WAITING_LINES and self._may_write((record.pathname, record.lineno)):
             try:
                 self._lines.put(self.format(record))
                 return
@@ -117,7 +117,7 @@ class BoundedLog(logging.Handler):
 
 @contextmanager
 def log_to_stderr(per_second: int) -> Iterator[None]:
-    """Within this block, whatever the process logs goes to stderr: warnings and errors that nobody caught as well."""
+    """Send whatever the process logs within this block to stderr: warnings and uncaught errors as well."""
     handler = BoundedLog(sys.stderr.fileno(), per_second)
     root = logging.getLogger()
     handler.setFormatter(JsonLines())

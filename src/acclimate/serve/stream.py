@@ -22,10 +22,10 @@ from acclimate.serve.learning import Learning
 from acclimate.serve.problems import Problems
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.setups import read_setup
-from acclimate.serve.summaries import Summary, list_caches, list_corrections, list_learnt
+from acclimate.serve.summaries import StreamSummary, list_caches, list_corrections, list_learnt
 from acclimate.serve.texts import Texts
 
-RETRY_S = 5.0  # between two attempts to write a snapshot
+RETRY_S = 5.0  # interval between two attempts to write a snapshot
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -33,21 +33,21 @@ Result = TypeVar("Result")
 def queued(
     method: Callable[Concatenate["Stream", Options], Result],
 ) -> Callable[Concatenate["Stream", Options], Result]:
-    """Decorator: run a method of a stream as part of its queue, and wait for the result; see `Stream.later`."""
+    """Decorator: run a method of a stream as part of its queue, and wait for the result; see `Stream.enqueue`."""
 
     @wraps(method)
     def run(stream: "Stream", /, *args: Options.args, **kwargs: Options.kwargs) -> Result:
-        return stream.later(method, *args, **kwargs).result()
+        return stream.enqueue(method, *args, **kwargs).result()
 
     return run
 
 
-def listing(method: Callable[["Stream"], Result]) -> Callable[["Stream"], Result]:
-    """Decorator: run a method of a stream that only reads between its other work, and wait; see `Stream.look`."""
+def queued_read(method: Callable[["Stream"], Result]) -> Callable[["Stream"], Result]:
+    """Decorator: run a method that only reads between the stream's other work, and wait; see `Stream.enqueue_read`."""
 
     @wraps(method)
     def run(stream: "Stream", /) -> Result:
-        return stream.look(method).result()
+        return stream.enqueue_read(method).result()
 
     return run
 
@@ -76,7 +76,7 @@ class Stream:
             raise StateError("it was made with another model; start the service with that model, or delete the stream.")
         self._problems = Problems(name)
         self.learning = Learning(self.setup, self.history, texts, self._problems)
-        self._summary = Summary(name, self.setup, self.history, self.learning, self._problems)
+        self._summary = StreamSummary(name, self.setup, self.history, self.learning, self._problems)
         self._retry_at = 0.0
         self._received = self.history.next_id  # position of the next image
         self._closed = False
@@ -90,7 +90,7 @@ class Stream:
 
     @property
     def degraded(self) -> str | None:
-        """Why what is learnt cannot be written; None if it can. For any thread."""
+        """The reason why what is learnt cannot be written; None if it can. For any thread."""
         return self._problems.text
 
     def classify(
@@ -114,7 +114,7 @@ class Stream:
         self.limits.check_images(len(images), self.setup.views)
         if top_k < 1:
             raise InputError(f"top_k must be at least 1, got {top_k}.")
-        negatives = self._texts.negatives() if self.learning.needs_negatives else None  # before any image is decoded
+        negatives = self._texts.negatives() if self.learning.needs_negatives else None
         encoded = self._encode(images, names, client)
         if negatives is not None:
             self.queue.put(lambda _: None, negatives)  # waits for them without occupying a thread
@@ -125,7 +125,7 @@ class Stream:
     def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
     ) -> "Future[int]":
-        """Say what an image shows: one that was learnt, by its id, or one that is given.
+        """Correct the label of an image: one that was learnt, by its id, or one that is given.
 
         It joins the queue; the future has the correction's id once the correction is on disk. It raises
         NotFoundError if no image with this id is known (any more), and InputError if there is no such label, or there
@@ -141,13 +141,13 @@ class Stream:
             raise NotFoundError(f"there is no correction {correction}; see the list of corrections.")
         self.history.undo(correction)
 
-    @listing
+    @queued_read
     def corrections(self) -> list[dict[str, Any]]:
-        """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+        """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
         return list_corrections(self.history)
 
     def describe(self) -> dict[str, Any]:
-        """The stream as JSON values.
+        """Return the stream as JSON values.
 
         This does not wait for the stream: it is as of the last piece of work that was finished. `degraded` is why the
         disk cannot be written to, and `broken` which files were damaged when they were read; both are None normally.
@@ -161,24 +161,24 @@ class Stream:
         described.set_result(self.describe())
         return described
 
-    @listing
+    @queued_read
     def caches(self) -> list[dict[str, Any]]:
-        """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
+        """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
         return list_caches(self.history)
 
-    @listing
+    @queued_read
     def learnt(self) -> dict[str, Any]:
-        """What was learnt about each label, as named columns, and how much each client has taught."""
+        """Return what was learnt about each label, as named columns, and how much each client has taught."""
         return list_learnt(self.history)
 
-    @listing
+    @queued_read
     def snapshots(self) -> list[dict[str, Any]]:
-        """The snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
+        """Return the snapshots that `rollback` accepts, oldest first: id, time, reason, samples_seen."""
         return self.history.files.listed()
 
-    @listing
+    @queued_read
     def state_bytes(self) -> bytes:
-        """What was learnt, as the content of a state file; without clients and thumbnails."""
+        """Return what was learnt, as the content of a state file; without clients and thumbnails."""
         return state_to_bytes(self.history.adapter)
 
     @queued
@@ -240,7 +240,7 @@ class Stream:
         self._replace(adapter, self.history.notes(), "labels")
 
     def read_state(self, content: bytes) -> Adapter:
-        """The adapter in a state file that this stream can continue from; StateError if there is none."""
+        """Return the adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
         if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
             raise StateError("the state leaves no room for more samples, ids or origins; use another.")
@@ -257,7 +257,7 @@ class Stream:
         adapter.frozen = self.history.adapter.frozen
         self._replace(adapter, {}, "uploaded")
 
-    def later(
+    def enqueue(
         self, method: Callable[Concatenate["Stream", Options], Result], *args: Options.args, **kwargs: Options.kwargs
     ) -> "Future[Result]":
         """Queue a call of a method that is `queued`, without waiting for it.
@@ -273,8 +273,8 @@ class Stream:
 
         return self._call(work)
 
-    def look(self, method: Callable[["Stream"], Result]) -> "Future[Result]":
-        """Queue a call of a method that is a `listing`, like `later`; it does not wait for all of the queue."""
+    def enqueue_read(self, method: Callable[["Stream"], Result]) -> "Future[Result]":
+        """Queue a call of a method that is a `queued_read`, like `enqueue`; it does not wait for all of the queue."""
         read = getattr(method, "__wrapped__", method)
         return self._call(lambda _: read(self), reads=True)
 

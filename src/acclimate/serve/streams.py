@@ -23,7 +23,7 @@ from acclimate.serve.service import DELETED, NAME, NEW, Service, claim_folder, m
 from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
-THREADS = 8  # streams that work at the same time
+STREAM_THREADS = 8  # streams that work at the same time
 
 
 class Streams(Service):
@@ -63,7 +63,7 @@ class Streams(Service):
         batcher = Batcher(encoder, limits, metrics)
         labels = Texts(encoder, limits, texts, prompts)
         super().__init__(streams, batcher, labels, limits, metrics, AuditLog(Path(folder)), defaults)
-        self._pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
+        self._pool = ThreadPoolExecutor(STREAM_THREADS, "acclimate-stream")
         self._lock = Lock()
         self._streams: dict[str, Stream] = {}
         self._unusable: dict[str, str] = {}
@@ -95,7 +95,7 @@ class Streams(Service):
         return stream
 
     def get(self, name: str) -> Stream:
-        """The stream with this name; NotFoundError if there is none, UnusableError if its files cannot be used."""
+        """Find a stream by name; NotFoundError if there is none, UnusableError if its files cannot be used."""
         stream = self._streams.get(name)
         if stream is not None:
             return stream
@@ -110,18 +110,18 @@ class Streams(Service):
         return sorted([*usable, *unusable], key=lambda each: str(each["name"]))
 
     def entries(self) -> Counter[str]:
-        """Number of entries per cache, summed over all streams."""
+        """Return the number of entries per cache, summed over all streams."""
         total: Counter[str] = Counter()
         for stream in list(self._streams.values()):
             total.update(stream.history.entries())
         return total
 
     def degraded(self) -> list[str]:
-        """Why the states of streams cannot be written, for each that has this problem."""
+        """Return the reason why the states of streams cannot be written, for each that has this problem."""
         return [why for stream in list(self._streams.values()) if (why := stream.degraded)]
 
     def corrections(self) -> int:
-        """Number of corrections in all streams."""
+        """Return the number of corrections in all streams."""
         return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
     def delete(self, name: str) -> Future[None]:
@@ -132,10 +132,10 @@ class Streams(Service):
         """
         stream = self._streams.get(name)
         remove = partial(self._remove, name)
-        return self._pool.submit(remove) if stream is None else stream.later(Stream.end, remove)
+        return self._pool.submit(remove) if stream is None else stream.enqueue(Stream.end, remove)
 
     def readiness(self) -> Future[str | None]:
-        """Why images are not accepted, or what is learnt cannot be written; None if all is well."""
+        """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
         why = "the queue is full; try again in a moment." if self.batcher.full else None
         if why is None and (problems := self.degraded()):
             why = f"degraded streams: {len(problems)}; they answer, but {problems[0]}"
@@ -144,7 +144,7 @@ class Streams(Service):
         return known
 
     def metrics_text(self) -> bytes:
-        """The metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return self.metrics.text(self.entries(), self.corrections())
 
     def close(self) -> None:

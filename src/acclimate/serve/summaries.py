@@ -1,4 +1,4 @@
-"""What a stream says of itself: a summary that is always at hand, and lists of what it has learnt."""
+"""Descriptions of a stream: a summary that is always available, and lists of what it has learnt."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,17 +8,17 @@ from acclimate.predict import Prediction
 from acclimate.serve.history import History
 from acclimate.serve.learning import Learning
 from acclimate.serve.problems import Problems
-from acclimate.serve.schemas import Setup
+from acclimate.serve.schemas import StreamSetup
 
 
-class Summary:
-    """What `Stream.describe` answers. Whoever reads it waits for nobody.
+class StreamSummary:
+    """The answer of `Stream.describe`, which can be read without waiting.
 
     Attributes:
         fields: JSON values, as of the last `update`, which replaces them by one assignment.
     """
 
-    def __init__(self, name: str, setup: Setup, history: History, learning: Learning, problems: Problems) -> None:
+    def __init__(self, name: str, setup: StreamSetup, history: History, learning: Learning, problems: Problems) -> None:
         self._name = name
         self._setup = setup
         self._history = history
@@ -63,7 +63,7 @@ class Summary:
 
 
 def list_caches(history: History) -> list[dict[str, Any]]:
-    """Every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
+    """Return every cache entry: cache, label, entropy, id, client, and thumbnail (JPEG bytes, or None)."""
     names = history.adapter.head.class_names
     return [
         {
@@ -80,7 +80,7 @@ def list_caches(history: History) -> list[dict[str, Any]]:
 
 
 def list_corrections(history: History) -> list[dict[str, Any]]:
-    """Every correction: id, label, and thumbnail (JPEG bytes, or None)."""
+    """Return every correction: id, label, and thumbnail (JPEG bytes, or None)."""
     names = history.adapter.head.class_names
     return [
         {"id": each.id, "label": names[each.class_index], "thumbnail": history.thumbnails.get(each.id)}
@@ -89,7 +89,7 @@ def list_corrections(history: History) -> list[dict[str, Any]]:
 
 
 def list_learnt(history: History) -> dict[str, Any]:
-    """What was learnt about each label, as named columns, and how much each client has taught."""
+    """Return what was learnt about each label, as named columns, and how much each client has taught."""
     columns = {name: values.tolist() for name, values in history.adapter.learnt().items()}
     return {
         "labels": list(history.adapter.head.class_names),

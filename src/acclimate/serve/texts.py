@@ -20,7 +20,7 @@ from acclimate.prompts.negatives import negative_steps
 from acclimate.serve.limits import Limits
 from acclimate.serve.pools import FairPool
 
-RECENT = 32  # heads for the labels of single requests that are kept in memory
+MAX_RECENT_HEADS = 32  # heads of single requests' labels that are kept in memory
 Result = TypeVar("Result")
 
 
@@ -33,7 +33,7 @@ class _Shared:
 
 
 class Texts:
-    """Encodes labels into heads, and the nouns of "none of these".
+    """An encoder of labels into heads, and of the nouns of "none of these".
 
     Only one thread encodes, as tokenizers are not thread-safe. Clients take turns after each batch of prompts, so that
     few labels do not wait for many. Cancelling a future stops its encoding after the batch that is running, unless
@@ -59,7 +59,7 @@ class Texts:
         self._negatives: HostArray | None = None
 
     def head(self, labels: tuple[str, ...], templates: Any, client: str = "") -> Future[Head]:
-        """The head of a stream's labels; their vectors are stored on disk.
+        """Return the head of a stream's labels; their vectors are stored on disk.
 
         Learned prompts are given by their name, and have to be those that the service was started with.
         """
@@ -74,7 +74,7 @@ class Texts:
         return self._share(key, client, partial(head_steps, self._encoder, labels, templates, self._cache))
 
     def negatives(self) -> Future[HostArray]:
-        """Vectors (M, d) of nouns that stand for everything else; encoded once, whoever stops waiting for them."""
+        """Return the vectors (M, d) of nouns that stand for all else; encoded once, even if a caller stops waiting."""
         if self._negatives is not None:
             return _done(self._negatives)
 
@@ -87,7 +87,7 @@ class Texts:
         return self._share("negatives", "", steps)
 
     def head_for_request(self, labels: tuple[str, ...], template: str, client: str = "") -> Future[Head]:
-        """The head of the labels of a single request; only the most recent are kept, in memory."""
+        """Return the head of the labels of a single request; only the most recent are kept, in memory."""
         recent = (labels, template)
         with self._lock:
             if recent in self._recent:
@@ -98,7 +98,7 @@ class Texts:
             head = yield from head_steps(self._encoder, labels, template, False)
             with self._lock:
                 self._recent[recent] = head
-                while len(self._recent) > RECENT:
+                while len(self._recent) > MAX_RECENT_HEADS:
                     self._recent.popitem(last=False)
             return head
 
@@ -113,7 +113,7 @@ class Texts:
         self._pool.close()
 
     def _share(self, key: Hashable, client: str, start: Callable[[], Steps[Result]]) -> Future[Result]:
-        """A future of the job with this key, which is begun if there is none, and stopped if nobody waits any more."""
+        """Return a future of the job with this key; it is begun if it is new, and stopped once nobody waits for it."""
         mine: Future[Result] = Future()
         with self._lock:
             shared = self._jobs.get(key)

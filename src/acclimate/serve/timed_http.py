@@ -8,7 +8,7 @@ from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any
 from urllib.request import HTTPHandler, HTTPSHandler, Request
 
-BLOCK = 2**18  # bytes that are sent at a time
+SEND_BLOCK_BYTES = 2**18
 
 
 def _left(deadline: float) -> float:
@@ -19,7 +19,7 @@ def _left(deadline: float) -> float:
 
 
 class _Until(io.RawIOBase):
-    """What a socket receives until a deadline, however slowly it comes."""
+    """The data that a socket receives until a deadline, however slowly it comes."""
 
     def __init__(self, raw: Any, sock: Any, deadline: float) -> None:
         self._raw = raw
@@ -46,13 +46,13 @@ class _Response(HTTPResponse):
 
 
 class _Connection(HTTPConnection):
-    """Ends in time, and reads the answer of a service that does not want the rest of the request."""
+    """A connection with a deadline, which reads the answer even if the service refuses the rest of the request."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         assert self.timeout is not None
         self._deadline = time.monotonic() + self.timeout
-        self._create_connection = self._connect  # of the base class, which calls it
+        self._create_connection = self._connect  # called by the base class
         self.response_class = partial(_Response, deadline=self._deadline)  # type: ignore[assignment]
 
     def _connect(self, address: tuple[str, int], *_: Any) -> socket.socket:
@@ -64,7 +64,7 @@ class _Connection(HTTPConnection):
             try:
                 sock.settimeout(_left(self._deadline) / untried)
                 sock.connect(target)
-                sock.settimeout(_left(self._deadline))  # for the handshake of TLS
+                sock.settimeout(_left(self._deadline))  # covers the TLS handshake
                 return sock
             except OSError:
                 sock.close()
@@ -76,9 +76,9 @@ class _Connection(HTTPConnection):
         try:
             if self.sock is None:
                 self.connect()
-            for begin in range(0, len(data), BLOCK):
+            for begin in range(0, len(data), SEND_BLOCK_BYTES):
                 self.sock.settimeout(_left(self._deadline))
-                super().send(data[begin : begin + BLOCK])
+                super().send(data[begin : begin + SEND_BLOCK_BYTES])
         except (BrokenPipeError, ConnectionResetError):
             if self.sock is None:
                 raise
@@ -89,7 +89,7 @@ class _SecureConnection(_Connection, HTTPSConnection):
 
 
 class TimedHTTPHandler(HTTPHandler):
-    """Opens URLs within a timeout, from connecting to the last byte of the response.
+    """A handler that opens URLs within a timeout, from connecting to the last byte of the response.
 
     Looking up the name of a host takes as long as the system lets it.
     """
@@ -100,7 +100,7 @@ class TimedHTTPHandler(HTTPHandler):
 
 
 class TimedHTTPSHandler(HTTPSHandler):
-    """Opens URLs of HTTPS, as `TimedHTTPHandler` does."""
+    """The same as `TimedHTTPHandler`, with HTTPS."""
 
     def https_open(self, req: Request) -> HTTPResponse:
         """Send a request."""

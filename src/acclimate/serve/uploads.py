@@ -8,8 +8,8 @@ from fastapi import HTTPException, Request
 from acclimate.errors import InputError
 from acclimate.serve import schemas
 from acclimate.serve.bodies import JSON, content_type, read_body, read_json, reference, run_apart, unsupported
-from acclimate.serve.forms import FormError, Part, parse_form
-from acclimate.serve.http_errors import QUOTED
+from acclimate.serve.forms import FormError, FormPart, parse_form
+from acclimate.serve.http_errors import MAX_QUOTED_CHARS
 from acclimate.serve.limits import Limits
 
 FILES = {"image": {"type": "array", "items": {"type": "string", "format": "binary"}}}
@@ -48,7 +48,7 @@ class Uploads(NamedTuple):
     options: dict[str, Any]
 
 
-class Task(NamedTuple):
+class ZeroShotTask(NamedTuple):
     """The Hugging Face task: an image, the content of a file or that as base64, its labels and the template."""
 
     image: bytes | str
@@ -57,11 +57,13 @@ class Task(NamedTuple):
 
 
 async def read_images(request: Request, limits: Limits) -> Uploads:
-    """The image files of a request. The file names of a form are used in messages only, their types not at all."""
+    """Read the image files of a request. A form's file names are used in messages only, their types not at all."""
     kind = content_type(request)
     if kind == "multipart/form-data":
         files = await _form_files(request, limits)
-        uploads = Uploads([file.content for file in files], [(file.filename or "")[:QUOTED] for file in files], {})
+        uploads = Uploads(
+            [file.content for file in files], [(file.filename or "")[:MAX_QUOTED_CHARS] for file in files], {}
+        )
     elif is_raw_image(kind):
         uploads = Uploads([await read_body(request)], [""], {})
     elif kind == JSON:
@@ -75,22 +77,22 @@ async def read_images(request: Request, limits: Limits) -> Uploads:
     return uploads
 
 
-async def read_task(request: Request, labels: list[str] | None, template: str | None) -> Task:
-    """The Hugging Face task in JSON; or an image as the whole body, with the labels and the template of the query."""
+async def read_task(request: Request, labels: list[str] | None, template: str | None) -> ZeroShotTask:
+    """Read the Hugging Face task: JSON, or an image as the whole body with labels and template in the query."""
     if not is_raw_image(content_type(request)):
         body = await read_json(schemas.TaskRequest, request)
-        return Task(body.inputs, body.parameters.candidate_labels, body.parameters.hypothesis_template)
+        return ZeroShotTask(body.inputs, body.parameters.candidate_labels, body.parameters.hypothesis_template)
     if not labels:
         raise InputError("an image as the whole body needs ?candidate_labels=cat&candidate_labels=dog.")
-    return Task(await read_body(request), labels, template)
+    return ZeroShotTask(await read_body(request), labels, template)
 
 
 def is_raw_image(kind: str) -> bool:
-    """Whether a body of this content type is one image file; its real format is found in its bytes."""
+    """Return True if a body of this content type is one image file; its real format is found in its bytes."""
     return kind.startswith("image/") or kind == RAW
 
 
-async def _form_files(request: Request, limits: Limits) -> list[Part]:
+async def _form_files(request: Request, limits: Limits) -> list[FormPart]:
     body = await read_body(request)
     kind = request.headers["content-type"]
     try:

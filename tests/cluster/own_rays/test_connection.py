@@ -92,7 +92,7 @@ def test_nothing_answers():
 def test_something_else_answers(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
-        monkeypatch.setattr("acclimate.cluster.connection.SECONDS", 0.1)
+        monkeypatch.setattr("acclimate.cluster.connection.ANSWER_TIMEOUT_S", 0.1)
         with pytest.raises(InputError, match=r"it does not answer within 0\.1 seconds"):
             connect(address).__enter__()
 

@@ -72,7 +72,7 @@ def test_an_encoder_replica(cluster, settings, model, pictures, monkeypatch):
         with pytest.raises(ModelError, match="/nowhere"):
             asyncio.run(call())
     broken.check_health()  # not at once: it can say why
-    monkeypatch.setattr(encoders_module, "SAYING_S", 0.0)
+    monkeypatch.setattr(encoders_module, "FAILED_REPLICA_S", 0.0)
     with pytest.raises(ModelError, match="/nowhere"):
         broken.check_health()
     broken.__del__()
@@ -94,12 +94,12 @@ def test_the_process_of_a_stream(cluster, settings, model, pictures):
         assert await stream.correct(LABELS[0], 1) == 1
         assert await stream.correct(LABELS[1], None, pictures[5]) > 3
         head = await stream.head_of(["fox"], [])
-        await stream.later("put_labels", (["fox"], [], head), {})
+        await stream.enqueue("put_labels", (["fox"], [], head), {})
         assert (await stream.describe())["labels"] == [*LABELS, "fox"]
-        content = await stream.look("state_bytes")
+        content = await stream.enqueue_read("state_bytes")
         adapter = await stream.read_state(content)
-        await stream.later("reset", (), {})
-        await stream.later("continue_from", (adapter,), {})
+        await stream.enqueue("reset", (), {})
+        await stream.enqueue("continue_from", (adapter,), {})
         assert (await stream.describe())["samples_seen"] == 3
         assert await stream.close() is None
         with pytest.raises(NotFoundError):
@@ -116,7 +116,7 @@ def test_the_process_of_a_stream(cluster, settings, model, pictures):
     damaged = StreamActor(settings, "direct", model)
     assert set(asyncio.run(damaged.describe())) == {"name", "broken"}
     with pytest.raises(UnusableError, match="the stream 'direct' cannot be used: stream"):
-        asyncio.run(damaged.look("caches"))
+        asyncio.run(damaged.enqueue_read("caches"))
     asyncio.run(damaged.end())
     with pytest.raises(NotFoundError, match="no stream 'direct' to delete"):
         asyncio.run(damaged.end())
@@ -195,7 +195,7 @@ def test_the_reports_of_all_processes(tmp_path, monkeypatch):
     text = reports.metrics().decode()
     assert 'acclimate_images_total{outcome="unreadable"} 3.0' in text
     assert "acclimate_corrections 0.0" in text
-    monkeypatch.setattr(reports_module, "PROCESSES", 1)
+    monkeypatch.setattr(reports_module, "MAX_PROCESSES", 1)
     reports.put("newest", "front", metrics.text({}, 0), None)
     assert 'acclimate_images_total{outcome="unreadable"} 1.0' in reports.metrics().decode()
 

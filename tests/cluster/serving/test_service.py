@@ -11,7 +11,7 @@ import httpx
 import pytest
 import ray
 
-from acclimate.cluster.serving.cluster_service import TARGET, ClusterService
+from acclimate.cluster.serving.cluster_service import TARGET_REQUESTS, ClusterService
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError
 from acclimate.serve.streams import Streams
@@ -130,10 +130,10 @@ def test_under_load_there_are_more_encoders(running, pictures, tmp_path):
             while not over.is_set():
                 statuses.append(client.post("/v1/streams/s/classify", files={"image": pictures[0]}).status_code)
 
-    with growing.running() as url, ThreadPoolExecutor(4 * TARGET) as pool:
+    with growing.running() as url, ThreadPoolExecutor(4 * TARGET_REQUESTS) as pool:
         httpx.post(f"{url}/v1/streams", json={"name": "s", "labels": LABELS}, timeout=60).raise_for_status()
         assert encoders(growing) == 1
-        sending = [pool.submit(send, url) for _ in range(4 * TARGET)]
+        sending = [pool.submit(send, url) for _ in range(4 * TARGET_REQUESTS)]
         try:
             wait_until(lambda: encoders(growing) == 2)
         finally:

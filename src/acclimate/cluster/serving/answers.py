@@ -19,11 +19,11 @@ from ray.serve.exceptions import BackPressureError, RayServeException
 from acclimate.serve.http_errors import BusyError, UnusableError
 
 Result = TypeVar("Result")
-TIMEOUT_S = 10.0  # for answers that take no time
+TIMEOUT_S = 10.0  # time limit of calls that return at once
 
 
 class Asked(Future[Result]):
-    """The answer of another process. Nobody can promise that what it was asked for will not be done after all.
+    """A future answer of another process. Cancelling it does not guarantee that the work is not done.
 
     Hence `cancel` returns False; it asks that process to stop, which helps unless it has begun.
     """
@@ -39,7 +39,7 @@ class Asked(Future[Result]):
         reference.future().add_done_callback(lambda done: self._take(done, translate))
 
     def cancel(self) -> bool:
-        """Ask for the work to be stopped; nobody knows whether it will be."""
+        """Ask for the work to be stopped; it may be done all the same."""
         if self._reference is not None and not self.done():
             ray.cancel(self._reference)
         return False
@@ -53,7 +53,7 @@ class Asked(Future[Result]):
 
 
 def plain(error: BaseException, what: str = "it") -> Exception:
-    """The error that another process has raised, without Ray's wrapping; `what` is restarting if it has died."""
+    """Return the error that another process has raised, without Ray's wrapping; `what` is restarting if it has died."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         error = error.cause
     if isinstance(error, TaskCancelledError):
@@ -72,7 +72,7 @@ def plain(error: BaseException, what: str = "it") -> Exception:
 
 
 def within(seconds: float, future: "Future[Result]") -> Result:
-    """The result of a future; TimeoutError, on every Python, if it is not there after so many seconds."""
+    """Return the result of a future; TimeoutError, on every Python, if it is not there after so many seconds."""
     try:
         return future.result(seconds)
     except FutureTimeoutError:
@@ -80,7 +80,7 @@ def within(seconds: float, future: "Future[Result]") -> Result:
 
 
 def answer(reference: Any, seconds: float = TIMEOUT_S, what: str = "it") -> Any:
-    """The answer of another process; blocks until it is there. TimeoutError after so many seconds."""
+    """Return the answer of another process; blocks until it is there. TimeoutError after so many seconds."""
     try:
         return ray.get(reference, timeout=seconds)
     except Exception as error:

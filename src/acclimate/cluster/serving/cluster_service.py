@@ -1,4 +1,4 @@
-"""Start the service on a Ray cluster, wait until it is told to stop, and save everything."""
+"""The service on a Ray cluster: start, wait for the signal to stop, save everything."""
 
 import logging
 import os
@@ -17,7 +17,7 @@ from ray import serve as ray_serve
 from ray.serve.exceptions import RayServeException
 
 from acclimate.cluster.serving.answers import answer, plain
-from acclimate.cluster.serving.encoders import ONGOING, QUEUED, Encoders
+from acclimate.cluster.serving.encoders import MAX_ONGOING_REQUESTS, MAX_QUEUED_REQUESTS, Encoders
 from acclimate.cluster.serving.front import Application, Front
 from acclimate.cluster.serving.remote_stream import StreamActors
 from acclimate.cluster.serving.remote_streams import names_in
@@ -32,11 +32,11 @@ from acclimate.serve.logs import logger
 from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
 from acclimate.serve.service import DELETED, NEW, claim_folder
 
-TARGET = 8  # requests at a time for which a replica is enough; more start another one
-ROUTE = "/"  # at which the front answers
-FRONT_ONGOING = 512  # requests that a replica of the front works on
+TARGET_REQUESTS = 8  # concurrent requests per replica; more start another one
+ROUTE = "/"  # path prefix of the front
+MAX_FRONT_REQUESTS = 512  # concurrent requests per replica of the front
 LOGGING = {"enable_access_log": False, "log_level": "WARNING"}  # the application has a log of its requests
-CLOSE_S = 120.0  # for a stream to finish its work and to write its snapshot
+CLOSE_S = 120.0  # time limit for a stream to finish its work and to write its snapshot
 
 
 @dataclass(kw_only=True)
@@ -130,7 +130,7 @@ class ClusterService:
 
     @contextmanager
     def running(self) -> Iterator[str]:
-        """Within this block the service runs, at the address that this gives.
+        """Run the service within this block; yields its address.
 
         Raises:
             InputError: another service uses the folder, or the address is taken.
@@ -177,7 +177,7 @@ class ClusterService:
 
     @contextmanager
     def _started(self) -> Iterator[int]:
-        """Ray Serve with its HTTP proxy, and the port of that; it is shut down at the end, if started here."""
+        """Start Ray Serve with its HTTP proxy; yields its port. It is shut down at the end if it was started here."""
         running = running_serve()
         if running is not None:
             at = ROUTE
@@ -215,13 +215,17 @@ class ClusterService:
                 ray_serve.shutdown()
 
     def _start_encoders(self) -> Model:
-        """Start the encoder replicas; what they say of the model."""
+        """Start the encoder replicas; return their description of the model."""
         least, most = self.replicas
         made = ray_serve.deployment(Encoders).options(
             name="Encoders",
-            max_ongoing_requests=ONGOING,
-            max_queued_requests=QUEUED,
-            autoscaling_config={"min_replicas": least, "max_replicas": most, "target_ongoing_requests": TARGET},
+            max_ongoing_requests=MAX_ONGOING_REQUESTS,
+            max_queued_requests=MAX_QUEUED_REQUESTS,
+            autoscaling_config={
+                "min_replicas": least,
+                "max_replicas": most,
+                "target_ongoing_requests": TARGET_REQUESTS,
+            },
             ray_actor_options={"num_cpus": self.cpus, "num_gpus": self.gpus},
             logging_config=LOGGING,
         )
@@ -247,7 +251,7 @@ class ClusterService:
         made = ray_serve.deployment(ray_serve.ingress(Application())(Front)).options(
             name="Front",
             num_replicas=self.fronts,
-            max_ongoing_requests=FRONT_ONGOING,
+            max_ongoing_requests=MAX_FRONT_REQUESTS,
             ray_actor_options={"num_cpus": 0},
             logging_config=LOGGING,
         )
@@ -279,7 +283,7 @@ def _folder(data: str | os.PathLike[str]) -> Path:
 
 
 def running_serve() -> dict[str, Any] | None:
-    """What Ray Serve says of itself, if it runs on this cluster."""
+    """Return the status of Ray Serve; None if it does not run on this cluster."""
     from ray.serve.context import _get_global_client
 
     with suppress(RayServeException):
@@ -308,7 +312,7 @@ def check_data(settings: Settings) -> None:
 
 
 def last_line(application: str) -> str:
-    """What Ray Serve says last about an application that could not be started: the error of its replica."""
+    """Return Ray Serve's last message about an application that could not be started: the error of its replica."""
     status = ray_serve.status().applications.get(application)
     messages = [] if status is None else [each.message for each in status.deployments.values()]
     lines = [line.strip() for line in "\n".join(messages).splitlines() if line.strip()]
@@ -338,7 +342,7 @@ def write_tokens(path: Path, tokens: TokenFile | None) -> None:
 
 
 def end_actors(settings: Settings) -> dict[str, str]:
-    """End the actors of all streams once they have written their snapshots; why some could not, by stream."""
+    """End the actors of all streams once they have written their snapshots; return failures by stream."""
     found = ray.util.list_named_actors(all_namespaces=True)
     names = [each["name"] for each in found if each["namespace"] == settings.name and each["name"].startswith(STREAM)]
     handles = {}

@@ -15,9 +15,9 @@ from acclimate.errors import AcclimateError, ModelError
 from acclimate.serve.batcher import Batcher, Encoded
 from acclimate.serve.prometheus import Metrics
 
-ONGOING = 256  # requests that a replica works on; what it refuses beyond its queue is said by its batcher
-SAYING_S = 30.0  # that a replica stays whose model cannot be loaded
-QUEUED = 1024  # requests of one process that wait for a replica
+MAX_ONGOING_REQUESTS = 256  # concurrent requests per replica; its batcher refuses images beyond its own queue
+FAILED_REPLICA_S = 30.0  # lifetime of a replica whose model cannot be loaded
+MAX_QUEUED_REQUESTS = 1024  # waiting requests per process
 
 
 class Encoders:
@@ -42,12 +42,12 @@ class Encoders:
         self._reporter = Reporter(settings, "encoders", lambda: metrics.text({}, 0))
 
     def check_health(self) -> None:
-        """Called by Ray Serve: a replica whose model cannot be loaded is replaced, once it could say why."""
-        if monotonic() - self._began > SAYING_S:
+        """Fail if the model could not be loaded, once the reason could be read; Ray Serve then replaces the replica."""
+        if monotonic() - self._began > FAILED_REPLICA_S:
             self._check_loaded()
 
     async def model(self) -> Model:
-        """What others need to know of the model; raises what loading it has raised."""
+        """Return the description of the model for other processes; raises what loading it has raised."""
         self._check_loaded()
         model = self._encoder
         return Model(model.dim, model.logit_scale, model.logit_bias, model.fingerprint)
@@ -63,7 +63,7 @@ class Encoders:
         return await asyncio.wrap_future(self._batcher.submit(images, **options))
 
     async def encode_text(self, model: str, texts: Sequence[str]) -> HostArray:
-        """The features (n, d) of n texts."""
+        """Return the features (n, d) of n texts."""
         self._check_loaded(model)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._texts, lambda: to_host(self._encoder.encode_text(texts)))
@@ -74,7 +74,7 @@ class Encoders:
         self._batcher.preparer(views, kind)
 
     async def full(self, model: str) -> bool:
-        """Whether no more images are accepted at the moment."""
+        """Return True if no more images are accepted at the moment."""
         self._check_loaded(model)
         return self._batcher.full
 

@@ -15,7 +15,7 @@ from acclimate.serve.app import create_app
 from acclimate.serve.logs import logger
 from acclimate.serve.security import TokenFile
 
-TOKENS_S = 1.0  # between two looks at the token file
+TOKENS_S = 1.0  # interval between checks of the token file
 REQUEST_ID = b"x-request-id"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import ray
 
-INLINE = 64 * 2**10  # bytes of images that travel with the request itself
+INLINE_BYTES = 64 * 2**10  # images up to this size are sent with the request itself
 
 
 class Sent(Sequence[Any]):
@@ -22,11 +22,11 @@ class Sent(Sequence[Any]):
 
     @staticmethod
     def is_large(images: Sequence[bytes | str]) -> bool:
-        """Whether images go to the object store, which may take a moment."""
-        return sum(map(len, images)) > INLINE
+        """Return True if images go to the object store, which may take a moment."""
+        return sum(map(len, images)) > INLINE_BYTES
 
     def fetch(self) -> list[bytes | str]:
-        """The images; may block."""
+        """Return the images; may block."""
         if self._here is None:
             found: list[bytes | str] = ray.get(self._reference)
             return found
@@ -35,5 +35,5 @@ class Sent(Sequence[Any]):
     def __len__(self) -> int:
         return self._count
 
-    def __getitem__(self, place: Any) -> Any:
-        return self.fetch()[place]
+    def __getitem__(self, index: Any) -> Any:
+        return self.fetch()[index]

@@ -15,13 +15,13 @@ from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.serve.batcher import Encoded
 from acclimate.views import Kind
 
-TRIES = 4  # of a call whose replica has died; replicas keep nothing, so that it may be repeated
-PAUSE_S = 0.2  # before it is repeated
-TEXT_S = 120.0  # that a batch of texts may take, behind all others
+MAX_TRIES = 4  # attempts of a call whose replica has died; replicas keep no state
+PAUSE_S = 0.2  # pause between two attempts
+TEXT_S = 120.0  # time limit of a batch of texts, waiting included
 
 
 class RemoteEncoder:
-    """Calls the encoder replicas from any thread; for others it has the text side of the model."""
+    """A caller of the encoder replicas, from any thread, with the text side of the model."""
 
     def __init__(self, settings: Settings, model: Model) -> None:
         self.dim = model.dim
@@ -37,7 +37,7 @@ class RemoteEncoder:
         return asyncio.run_coroutine_threadsafe(self._call(method, (self.fingerprint, *args)), self._loop)
 
     async def _call(self, method: str, args: Sequence[Any]) -> Any:
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(MAX_TRIES)):
             response = getattr(self._handle, method).remote(*args)
             try:
                 return await response
@@ -53,13 +53,13 @@ class RemoteEncoder:
         raise AssertionError
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:
-        """The features (n, d) of n texts; blocks."""
+        """Return the features (n, d) of n texts; blocks."""
         vectors: HostArray = within(TEXT_S, self.call("encode_text", list(texts)))
         return vectors
 
 
 class RemoteBatcher:
-    """What streams ask of a batcher, done by encoder replicas. They refuse too many images, hence not before."""
+    """A batcher whose work encoder replicas do. They refuse too many images, so this does not."""
 
     def __init__(self, encoder: RemoteEncoder, settings: Settings) -> None:
         self.encoder = encoder

@@ -19,9 +19,9 @@ from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.service import not_there
 from acclimate.serve.stream import Stream
 
-THREADS = 8  # that start actors and put images into the object store
-START_S = 60.0  # for an actor to read its files
-TRIES = 3  # of a call that may be repeated
+CALL_THREADS = 8  # threads that start actors and put images into the object store
+START_S = 60.0  # time limit for an actor to read its files
+MAX_TRIES = 3  # attempts of a call that may be repeated
 Options = ParamSpec("Options")
 Result = TypeVar("Result")
 
@@ -35,10 +35,10 @@ class StreamActors:
         self.timeout_s = settings.limits.timeout_s
         self._handles: dict[str, Any] = {}
         self._lock = Lock()
-        self.pool = ThreadPoolExecutor(THREADS, "acclimate-ask")
+        self.pool = ThreadPoolExecutor(CALL_THREADS, "acclimate-ask")
 
     def exists(self, name: str) -> bool:
-        """Whether there is a stream with this name: whether it has a folder."""
+        """Return True if there is a stream with this name: whether it has a folder."""
         return (self._settings.streams / name).is_dir()
 
     def ask(self, name: str, method: str, *args: Any, put: bool = False) -> "Asked[Any]":
@@ -63,7 +63,7 @@ class StreamActors:
         return asked
 
     def handle(self, name: str) -> Any:
-        """The actor of a stream, which is started if there is none; blocks for a moment."""
+        """Return the actor of a stream, which is started if there is none; blocks for a moment."""
         handle = self._handles.get(name)
         if handle is None:
             if not self.exists(name):
@@ -81,7 +81,7 @@ class StreamActors:
 
     def open(self, name: str) -> None:
         """Start the actor of a stream whose files have just got their name; blocks until it is ready."""
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(MAX_TRIES)):
             try:
                 self.reach(name, "describe", START_S)
                 return
@@ -97,7 +97,7 @@ class StreamActors:
 
         The actor that is known here may be that of a stream which another replica has deleted and made anew.
         """
-        for left in reversed(range(TRIES)):
+        for left in reversed(range(MAX_TRIES)):
             handle = self.handle(name)
             try:
                 ray.get(getattr(handle, method).remote(), timeout=seconds)
@@ -119,8 +119,8 @@ class StreamActors:
                 del self._handles[name]
 
     def _translate(self, name: str, handle: Any, error: Exception) -> Exception:
-        """What a failed call means for a client."""
-        if isinstance(error, ActorDiedError):  # for good: the next call starts another one
+        """Return the error that a client gets for a failed call."""
+        if isinstance(error, ActorDiedError):  # it will not return; the next call starts another one
             self._forget(name, handle)
         if isinstance(error, RayActorError) and not self.exists(name):
             return not_there(name)
@@ -171,17 +171,17 @@ class RemoteStream:
         adapter: Adapter = within(self._actors.timeout_s, self._actors.ask(self.name, "read_state", content))
         return adapter
 
-    def later(
+    def enqueue(
         self, method: "Callable[Concatenate[Stream, Options], Result]", *args: Options.args, **kwargs: Options.kwargs
     ) -> "Future[Result]":
-        """`Stream.later`."""
-        return self._actors.ask(self.name, "later", method.__name__, args, kwargs)
+        """`Stream.enqueue`."""
+        return self._actors.ask(self.name, "enqueue", method.__name__, args, kwargs)
 
-    def look(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
-        """`Stream.look`."""
-        return self._actors.ask(self.name, "look", method.__name__)
+    def enqueue_read(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
+        """`Stream.enqueue_read`."""
+        return self._actors.ask(self.name, "enqueue_read", method.__name__)
 
 
 def actor_name(stream: str) -> str:
-    """The name of a stream's actor."""
+    """Return the name of a stream's actor."""
     return STREAM + stream

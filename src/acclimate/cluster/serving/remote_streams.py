@@ -16,11 +16,11 @@ from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.errors import StateError
 from acclimate.serve.http_errors import ExistsError, NotFoundError, StorageError
 from acclimate.serve.prometheus import Metrics
-from acclimate.serve.service import CALLS, NAME, Service, not_there
+from acclimate.serve.service import CALL_THREADS, NAME, Service, not_there
 from acclimate.serve.setups import read_setup
 from acclimate.serve.texts import Texts
 
-READY_S = 1.0  # that an answer on readiness is repeated
+READY_S = 1.0  # time for which an answer on readiness is reused
 
 
 class ClusterStreams(Service):
@@ -40,11 +40,11 @@ class ClusterStreams(Service):
         self._reporter = Reporter(settings, "front", lambda: metrics.text({}, 0))
         self._clients: dict[tuple[str, int], str] = {}  # who made a stream, by name and inode
         self._probe = ThreadPoolExecutor(1, "acclimate-ready")
-        self._deleting = ThreadPoolExecutor(CALLS, "acclimate-delete")  # waits for streams, which images must not
+        self._deleting = ThreadPoolExecutor(CALL_THREADS, "acclimate-delete")  # may wait for streams
         self._ready: tuple[float, str | None] = (0.0, None)
 
     def get(self, name: str) -> RemoteStream:
-        """The stream with this name; NotFoundError if there is none. Whether it can be used is known by its actor."""
+        """Find a stream by name; NotFoundError if there is none. Its actor checks that its files can be used."""
         if not self._actors.exists(name):
             raise not_there(name)
         return RemoteStream(name, self._actors)
@@ -76,11 +76,11 @@ class ClusterStreams(Service):
         return self._deleting.submit(self._delete, name)
 
     def readiness(self) -> "Future[str | None]":
-        """Why images are not accepted, or what is learnt cannot be written; None if all is well."""
+        """Return the reason why images are not accepted, or what is learnt cannot be written; None if all is well."""
         return self._probe.submit(self._unready)
 
     def metrics_text(self) -> bytes:
-        """The metrics of all processes, as they reported them within the last seconds."""
+        """Return the metrics of all processes, as they reported them within the last seconds."""
         self._reporter.report()
         reports = find_reports(self._settings)
         text: bytes = answer(reports.metrics.remote())
@@ -119,7 +119,7 @@ class ClusterStreams(Service):
         reports.forget.remote(actor_name(name))
 
     def _client(self, name: str) -> str:
-        """Who has made a stream; "" if its files do not say so."""
+        """Return the client that has made a stream; "" if its files do not name one."""
         try:
             key = (name, (self._folder / name).stat().st_ino)
             if key not in self._clients:
@@ -145,6 +145,6 @@ class ClusterStreams(Service):
 
 
 def names_in(folder: Path) -> list[str]:
-    """The names of all streams in their folder."""
+    """Return the names of all streams in their folder."""
     with os.scandir(folder) as found:
         return sorted(each.name for each in found if NAME.fullmatch(each.name) and each.is_dir())

@@ -1,4 +1,4 @@
-"""One actor that has what belongs to the whole service: the audit log, and the metrics of all processes."""
+"""The actor of the whole service: the audit log, and the metrics of all processes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,52 +16,52 @@ from acclimate.cluster.serving.sums import Families, add_up, parse
 from acclimate.serve.audit import AuditLog
 from acclimate.serve.logs import logger
 
-REPORT_S = 2.0  # between two reports of a process
-SILENT_S = 30.0  # after which a process is thought to be gone; what it has counted still counts
-START_S = 60.0  # for the actor to start
+REPORT_S = 2.0  # interval between two reports of a process
+SILENT_S = 30.0  # a process that is silent for longer counts as gone; its counters are kept
+START_S = 60.0  # time limit for the actor to start
 REPORTS = "reports"  # the name of the actor
-PROCESSES = 2000  # whose metrics are kept
+MAX_PROCESSES = 2000  # processes whose metrics are kept
 
 
 @dataclass
 class _Report:
-    about: str  # what the process is; of a stream there is only one at a time
+    about: str  # role of the process; a stream has only one at a time
     families: Families
     degraded: str | None
     heard: float
 
 
 class Reports:
-    """Writes the audit log, and adds up the metrics of all processes."""
+    """The audit log, and the sums of the metrics of all processes."""
 
     def __init__(self, settings: Settings) -> None:
         settings.begin()
         self._data = settings.data
         self._audit = AuditLog(settings.data)
-        self._reports: dict[str, _Report] = {}  # by process, in the order in which they were first heard
+        self._reports: dict[str, _Report] = {}  # keys are processes, in the order of their first reports
 
     def audit(self, action: str, caller: str, outcome: str, details: Mapping[str, Any]) -> None:
         """Append a line to the audit log."""
         self._audit.write(action, caller, outcome, **details)
 
     def data(self) -> Path:
-        """The folder of the service."""
+        """Return the folder of the service."""
         return self._data
 
     def put(self, process: str, about: str, text: bytes, degraded: str | None) -> None:
-        """Take the metrics of a process, and why it cannot write what it has learnt."""
+        """Take the metrics of a process, and the reason if it cannot write what it has learnt."""
         self._reports[process] = _Report(about, parse(text), degraded, monotonic())
-        while len(self._reports) > PROCESSES:
+        while len(self._reports) > MAX_PROCESSES:
             del self._reports[min(self._reports, key=lambda each: self._reports[each].heard)]
 
     def forget(self, about: str) -> None:
-        """A stream was deleted: what it has counted still counts, what it holds does not."""
+        """Drop the gauges of a deleted stream; its counters are kept."""
         for report in self._reports.values():
             if report.about == about:
                 report.heard = -SILENT_S
 
     def metrics(self) -> bytes:
-        """The metrics of the whole service."""
+        """Return the metrics of the whole service."""
         current = {id(each) for each in self._current()}
         return add_up(
             family
@@ -71,11 +71,11 @@ class Reports:
         )
 
     def degraded(self) -> list[str]:
-        """Why what is learnt cannot be written, for each stream that has this problem."""
+        """Return the reason why what is learnt cannot be written, for each stream with this problem."""
         return [report.degraded for report in self._current() if report.degraded]
 
     def _current(self) -> list[_Report]:
-        """The reports of processes that are there, of each stream the newest."""
+        """Return the reports of processes that are there, of each stream the newest."""
         newest: dict[str, _Report] = {}
         for process, report in self._reports.items():
             if monotonic() - report.heard < SILENT_S:
@@ -92,12 +92,15 @@ def start_reports(settings: Settings) -> None:
 
 
 def find_reports(settings: Settings) -> Any:
-    """The actor of a service; ValueError if it does not run. Keep it while it is asked: old Rays forget it at once."""
+    """Return the actor of a service; ValueError if it does not run.
+
+    Keep it while it is asked: old versions of Ray forget it at once.
+    """
     return ray.get_actor(REPORTS, namespace=settings.name)
 
 
 class Reporter:
-    """Reports the metrics of this process, now and then, until it is closed.
+    """A reporter of the metrics of this process, at intervals, until it is closed.
 
     Args:
         settings: of the service.

@@ -1,4 +1,4 @@
-"""What every process of the service knows."""
+"""Settings that all processes of the service share."""
 
 import logging
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ from acclimate.serve.limits import Limits
 from acclimate.serve.stderr import BoundedLog, JsonLines
 
 STDERR = 2
-STREAM = "stream:"  # how the names of streams' actors begin
+STREAM = "stream:"  # prefix of the names of streams' actors
 
 
 @dataclass(frozen=True)
 class Model:
-    """What is known of the model where it is not loaded; see `acclimate.encoders.Encoder`."""
+    """The description of a model that is not loaded; see `acclimate.encoders.Encoder`."""
 
     dim: int
     logit_scale: float
@@ -24,10 +24,10 @@ class Model:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every process of the service knows.
+    """The settings of a service, known to all its processes.
 
     Attributes:
-        name: of the service: of its application in Ray Serve, and of the namespace of its actors.
+        name: name of the service, of its application in Ray Serve, and of the namespace of its actors.
         data: the folder of the streams, which all nodes see.
         limits: as for the service on one machine; those of queues hold per process.
         plugins: Python files with methods.

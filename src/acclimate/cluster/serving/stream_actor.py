@@ -25,8 +25,8 @@ from acclimate.serve.stream import Stream
 from acclimate.serve.texts import Texts
 
 LOCK = "lock"  # the file in a stream's folder that its process holds
-LOCK_S = 10.0  # to wait for a process that had the stream before
-THREADS = 2  # for the stream's work, and for what only reads
+LOCK_S = 10.0  # time limit to wait for a process that had the stream before
+WORK_THREADS = 2  # one for the stream's work, one for reads
 
 
 class StreamActor:
@@ -59,7 +59,7 @@ class StreamActor:
         self._why = ""
         try:
             remove_leftovers(self._folder)
-            pool = ThreadPoolExecutor(THREADS, "acclimate-stream")
+            pool = ThreadPoolExecutor(WORK_THREADS, "acclimate-stream")
             self._stream = Stream(name, self._folder, RemoteBatcher(encoder, settings), texts, pool, metrics)
             fields = {"stream": name, "replayed_samples": self._stream.history.replayed}
             logger.info("stream opened", extra={"fields": fields})
@@ -90,18 +90,18 @@ class StreamActor:
         """`Stream.read_state`."""
         return await asyncio.to_thread(self._opened().read_state, content)
 
-    async def later(self, method: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """`Stream.later` with the name of a method."""
+    async def enqueue(self, method: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """`Stream.enqueue` with the name of a method."""
         stream = self._opened()
         # What other processes send can only be read; an adapter is going to be changed.
         own = [duplicate(each) if isinstance(each, Adapter) else each for each in args]
-        answer = await asyncio.wrap_future(stream.later(getattr(Stream, method), *own, **options))
+        answer = await asyncio.wrap_future(stream.enqueue(getattr(Stream, method), *own, **options))
         await asyncio.to_thread(_sync, stream)
         return answer
 
-    async def look(self, method: str) -> Any:
-        """`Stream.look` with the name of a method."""
-        return await asyncio.wrap_future(self._opened().look(getattr(Stream, method)))
+    async def enqueue_read(self, method: str) -> Any:
+        """`Stream.enqueue_read` with the name of a method."""
+        return await asyncio.wrap_future(self._opened().enqueue_read(getattr(Stream, method)))
 
     async def describe(self) -> dict[str, Any]:
         """`Stream.describe`; only `name` and `broken` if the files cannot be used."""
@@ -115,7 +115,7 @@ class StreamActor:
         if self._stream is None:
             await asyncio.to_thread(self._remove)
         else:
-            await asyncio.wrap_future(self._stream.later(Stream.end, self._remove))
+            await asyncio.wrap_future(self._stream.enqueue(Stream.end, self._remove))
         await asyncio.to_thread(self._stop)
 
     async def close(self) -> str | None:

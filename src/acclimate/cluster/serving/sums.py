@@ -11,7 +11,7 @@ Families = list[Metric]
 
 
 def parse(text: bytes) -> Families:
-    """The metrics in Prometheus' text format."""
+    """Return the metrics in Prometheus' text format."""
     return list(text_string_to_metric_families(text.decode()))
 
 
@@ -39,7 +39,7 @@ class _Sums(Collector):
 
 
 def add_up(families: Iterable[Metric]) -> bytes:
-    r"""The sum of metrics of many processes, in Prometheus' text format.
+    r"""Add up the metrics of many processes, in Prometheus' text format.
 
     Examples:
         >>> one = b"# TYPE images counter\nimages_total 2.0\n"
