@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 import acclimate
 from acclimate import Classifier
 from acclimate.cli.arguments import (
-    check_report,
     list_images,
     note_language,
     parse_settings,
@@ -158,14 +156,6 @@ def test_the_language_of_labels_is_noted_for_the_bundled_model(capsys):
     note_language(["chat", "chien"], "bundled")
     assert "'chat' and 'chien' look French; the bundled model reads English only" in capsys.readouterr().err
     Classifier(["chat", "chien"])  # does not say it again: a warning would be an error here
-
-
-def test_the_name_of_a_report():
-    for name in ("r.html", "r.HTM", "x/r.html"):
-        check_report(Path(name))
-    for name in ("r.pdf", "r", "html"):
-        with pytest.raises(InputError, match=r"cannot write .*: a report is HTML; choose a name that ends in \.html"):
-            check_report(Path(name))
 
 
 def test_template_options(tmp_path):

@@ -17,7 +17,7 @@ from acclimate.cli.embed import embed
 from acclimate.cli.few_shot import few_shot
 from acclimate.cli.fit import fit
 from acclimate.cli.generate import generate
-from acclimate.cli.group import Group
+from acclimate.cli.group import CommandGroup
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
@@ -27,7 +27,7 @@ from acclimate.cli.state import state
 from acclimate.cli.tables import tables
 
 app = typer.Typer(
-    cls=Group,
+    cls=CommandGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -15,7 +15,6 @@ import typer
 
 from acclimate.cli.console import say
 from acclimate.errors import InputError, reason
-from acclimate.files import from_cell
 
 if TYPE_CHECKING:
     from acclimate.prompts import LearnedPrompts
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 DEFAULT_MODEL = "bundled"
 DEFAULT_METHOD = "accord"
 DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
+DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = (
     "bundled (reads English labels only), onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
@@ -33,13 +33,22 @@ MODEL_HELP = (
 TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
 
 
-def _limit_pixels(count: int) -> int:
+def _limit_pixels(pixels: int) -> int:
     from acclimate.images.opening import limit_pixels
 
-    limit_pixels(count)
-    return count
+    limit_pixels(pixels)
+    return pixels
 
 
+def _load_plugins(paths: list[Path] | None) -> list[Path]:
+    for path in paths or ():
+        from acclimate.methods import load_plugin
+
+        load_plugin(path)
+    return paths or []
+
+
+# Sources and labels
 Source = Annotated[
     list[str],
     typer.Argument(
@@ -48,12 +57,31 @@ Source = Annotated[
         show_default=False,
     ),
 ]
+Order = Annotated[
+    str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
+]
+Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
+MaxPixels = Annotated[
+    int,
+    typer.Option(
+        help="Refuse images that hold more pixels, or take more memory or time than so many should.",
+        min=1_000_000,
+        show_default="179 million",
+        callback=_limit_pixels,  # the limit holds as soon as the option is parsed
+    ),
+]
 LABELS_HELP = (
     "English labels in one argument, separated by commas ('cat, dog'), or a file: one label per line, .csv or .json."
 )
 Labels = Annotated[str, typer.Option(help=LABELS_HELP)]
+LabelsUnlessFitted = Annotated[str | None, typer.Option(help=f"{LABELS_HELP} Not needed with --fitted.")]
+Truth = Annotated[
+    Path | None,
+    typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
+]
+
+# Models
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
-Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
 Templates = Annotated[
     list[str] | None, typer.Option("--template", "--prompts", help=TEMPLATE_HELP, show_default="single")
 ]
@@ -72,20 +100,6 @@ Generated = Annotated[
     str | None,
     typer.Option(help="For diffusion views: a folder made by `acclimate generate`, or diffusers:MODEL."),
 ]
-Order = Annotated[
-    str, typer.Option(help="path (as listed), seed:N to shuffle, or auto: shuffled where folders are classes.")
-]
-Fps = Annotated[float, typer.Option(help="Frames per second to take from videos.")]
-MaxPixels = Annotated[  # holds from when it is parsed
-    int,
-    typer.Option(
-        help="Refuse images that hold more pixels, or take more memory or time than so many should.",
-        min=1_000_000,
-        show_default="179 million",
-        callback=_limit_pixels,
-    ),
-]
-DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 BatchSize = Annotated[
     int | None,
     typer.Option(help="Images encoded at once, counting views.", min=1, show_default="32, on a GPU 256"),
@@ -108,11 +122,70 @@ Decoder = Annotated[
     ),
 ]
 
+# Methods and states
+Method = Annotated[str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=DEFAULT_METHOD)]
+Settings = Annotated[list[str] | None, typer.Option("--set", help="A setting of the method, KEY=VALUE; repeatable.")]
+Plugins = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--plugin",
+        callback=_load_plugins,
+        help="A Python file with methods of your own (@acclimate.register); repeatable.",
+    ),
+]
+Fitted = Annotated[
+    Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
+]
+StateFile = Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")]
+Origin = Annotated[
+    str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
+]
+Freeze = Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")]
+PASSES_HELP = "2 to answer once more at the end, from everything seen; 1 for online only."
+Passes = Annotated[int | None, typer.Option(help=PASSES_HELP, min=1, max=2, show_default="2, with --follow 1")]
+SkipDuplicates = Annotated[
+    bool | None,
+    typer.Option(help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"),
+]
 
-def passes(default: str) -> Any:
-    """The option --passes, with a default in words."""
-    what = "2 to answer once more at the end, from everything seen; 1 for online only."
-    return typer.Option(help=what, min=1, max=2, show_default=default)
+# Answers and results
+Results = Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")]
+TopK = Annotated[int, typer.Option(help="Number of labels in a row.", min=1)]
+Unsure = Annotated[
+    float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
+]
+NoneOfThese = Annotated[
+    bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
+]
+Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
+Follow = Annotated[bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")]
+SortInto = Annotated[
+    Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
+]
+SortHow = Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")]
+OnError = Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")]
+CheckpointEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)]
+
+# Clusters
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="A Ray cluster: auto for that of this machine, or HOST:PORT of its head node.",
+        envvar="RAY_ADDRESS",
+        show_default="a Ray on this machine alone, which ends with the command",
+    ),
+]
+Cpus = Annotated[float, typer.Option(help="CPUs per encoder.", min=0)]
+Gpus = Annotated[
+    float | None,
+    typer.Option(
+        help="GPUs per encoder, such as 1 or 0.5.", min=0, show_default="1 for a PyTorch model if there are GPUs"
+    ),
+]
 
 
 LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
@@ -169,6 +242,8 @@ def _label_file(path: Path) -> list[str]:
 
 def _label_table(path: Path, text: str) -> list[str]:
     """The labels of a table: of the column that is named so, of the only one, or of the only row."""
+    from acclimate.files import from_cell
+
     first = text.lstrip().split("\n", 1)[0]
     delimiter = max(",;\t", key=first.count)  # a comma if there is none
     try:
@@ -220,12 +295,6 @@ def note_language(labels: Sequence[str], model: str) -> None:
     if model == DEFAULT_MODEL and (note := language_note(labels)):
         say(f"note: {note.removesuffix('.')} with --model.", err=True)
         warnings.filterwarnings("ignore", re.escape(note))  # the classifier would say it again
-
-
-def check_report(path: Path) -> None:
-    """Refuse the name of a report that promises another format."""
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise InputError(f"cannot write {path}: a report is HTML; choose a name that ends in .html.")
 
 
 def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[str]] | LearnedPrompts":

@@ -12,12 +12,12 @@ from acclimate.cli.arguments import (
     Generated,
     MaxPixels,
     Model,
+    Plugins,
     Precision,
     ViewsKind,
     Workers,
 )
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_results
 
 Orders = Annotated[

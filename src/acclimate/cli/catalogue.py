@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 
 
 def models() -> None:

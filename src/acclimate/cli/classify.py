@@ -1,231 +1,266 @@
-"""`acclimate classify`: the main command."""
+"""`acclimate classify`: the main command, and the messages that it shares with `acclimate cluster classify`."""
 
+import shlex
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from acclimate.classify.options import ClassifyOptions
 from acclimate.cli import arguments
-from acclimate.cli.classifying import count_answers, read_task, say_findings, set_up
 from acclimate.cli.console import say, show_predictions, stop_requests
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
-from acclimate.errors import InputError
+from acclimate.errors import RunError
+
+if TYPE_CHECKING:
+    from acclimate.classifier import Classifier
+    from acclimate.classify.run import Classification
+    from acclimate.classify.summary import Summary
+    from acclimate.sources import Sample
 
 
 def classify(
     source: arguments.Source,
-    labels: Annotated[str | None, typer.Option(help=f"{arguments.LABELS_HELP} Not needed with --fitted.")] = None,
+    labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
-    method: Annotated[
-        str | None, typer.Option(help="How to adapt; see `acclimate methods`.", show_default=arguments.DEFAULT_METHOD)
-    ] = None,
+    out: arguments.Results = None,
+    method: arguments.Method = None,
     setting: arguments.Settings = None,
-    plugin: Plugins = None,
-    fitted: Annotated[
-        Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
-    ] = None,
+    plugin: arguments.Plugins = None,
+    fitted: arguments.Fitted = None,
     template: arguments.Templates = None,
     views: arguments.Views = 1,
     views_kind: arguments.ViewsKind = None,
     generated: arguments.Generated = None,
-    top_k: Annotated[int, typer.Option(help="Number of labels in a row.", min=1)] = 3,
-    unsure: Annotated[
-        float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
-    ] = 0.0,
-    none_of_these: Annotated[
-        bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
-    ] = False,
+    top_k: arguments.TopK = 3,
+    unsure: arguments.Unsure = 0.0,
+    none_of_these: arguments.NoneOfThese = False,
     order: arguments.Order = "auto",
     fps: arguments.Fps = 1.0,
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
-    skip_duplicates: Annotated[
-        bool | None,
-        typer.Option(
-            help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"
-        ),
-    ] = None,
-    passes: Annotated[int | None, arguments.passes("2, with --follow 1")] = None,
-    state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
-    origin: Annotated[
-        str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
-    ] = None,
-    freeze: Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")] = False,
-    truth: Annotated[
-        Path | None,
-        typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
-    ] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")
-    ] = False,
-    sort_into: Annotated[
-        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
-    ] = None,
-    sort_how: Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")] = "copy",
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
-    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
+    skip_duplicates: arguments.SkipDuplicates = None,
+    passes: arguments.Passes = None,
+    state: arguments.StateFile = None,
+    origin: arguments.Origin = None,
+    freeze: arguments.Freeze = False,
+    truth: arguments.Truth = None,
+    report: arguments.Report = None,
+    follow: arguments.Follow = False,
+    sort_into: arguments.SortInto = None,
+    sort_how: arguments.SortHow = "copy",
+    resume: arguments.Resume = False,
+    overwrite: arguments.Overwrite = False,
+    on_error: arguments.OnError = "skip",
     batch_size: arguments.BatchSize = None,
     workers: arguments.Workers = None,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
     compile: arguments.Compile = False,
     decoder: arguments.Decoder = "auto",
-    checkpoint_every: Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)] = 10.0,
+    checkpoint_every: arguments.CheckpointEvery = 10.0,
 ) -> None:
     """Classify images into any labels, adapting to the images on the way.
 
     Every image is answered as it comes, and once more at the end from everything seen. Prints a table on a terminal and
     csv in a pipe, where rows follow when their answers are final.
     """
+    del plugin, max_pixels  # they took effect when they were parsed
+    _classify(ClassifyOptions(**locals()))
+
+
+def _classify(options: ClassifyOptions) -> None:
     from acclimate.encoders import load_ahead
 
-    load_ahead(model, device, precision, compile)  # while the rest is imported
-    import platform
-    import shlex
-    from datetime import datetime
-
-    from acclimate import __version__
-    from acclimate.classifier import Classifier
+    load_ahead(options.model, options.device, options.precision, options.compile)  # in a thread, during the imports
     from acclimate.classify.outputs import ResultFile, csv_columns
     from acclimate.classify.run import Classification
-    from acclimate.classify.sorting import moved_images, sort_images
     from acclimate.classify.truth import with_truth
-    from acclimate.classify.wording import count
-    from acclimate.files import check_writable
-    from acclimate.methods import describe_fit
-    from acclimate.prompts import example_prompts
-    from acclimate.reading.walk import precision_of
     from acclimate.sources.follow import Follow
     from acclimate.sources.source import choose_order
-    from acclimate.sources.video import is_frame
 
-    for path in filter(None, (out, state, report)):
-        check_writable(path)
-    if report is not None:
-        arguments.check_report(report)
-    if out is None and (resume or sort_into):
-        raise InputError("--resume and --sort-into work from results; name the file with --out.")
-    if resume and overwrite:
-        raise InputError("--resume continues what --overwrite would replace; pass one of them.")
-    if freeze and state is not None and not state.exists():
-        raise InputError(f"--freeze answers from a state, and there is none at {state}.")
-    if follow and sort_into:
-        raise InputError("a run that follows a folder has no end at which to sort; use `acclimate sort` afterwards.")
-    if follow and passes == 2:
-        raise InputError("a run that follows a folder has no end at which to answer once more; leave out --passes.")
-    if follow and len(source) > 1:
-        raise InputError("--follow takes one folder.")
-    if follow and truth:
-        raise InputError("--truth names images that are there, and --follow waits for others; use folders per class.")
-    if sort_into and any(
-        Path(each).resolve() in [sort_into.resolve(), *sort_into.resolve().parents] for each in source
-    ):
-        raise InputError(f"{sort_into} is in the folder of the images; sort them into another one.")
-    output = None if out is None else ResultFile(out, top_k)
-    if output is not None:
-        exists = output.path.exists()
-        incomplete = output.checkpoint.is_file()
-        if resume and exists and not incomplete and not (state and state.exists()) and not freeze:
-            say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
-        if overwrite and exists and not incomplete and (moved := moved_images(output.path)):
-            what = f"{out} says where {count(moved, 'image')} went"
-            raise InputError(f"{what}; take them back with `acclimate sort {out} --undo`, or choose another --out.")
-        if not (resume or overwrite) and (exists or incomplete):
-            how = "--resume to continue it, or " if incomplete else ""
-            raise InputError(f"{out} exists; pass {how}--overwrite to replace it.")
-    task = read_task(
-        labels=labels,
-        model=model,
-        method=method,
-        setting=setting,
-        fitted=fitted,
-        template=template,
-        views=views,
-        state=state,
-    )
-    names = task.names
-    samples = () if follow else arguments.list_images(source, order, names, fps)
-    reading: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
-    reading |= {"batch_size": batch_size, "workers": workers, "device": device}
-    reading |= {"precision": precision, "compile": compile, "decoder": decoder}
-    still = follow or any(map(is_frame, samples))  # a camera may show the same again and again
-    reading |= {"skip_duplicates": still if skip_duplicates is None else skip_duplicates}
-    reading |= {"unsure": unsure, "reject": none_of_these}
-    with stage_bars() as reading["progress"]:
-        reading |= {"method": method, "templates": task.templates, "fitted": fitted}
-        classifier = Classifier(names, model, **reading, **task.settings)
-    if truth is not None:
-        samples = with_truth(samples, truth, classifier.labels)
+    options.check()
+    options.check_files()
+    output = None if options.out is None else ResultFile(Path(options.out), options.top_k)
+    state = None if options.state is None else Path(options.state)
+    starts_anew = not options.freeze and (state is None or not state.exists())
+    if options.resume and starts_anew and output and output.path.exists() and not output.checkpoint.is_file():
+        say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
+    names, templates, settings = read_task(options)
+    samples: Sequence[Sample] = ()
+    if not options.follow:
+        samples = arguments.list_images(options.source, options.order, names, options.fps)
+    options = replace(options, order=choose_order(samples, names) if options.order == "auto" else options.order)
+    classifier = open_classifier(options, names, templates, settings, samples)
+    if options.truth is not None:
+        samples = with_truth(samples, options.truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
-    set_up(classifier, origin, freeze)
-    prompts = " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
+    set_up(classifier, options)
     if sys.stderr.isatty():
-        images = "Images as they arrive" if follow else count(len(samples), "image")
-        say(f"{images}, {count(len(classifier.labels), 'label')}: {prompts}", dim=True, err=True)
-    columns = csv_columns(top_k) if out is None else None
+        say(task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
+    columns = csv_columns(options.top_k) if output is None else None
     more = None
-    with stop_requests() as stopped, show_predictions(None if follow else len(samples), columns) as show:
-        if follow:
-            more = Follow(source[0], stopped, fps)
+    with stop_requests() as stopped, show_predictions(None if options.follow else len(samples), columns) as show:
+        if options.follow:
+            more = Follow(options.source[0], stopped, options.fps)
         run = Classification(
             classifier=classifier,
             samples=samples,
             output=output,
             emit=show,
-            top_k=top_k,
-            passes=passes or 2,
-            on_error="raise" if on_error == "fail" else "skip",
-            state=None if freeze else state,
-            checkpoint_every=checkpoint_every,
+            top_k=options.top_k,
+            passes=options.passes or 2,
+            on_error="raise" if options.on_error == "fail" else "skip",
+            state=None if options.freeze else state,
+            checkpoint_every=options.checkpoint_every,
             stop=stopped,
             more=more,
         )
-        finished = run.run(resume)
+        finished = run.run(options.resume)
+    if more is not None and more.waiting:
+        others = f" and {len(more.waiting) - 10} others" if len(more.waiting) > 10 else ""
+        named = ", ".join(more.waiting[:10])
+        say(f"not classified, as they were incomplete or could not be read: {named}{others}.", err=True)
+    _say_end(options, run, finished)
+
+
+def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) -> None:
+    """Write the report, say what was done, and sort the images; a run that was stopped ends the command."""
+    from acclimate.classify.sorting import sort_images
+    from acclimate.classify.wording import count
+
     summary = run.summary
-    if more is not None and (waiting := more.waiting):
-        named = ", ".join(waiting[:10]) + (f" and {len(waiting) - 10} others" if len(waiting) > 10 else "")
-        say(f"not classified, as they were incomplete or could not be read: {named}.", err=True)
+    out = options.out
     if not finished:
+        where = f"after {count(summary.images, 'image')}" if options.follow else stopped_where(summary, run.samples)
         how = "" if out is None else "; run the command again with --resume to continue"
-        where = f"after {summary.images} of {len(run.samples)} images"
-        where = "in the second pass" if summary.images == len(run.samples) else where
-        where = f"after {count(summary.images, 'image')}" if follow else where
         say(f"stopped {where}{how}.", err=True)
-        if not follow or not summary.images:
+        if not options.follow or not summary.images:
             raise typer.Exit(130)
-    if report is not None:
+    if options.report is not None:
         from acclimate.classify.report import write_report
 
-        chosen_order = choose_order(samples, names) if order == "auto" else order
-        shown: dict[str, object] = {"command": shlex.join(["acclimate", *sys.argv[1:]])[:1000]}
-        shown |= {"date": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")}
-        shown |= {"source": " ".join(source), "order": chosen_order, "model": model}
-        shown |= {"decoder": classifier.decoder, "precision": precision_of(classifier.encoder)}
-        shown |= {"number of labels": len(classifier.labels), "prompts": prompts or "of the fitted file"}
-        shown |= {"true labels": truth} if truth else {}
-        shown |= {"views per image": views} | ({"kind of views": classifier.views_kind} if views > 1 else {})
-        shown |= {"passes": run.passes, "method": classifier.adapter.name}
-        shown |= {"fitted file": f"{fitted}, {describe_fit(classifier.about_fit)}"} if fitted else {}
-        shown |= {"acclimate": __version__, "Python": platform.python_version()}
-        write_report(report, run, " ".join(source), shown)
-    written = {"Results": out, "State": run.state, "Report": report}
-    where = "".join(f" {what}: {path}." for what, path in written.items() if path)
-    say(f"{count_answers(summary)}.{where}", err=True)
+        command = shlex.join(["acclimate", *sys.argv[1:]])
+        shown = options.describe(run, command, example_line(run.classifier))
+        write_report(options.report, run, " ".join(options.source), shown)
+    say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
     if run.kept.images:
         new = len(run.samples) - run.kept.images
-        start = "" if state or freeze or not new else " What was learnt from the others was not kept in a --state."
+        lost = new and not options.state and not options.freeze
+        start = " What was learnt from the others was not kept in a --state." if lost else ""
         say(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
-    say_findings(summary, unsure, classifier)
-    if sort_into is not None and out is not None:  # after the report, which reads the images
-        sorted_images = sort_images(out, sort_into, sort_how)
-        say(f"{sorted_line(sorted_images, sort_into)} Undo: acclimate sort {out} --undo", err=True)
+    say_findings(summary, options.unsure, run.classifier)
+    if options.sort_into is not None:  # last, as the report reads the images
+        sorted_images = sort_images(Path(str(out)), options.sort_into, options.sort_how)
+        say(f"{sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)
+
+
+def read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, dict[str, Any]]:
+    """Read the labels, the templates and the method's settings, and check them before anything is loaded.
+
+    Returns:
+        The labels, None if they are those of a fitted file; the templates, None if none are given; the settings.
+    """
+    from acclimate.methods import find_method, require
+
+    names = None if options.labels is None else arguments.read_labels(options.labels)
+    settings: dict[str, Any] = {}
+    if options.fitted is None:
+        method = options.method or arguments.DEFAULT_METHOD
+        require(find_method(method), views=options.views > 1, text=True)
+        settings = arguments.parse_settings(method, options.setting)
+        if options.state is not None:
+            settings["origin"] = Path(options.state).stem
+    templates = arguments.read_templates(options.template) if options.template else None
+    arguments.note_language(names or (), options.model)
+    return names, templates, settings
+
+
+def open_classifier(
+    options: ClassifyOptions,
+    names: Sequence[str] | None,
+    templates: Any,
+    settings: dict[str, Any],
+    samples: "Sequence[Sample]",
+) -> "Classifier":
+    """Return the classifier of a task; by default it skips duplicates where a camera may stand still."""
+    from acclimate.classifier import Classifier
+    from acclimate.sources.video import is_frame
+
+    skip = options.skip_duplicates
+    if skip is None:
+        skip = options.follow or any(map(is_frame, samples))
+    arguments_given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
+    with stage_bars() as progress:
+        return Classifier(names, options.model, progress=progress, **arguments_given, **settings)
+
+
+def set_up(classifier: "Classifier", options: ClassifyOptions) -> None:
+    """Apply --origin and --freeze, after a state was loaded."""
+    if options.origin is not None:
+        classifier.adapter.origin = options.origin
+    if options.freeze:
+        classifier.freeze()
+
+
+def example_line(classifier: "Classifier") -> str:
+    """Return some prompts of a classifier; "" if its head was fitted."""
+    from acclimate.prompts import example_prompts
+
+    return " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
+
+
+def task_line(classifier: "Classifier", images: int | None) -> str:
+    """Return the images, the labels and some prompts of a run in one line; without a number, images arrive later."""
+    from acclimate.classify.wording import count
+
+    expected = "Images as they arrive" if images is None else count(images, "image")
+    return f"{expected}, {count(len(classifier.labels), 'label')}: {example_line(classifier)}"
+
+
+def stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
+    """Return the position at which a run was stopped, in words."""
+    if summary.images == len(samples):
+        return "in the second pass"
+    return f"after {summary.images} of {len(samples)} images"
+
+
+def say_answers(summary: "Summary", written: dict[str, object]) -> None:
+    """Say how many images were classified, how many answers changed, and which files were written."""
+    from acclimate.classify.wording import count
+
+    unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
+    images = count(summary.answered, "image")
+    answers = count(summary.changed, "answer")
+    again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
+    where = "".join(f" {name}: {path}." for name, path in written.items() if path)
+    say(f"{images} classified{unreadable}, {answers} changed by adapting{again}.{where}", err=True)
+
+
+def say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -> None:
+    """Say what else a run has found.
+
+    Raises:
+        RunError: no image could be read.
+    """
+    from acclimate.classify.wording import count
+    from acclimate.predict import NONE
+
+    if unsure:
+        doubts = f"{summary.unsure:,} of {count(summary.answered, 'answer')}"
+        say(f"{doubts} {'is' if summary.unsure == 1 else 'are'} unsure (score below {unsure:g}).", err=True)
+    if none := summary.after[NONE]:
+        say(f"{count(none, 'image')} {'is' if none == 1 else 'are'} none of these.", err=True)
+    if accuracy := str(summary.accuracy):
+        say(accuracy, err=True)
+    if advice := classifier.adapter.advice():
+        say(f"note: {advice}", err=True)
+    if not summary.answered:
+        name, why = summary.reasons[0]
+        raise RunError(f"no image could be read. The first is {name}: {why}")

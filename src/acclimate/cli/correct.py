@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
+from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import InputError, nearest, reason
-from acclimate.files import from_cell
 
 if TYPE_CHECKING:
     from acclimate.methods import Adapter
@@ -111,7 +110,7 @@ def correct(
 
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
     """Files and their right labels, which may be empty if the file is results."""
-    from acclimate.files import MAX_LIST, open_text
+    from acclimate.files import MAX_LIST, from_cell, open_text
 
     try:
         with open_text(path, MAX_LIST, newline="") as file:

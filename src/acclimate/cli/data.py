@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.group import Group
+from acclimate.cli.group import CommandGroup
 from acclimate.cli.tables import print_table
 from acclimate.errors import printable
 
-data = typer.Typer(cls=Group, no_args_is_help=True)
+data = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
 
 @data.callback()

@@ -5,10 +5,9 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.arguments import COMPARED, Settings, parse_settings
+from acclimate.cli.arguments import COMPARED, Plugins, Settings, parse_settings
 from acclimate.cli.bench import Out, report_pictures
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
+from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.progress import stage_bars
 from acclimate.errors import InputError
 

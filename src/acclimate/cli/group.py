@@ -11,7 +11,7 @@ from acclimate.errors import AcclimateError, RunError, printable, reason
 UsageError: Any = typer.BadParameter.__base__  # wherever this version of typer has it
 
 
-class Group(TyperGroup):
+class CommandGroup(TyperGroup):
     """Shows errors that a user can cause as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:

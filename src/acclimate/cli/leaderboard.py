@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
+from acclimate.cli.arguments import Plugins
 from acclimate.cli.bench import Out, report_pictures
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.reproduce import as_patterns
 
 

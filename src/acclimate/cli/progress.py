@@ -3,13 +3,17 @@
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 
-if TYPE_CHECKING:
-    from acclimate.fitting import Progress
-
-THINGS = {"encoding": "images", "encoding the labels": "prompts", "encoding the negatives": "prompts"}  # else steps
+# Things that the stages of a work count; those of other stages are steps.
+THINGS = {
+    "encoding": "images",
+    "classifying": "images",
+    "second pass": "images",
+    "encoding the labels": "prompts",
+    "encoding the negatives": "prompts",
+}
+Bar = Callable[[int, str, str], AbstractContextManager[Callable[..., None]]]
 
 
 @contextmanager
@@ -47,19 +51,23 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
 
 
 @contextmanager
-def stage_bars() -> "Iterator[Progress]":
-    """A progress bar for each stage of a work, from its first call on."""
+def stage_bars(bar: Bar = progress_bar) -> Iterator[Callable[..., None]]:
+    """Show a progress bar for each stage of a work, from its first call on.
+
+    Yields a function to call with the stage, the things done since its last call, and their total; and optionally with
+    how many more an earlier run had done.
+    """
     with ExitStack() as shown:
         current: str | None = None
         advance: Callable[..., None]
 
-        def show(stage: str, done: int, total: int) -> None:
+        def show(stage: str, done: int, total: int, earlier: int = 0) -> None:
             nonlocal current, advance
             if stage != current:
                 shown.close()
                 current = stage
-                advance = shown.enter_context(progress_bar(total, stage, THINGS.get(stage, "steps")))
-            advance(done)
+                advance = shown.enter_context(bar(total, stage, THINGS.get(stage, "steps")))
+            advance(done, "", earlier)
 
         yield show
 

@@ -6,10 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.arguments import MODEL_HELP, Device, Generated, Precision, Workers, parse_settings
+from acclimate.cli.arguments import MODEL_HELP, Device, Generated, Plugins, Precision, Workers, parse_settings
 from acclimate.cli.bench import EncodeSize, Orders, Out, Store, report_pictures, report_skipped
 from acclimate.cli.console import say
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_table
 
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.arguments import COMPARED, parse_sweep, read_lines
+from acclimate.cli.arguments import COMPARED, Plugins, parse_sweep, read_lines
 from acclimate.cli.bench import Orders
-from acclimate.cli.plugins import Plugins
 from acclimate.cli.tables import print_classes, print_differences, print_results
 
 

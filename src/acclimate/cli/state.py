@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
-from acclimate.cli.group import Group
-from acclimate.cli.plugins import Plugins
+from acclimate.cli.group import CommandGroup
 from acclimate.cli.tables import print_table
 
 if TYPE_CHECKING:
     from acclimate.methods import Adapter
 
-state = typer.Typer(cls=Group, help="Show, merge and compare state files.", no_args_is_help=True)
+state = typer.Typer(cls=CommandGroup, help="Show, merge and compare state files.", no_args_is_help=True)
 Files = Annotated[list[Path], typer.Argument(help="State files.")]
 
 

@@ -25,6 +25,7 @@ from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
 from acclimate.classify.run import job_identity
 from acclimate.classify.summary import Summary
+from acclimate.classify.wording import count
 from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob
 from acclimate.cluster.again import SecondPass
@@ -135,6 +136,15 @@ class ClusterRun:
         }
         remote = bool(self.samples) and URL.match(self.samples[0].name) is not None
         self._setup = EncoderSetup.of(classifier, self.model, self.cpus, self.gpus, self.plugins, remote)
+
+    def describe_policy(self) -> str:
+        """Return in words how the states adapt: one in order, or several that exchange what they learn."""
+        if self.policy == "ordered":
+            return f"one state, in order, {count(self.blocks, 'block')} of {self.every} images"
+        first = min(self.blocks, self.ordered_blocks)
+        rounds = count(first + -(-(self.blocks - first) // self.shards), "round")
+        began = f", the first {first * self.every:,} images in order" if first else ""
+        return f"{count(self.shards, 'shard')}, states exchanged every {self.every} images of each, {rounds}{began}"
 
     def run(self, resume: bool = False, overwrite: bool = False) -> bool:
         """Classify all images; returns False if the run was stopped.

@@ -12,6 +12,31 @@ from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
 from acclimate.serve.schemas import LABEL_CHARS, MAX_IMAGES, MAX_LABELS, PROMPT_CHARS
 
+# field of Limits -> option of `acclimate serve`
+OPTIONS = {
+    "body_bytes": "max_body",
+    "json_bytes": "max_json",
+    "pixels": "max_pixels",
+    "decode_s": "decode_seconds",
+    "workers": "workers",
+    "images": "max_images",
+    "labels": "max_labels",
+    "task_labels": "max_task_labels",
+    "prompts": "max_prompts",
+    "corrections": "max_corrections",
+    "streams": "max_streams",
+    "client_streams": "max_client_streams",
+    "queue": "max_queue",
+    "timeout_s": "timeout",
+    "header_s": "header_timeout",
+    "log_lines": "max_log_lines",
+    "batch": "batch_size",
+    "wait_s": "max_wait",
+    "snapshot_samples": "snapshot_every",
+    "snapshot_s": "snapshot_seconds",
+    "history": "history",
+}
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -44,6 +69,11 @@ class Limits:
     sync_s: float = 1.0  # between two syncs of the journals to disk
     history: int = 24  # snapshots kept per stream
     thumbnail: int = 96  # longest side in pixels
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> "Limits":
+        """Return the limits that the options of `acclimate serve` give by name; the default of an absent one."""
+        return cls(**{field: options[option] for field, option in OPTIONS.items() if option in options})
 
     @property
     def request_pixels(self) -> int:

@@ -1,0 +1,88 @@
+"""Options that `acclimate serve` and `acclimate cluster serve` share."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from acclimate.cli import arguments
+
+NEW_STREAMS = "For streams created by their first images"
+
+# The service
+Data = Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images.")
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; any except loopback needs --token-file.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line; SIGHUP reads it again.")
+]
+AllowHost = Annotated[list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")]
+
+# New streams
+Method = Annotated[
+    str | None, typer.Option(help=f"{NEW_STREAMS}: the adaptation method.", show_default=arguments.DEFAULT_METHOD)
+]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW_STREAMS}: KEY=VALUE of the method."),
+]
+Fitted = Annotated[
+    Path | None, typer.Option(help=f"{NEW_STREAMS}: a file of `acclimate fit`, which has method, settings and labels.")
+]
+Views = Annotated[int, typer.Option(help=f"{NEW_STREAMS}: views per image, itself and augmented versions.", min=1)]
+ViewsKind = Annotated[
+    Literal["augmix", "crop", "large-crop"] | None,
+    typer.Option(help=f"{NEW_STREAMS}: crops with AugMix, or crops alone.", show_default="that of the method's paper"),
+]
+Thumbnails = Annotated[
+    bool, typer.Option("--thumbnails", help=f"{NEW_STREAMS}: keep thumbnails of the images in the caches.")
+]
+SkipDuplicates = Annotated[
+    bool,
+    typer.Option(help=f"{NEW_STREAMS}: do not learn from images that are nearly the same as one of the last learnt."),
+]
+NoneOfThese = Annotated[
+    bool, typer.Option("--none-of-these", help=f"{NEW_STREAMS}: recognise images that belong to no label.")
+]
+Unsure = Annotated[
+    float | None, typer.Option(help=f"{NEW_STREAMS}: mark answers with a lower score as unsure.", min=0, max=1)
+]
+Guard = Annotated[bool, typer.Option(help=f"{NEW_STREAMS}: limit what one of several clients can teach a stream.")]
+GuardShare = Annotated[
+    float | None,
+    typer.Option(help=f"{NEW_STREAMS}: largest share of one of several clients, up to 1.", show_default="0.5"),
+]
+GuardBurst = Annotated[
+    int | None, typer.Option(help=f"{NEW_STREAMS}: samples of one client learnt within --guard-window.")
+]
+GuardWindow = Annotated[float | None, typer.Option(help=f"{NEW_STREAMS}: in seconds.", show_default="60")]
+GuardAge = Annotated[
+    int | None,
+    typer.Option(help=f"{NEW_STREAMS}: samples after which cache entries give way to others.", show_default="10000"),
+]
+
+# Limits
+SnapshotEvery = Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")]
+SnapshotSeconds = Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")]
+History = Annotated[int, typer.Option(help="Snapshots kept per stream.")]
+MaxBody = Annotated[int, typer.Option(help="Bytes per request with images or a state.")]
+MaxJson = Annotated[int, typer.Option(help="Bytes of JSON per request, not counting images.")]
+MaxPixels = Annotated[int, typer.Option(help="Pixels per image.")]
+DecodeSeconds = Annotated[float, typer.Option(help="Processor seconds that an image may take to decode.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode images; 0 for one more than there are cores.", min=0)]
+MaxImages = Annotated[int, typer.Option(help="Images per request.")]
+MaxLabels = Annotated[int, typer.Option(help="Labels per stream.")]
+MaxTaskLabels = Annotated[int, typer.Option(help="Labels of a request that brings its own.")]
+MaxPrompts = Annotated[int, typer.Option(help="Prompts that labels and templates make together.")]
+MaxCorrections = Annotated[int, typer.Option(help="Corrections per stream.")]
+MaxStreams = Annotated[int, typer.Option(help="Number of streams.")]
+MaxClientStreams = Annotated[int, typer.Option(help="Number of streams that one client may make.")]
+MaxQueue = Annotated[int, typer.Option(help="Images of a client that wait, counting views.")]
+Timeout = Annotated[float, typer.Option(help="Seconds per request.")]
+HeaderTimeout = Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")]
+MaxLogLines = Annotated[int, typer.Option(help="Lines of one kind logged per second.")]
+BatchSize = Annotated[int, typer.Option(help="Images encoded at once, counting views.")]
+MaxWait = Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")]

@@ -1,0 +1,90 @@
+"""The options of a classification on a cluster."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Literal
+
+from acclimate.classify.options import ClassifyOptions
+from acclimate.errors import InputError
+
+if TYPE_CHECKING:
+    from acclimate.classifier import Classifier
+    from acclimate.cluster.nodes import Cluster
+
+DEFAULT_SHARDS = 8  # the same on clusters of every size, so that the results are the same
+LARGE_JOB_IMAGES = 16 * 1024  # blocks are larger from this number of images on
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions(ClassifyOptions):
+    """The options of `acclimate cluster classify`: those of `acclimate classify`, and how to spread the work."""
+
+    address: str | None = None
+    policy: Literal["ordered", "merged"] = "ordered"
+    shards: int | None = None
+    ordered_first: int = 2048
+    every: int | None = None
+    encoders: str | None = None  # a number, or LEAST:MOST
+    cpus: float = 1.0
+    gpus: float | None = None
+    adapter_gpus: float = 0.0
+    ray_progress: bool = False
+
+    def check(self) -> None:
+        """Refuse options that contradict each other, with an `InputError` that says what to do; reads no file."""
+        super().check()
+        if self.policy == "ordered" and self.shards is not None:
+            raise InputError("--shards is for --policy merged; with ordered, one state adapts to all images.")
+        if self.gpus == 0 and self.device.startswith("cuda"):
+            raise InputError(f"--device {self.device} needs a GPU for each encoder; pass --gpus 1.")
+        if self.encoders is not None:
+            least_and_most(self.encoders, "--workers")
+
+    def block_images(self, images: int) -> int:
+        """Return the images between two exchanges, for a job of so many."""
+        return self.every or (256 if images < LARGE_JOB_IMAGES else 1024)
+
+    def load_state(self, classifier: "Classifier") -> None:
+        """Let a classifier continue from --state, on any file system, if there is one.
+
+        Raises:
+            InputError: --state is a folder or cannot be written, or --freeze needs it and it does not exist.
+        """
+        from acclimate.cluster.storage import storage_of
+
+        if self.state is None:
+            return
+        storage, name = storage_of(str(self.state))
+        if storage.local and Path(storage.where(name)).is_dir():
+            raise InputError(f"--state {self.state} is a folder; name a file in it.")
+        if storage.exists(name):
+            with TemporaryDirectory(prefix="acclimate-") as folder:
+                path = Path(folder, name)
+                path.write_bytes(storage.read(name))
+                classifier.load(path)
+        elif self.freeze:
+            raise InputError(f"--freeze answers from a state, and there is none at {self.state}.")
+        else:
+            storage.check_writable()
+
+
+def least_and_most(text: str, option: str) -> tuple[int, int]:
+    """Return the numbers of "4" or "2:8".
+
+    Examples:
+        >>> least_and_most("4", "--workers"), least_and_most("2:8", "--workers")
+        ((4, 4), (2, 8))
+    """
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text.strip())
+    least, most = (int(match[1]), int(match[2] or match[1])) if match else (0, 0)
+    if not 1 <= least <= most:
+        raise InputError(f"{option} takes a number, or LEAST:MOST such as 2:8, got {text!r}.")
+    return least, most
+
+
+def gpus_for(there: "Cluster", model: str, device: str) -> float:
+    """Return one GPU per encoder if the cluster has some and the model can use them, else none."""
+    on_gpus = model != "bundled" and not model.startswith("onnx:") and device not in ("cpu", "mps")
+    return float(on_gpus and there.total("GPU") >= 1)
