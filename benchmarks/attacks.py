@@ -21,20 +21,20 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from attacks import on_disk, on_files, on_service  # noqa: F401 (they register their attacks)
 from attacks.cases import CASES, Case, Seen
 
-HEADINGS = ("finding", "attack", "tries", "peak MB", "longest wait of another client, s", "verdict")
+HEADINGS = ("attack", "tries", "peak MB", "longest wait of another client, s", "verdict")
 PAGE = """# Attacks
 
-What happens when strangers send what they should not: `python benchmarks/attacks.py --out docs/results/attacks.md`
-attacks the service with the bundled model, its files and the command line, on the machine at hand, and writes this
-page. While an attack lasts, another client sends single images and asks for health. Memory is that of the service and
-of every process it has started. An attack *fell* if the service died, another client was refused or waited for more
+Attacks by hostile clients and files: `python benchmarks/attacks.py --out docs/results/attacks.md` attacks the service
+with the bundled model, its files and the command line, on the machine at hand, and writes this page. While an attack
+lasts, another client sends single images and asks for health. Memory is that of the service and of every process it has
+started. An attack *fell* if the service died, another client was refused or waited for more
 than 2 s, memory of the service passed 1 GB, or the attack had an effect that it should not have.
 
 """
 
 
 def attack(case: Case) -> tuple[bool, list[str]]:
-    """Whether an attack was held, and its row of the table."""
+    """Return True if an attack was held, and its row of the table."""
     with tempfile.TemporaryDirectory() as work:
         try:
             seen = case.run(Path(work))
@@ -44,8 +44,8 @@ def attack(case: Case) -> tuple[bool, list[str]]:
     waited = "" if seen.longest_s is None else f"{seen.longest_s:.2f}"
     memory = f"{seen.peak_mb:.0f}" if seen.peak_mb else ""
     verdict = "held" if held and seen.tries else "FELL" if not held else "not run here"
-    told = "; ".join(seen.problems) or seen.note
-    return held, [case.number, case.name, str(seen.tries), memory, waited, f"{verdict}{': ' if told else ''}{told}"]
+    details = "; ".join(seen.problems) or seen.note
+    return held, [case.name, str(seen.tries), memory, waited, f"{verdict}{': ' if details else ''}{details}"]
 
 
 def main() -> None:
@@ -56,15 +56,15 @@ def main() -> None:
     options = parser.parse_args()
     words = options.words
     chosen = {name: case for name, case in CASES.items() if not words or any(word in name for word in words)}
-    print(f"{'finding':10} {'attack':58} {'tries':>5} {'peak MB':>8} {'waited s':>8}  verdict", flush=True)
+    print(f"{'attack':58} {'tries':>5} {'peak MB':>8} {'waited s':>8}  verdict", flush=True)
     rows = []
     fell = 0
     for case in chosen.values():
         held, row = attack(case)
         fell += not held
         rows.append(row)
-        print("{:10} {:58} {:>5} {:>8} {:>8}  {}".format(*row), flush=True)
-    ran = sum(row[2] != "0" for row in rows)
+        print("{:58} {:>5} {:>8} {:>8}  {}".format(*row), flush=True)
+    ran = sum(row[1] != "0" for row in rows)
     last = f"{ran - fell} of {ran} held"
     print(last)
     if options.out is not None:

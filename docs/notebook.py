@@ -14,7 +14,7 @@ from typing import Any
 
 
 def run(notebook: dict[str, Any]) -> dict[str, Any]:
-    """A notebook (nbformat 4) with the outputs of its code cells, which are run in order in one namespace."""
+    """Return a notebook (nbformat 4) with the outputs of its code cells, which are run in order in one namespace."""
     scope: dict[str, Any] = {"__name__": "__main__"}
     cells = []
     count = 0
@@ -47,7 +47,7 @@ def _outputs(source: str, count: int, scope: dict[str, Any]) -> list[dict[str, A
 
 
 def _figures() -> list[str]:
-    """The open figures of matplotlib as PNG in base64; they are closed."""
+    """Return the open figures of matplotlib as PNG in base64; they are closed."""
     pyplot = sys.modules.get("matplotlib.pyplot")
     made = []
     for number in pyplot.get_fignums() if pyplot else ():

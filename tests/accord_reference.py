@@ -62,7 +62,7 @@ class Classifier:
 
 
 def said(scores, belief, tau, trust=None):
-    """What each view says, or with `trust` both together."""
+    """Return the answer of each view, or with `trust` that of both together."""
     views, shares = scores
     if trust is None:
         return [tau * g + (0.5 * shares if belief == "seen" else 0.0) for g in views[belief]]
@@ -70,7 +70,7 @@ def said(scores, belief, tau, trust=None):
 
 
 def compare(scores, taus, p):
-    """What one sample adds to the figures of each belief: agree, with zero-shot, stake."""
+    """Return what one sample adds to the figures of each belief: agree, with zero-shot, stake."""
     z = int(p.argmax())
     row = {}
     for belief in ("even", "seen"):
@@ -105,7 +105,7 @@ def least(values):
 
 
 def information(scores):
-    """How much likelier a sample is by the shares than by equal ones, in units of log K."""
+    """Return how much likelier a sample is by the shares than by equal ones, in units of log K."""
     views, shares = scores
     g = sum(views["seen"])
     by_shares, by_equal = (np.log(np.exp(each - each.max()).sum()) + each.max() for each in (g + shares, g))

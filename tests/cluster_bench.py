@@ -17,7 +17,7 @@ from table_encoder import TableEncoder, picture
 
 
 def broken():
-    """The content of a file that is not an image."""
+    """Return the content of a file that is not an image."""
     return b"not an image"
 
 
@@ -41,7 +41,7 @@ class Bench:
         return Classifier(labels, self.encoder, method=method, batch_size=8, **table | options)
 
     def alone(self, method=None, passes=2, name="alone.parquet", **options):
-        """The job on one machine: its rows, its summary and its adapter."""
+        """Return the job on one machine: its rows, its summary and its adapter."""
         classifier = self.classifier(method, **options)
         output = ResultFile(self.folder / name, 3)
         run = Classification(classifier=classifier, samples=self.samples, output=output, passes=passes)
@@ -49,7 +49,7 @@ class Bench:
         return read_results(output.path), run.summary, classifier.adapter
 
     def job(self, name="out", method=None, passes=None, classifier=None, **options):
-        """The job on the cluster, to be run."""
+        """Return the job on the cluster, to be run."""
         from acclimate.cluster.run import ClusterRun
         from acclimate.cluster.storage import Storage
 
@@ -61,7 +61,7 @@ class Bench:
         return ClusterRun(classifier=classifier, samples=self.samples, out=out, passes=passes, **defaults | settings)
 
     def rows(self, name="out"):
-        """The rows that a job has written, in order."""
+        """Return the rows that a job has written, in order."""
         import pyarrow.parquet as pq
 
         parts = sorted((self.folder / name).glob("part-*.parquet"))

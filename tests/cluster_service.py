@@ -81,18 +81,18 @@ class Running:
         return self.client.post(f"/v1/streams/{name}/classify", files=files, **options)
 
     def actor(self, name):
-        """The actor of a stream."""
+        """Return the actor of a stream."""
         return ray.get_actor(f"stream:{name}", namespace="acclimate")
 
     def replicas(self, deployment):
-        """The actors of a deployment's replicas."""
+        """Return the actors of a deployment's replicas."""
         found = ray.util.list_named_actors(all_namespaces=True)
         names = [each["name"] for each in found if f"#{deployment}#" in each["name"]]
         return [ray.get_actor(name, namespace="serve") for name in names]
 
 
 def pid_of(actor):
-    """The process of an actor."""
+    """Return the process of an actor."""
     return ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=60)
 
 

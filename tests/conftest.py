@@ -44,13 +44,13 @@ def pytest_collection_modifyitems(items):
 
 
 def _tracing():
-    """What measures the coverage, if anything does."""
+    """Return the tool that measures coverage; None if there is none."""
     coverage = sys.modules.get("coverage")
     return coverage.Coverage.current() if coverage else None
 
 
 def pytest_collection_finish():
-    """What an untraced test would be the first to import is imported while imports are still traced."""
+    """Import what untraced tests would be the first to import while imports are still traced."""
     package = Path(acclimate.__file__).parent
     names = [path.relative_to(package.parent).with_suffix("").parts for path in package.rglob("[!_]*.py")]
     with warnings.catch_warnings():
@@ -76,13 +76,13 @@ def pytest_runtest_protocol(item):
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of real data that may lie beside the project."""
+    """Return the folder of real data that may lie beside the project."""
     return Path(__file__).parents[2] / "shared"
 
 
 @pytest.fixture(params=["numpy", "torch", "cuda"])
 def to_backend(request):
-    """A function that brings NumPy arrays to the array library and device under test."""
+    """Return a function that brings NumPy arrays to the array library and device under test."""
     if request.param == "numpy":
         return np.asarray
     torch = pytest.importorskip("torch")
@@ -93,7 +93,7 @@ def to_backend(request):
 
 @pytest.fixture
 def own_registry(monkeypatch):
-    """The methods that are registered, and the folders that are searched, are as before after the test."""
+    """Restore the registered methods and the searched folders after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     monkeypatch.setattr(registry, "_PLUGINS", [])
@@ -117,19 +117,19 @@ def stream_file(stream, tmp_path):
 
 @pytest.fixture(scope="session", params=["clip", "siglip"])
 def tiny_model(request, tmp_path_factory):
-    """A folder with a tiny random model, once CLIP and once SigLIP."""
+    """Return a folder with a tiny random model, once CLIP and once SigLIP."""
     return _tiny(request.param, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def tiny_clip(tmp_path_factory):
-    """A folder with a tiny random CLIP."""
+    """Return a folder with a tiny random CLIP."""
     return _tiny("clip", tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def tiny_onnx(tiny_clip, tmp_path_factory):
-    """The tiny CLIP as an ONNX folder."""
+    """Return the tiny CLIP as an ONNX folder."""
     pytest.importorskip("onnxscript", reason="converting needs onnxscript")
     from acclimate.encoders import load_encoder
     from acclimate.encoders.convert import convert
@@ -148,7 +148,7 @@ def _tiny(kind, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def photos(tmp_path_factory):
-    """A folder of 40 drawn images in sub-folders named after what they show."""
+    """Return a folder of 40 drawn images in sub-folders named after what they show."""
     from drawn_images import draw_folder
 
     return draw_folder(tmp_path_factory.mktemp("photos"), 40)
@@ -156,25 +156,25 @@ def photos(tmp_path_factory):
 
 @pytest.fixture
 def here(tmp_path, monkeypatch):
-    """A fresh working directory."""
+    """Return a fresh working directory."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 @pytest.fixture(scope="session")
 def _features():
-    """What the ONNX models made of the images they have seen."""
+    """Return the features that the ONNX models have computed so far."""
     return {}
 
 
 @pytest.fixture
 def remembering(_features, monkeypatch, tmp_path_factory):
-    """ONNX models encode no image and no text twice, however many commands and tests read it."""
+    """Cache the features of ONNX models, so that no image and no text is encoded twice in all tests."""
     _remember(_features, monkeypatch, tmp_path_factory)
 
 
 class Demo(NamedTuple):
-    """What `acclimate demo` leaves, and what it prints."""
+    """The files and the output of `acclimate demo`."""
 
     folder: Path
     output: str

@@ -34,7 +34,7 @@ class Snippet(NamedTuple):
 
 
 def snippets(page: Path) -> list[Snippet]:
-    """All fenced blocks of a page."""
+    """Return all fenced blocks of a page."""
     text = page.read_text(encoding="utf-8")
     pattern = r"(?:^<!-- (?:not run: ([^>]+)|with: ([^>]+)) -->\n)?^( *)```(\w*)\n(.*?)^\3```$"
     return [
@@ -44,13 +44,13 @@ def snippets(page: Path) -> list[Snippet]:
 
 
 def commands(text: str) -> list[str]:
-    """The commands of a snippet of shell, without comments."""
+    """Return the commands of a snippet of shell, without comments."""
     lines = [re.sub(r"(^|\s+)#.*", "", line) for line in re.sub(r"\\\n|(?<=\|)\n", " ", text).splitlines()]
     return [line.strip() for line in lines if line.strip()]
 
 
 def as_shell(command: str) -> list[str]:
-    """The words of a command, with the names of files in the place of patterns that are not quoted."""
+    """Return the words of a command, with the names of files in the place of patterns that are not quoted."""
     words = []
     for word in shlex.split(command, posix=False):
         found = sorted(map(str, Path().glob(word))) if "*" in word and word[0] not in "\"'" else []
@@ -65,7 +65,7 @@ def free_port() -> int:
 
 
 def as_script(page: Path, port: int) -> str:
-    """All snippets of a page as one script of a shell. The service runs until the end, at another port."""
+    """Return all snippets of a page as one script of a shell. The service runs until the end, at another port."""
     lines = []
     for snippet in snippets(page):
         text = snippet.text.replace(ADDRESS, f"localhost:{port}")

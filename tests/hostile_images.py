@@ -22,7 +22,7 @@ def chunk(name, data=b""):
 
 
 def png(width, height, *chunks, pixels=b""):
-    """A PNG of 1 bit per pixel, all of one colour where nothing else is given, with more chunks before the pixels."""
+    """Return a PNG of 1 bit per pixel, of one colour unless `pixels` are given, with more chunks before the pixels."""
     head = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
     data = pixels or chunk(b"IDAT", zlib.compress(bytes((1 + (width + 7) // 8) * height)))
     return b"\x89PNG\r\n\x1a\n" + head + b"".join(chunks) + data + chunk(b"IEND")
@@ -33,7 +33,7 @@ def segment(code, data=b""):
 
 
 def jpeg(*segments):
-    """A small JPEG with more bytes behind its start."""
+    """Return a small JPEG with more bytes behind its start."""
     content = encoded(Image.new("RGB", (32, 24), "red"), "JPEG")
     return content[:2] + b"".join(segments) + content[2:]
 
@@ -44,14 +44,14 @@ def _progressive(size):
 
 
 def scans(count, size=(8000, 5000)):
-    """A progressive JPEG whose last scan is repeated."""
+    """Return a progressive JPEG whose last scan is repeated."""
     content = _progressive(size)
     last = content.rindex(b"\xff\xda")
     return content[:-2] + content[last:-2] * count + content[-2:]
 
 
 def directory(entries, size):
-    """A little-endian TIFF directory of (tag, type, count, value), followed by zeros up to a size."""
+    """Return a little-endian TIFF directory of (tag, type, count, value), followed by zeros up to a size."""
     rows = b"".join(struct.pack("<HHII", *entry) for entry in sorted(entries))
     content = b"II\x2a\0" + struct.pack("<I", 8) + struct.pack("<H", len(entries)) + rows + bytes(4)
     return content + bytes(max(0, size - len(content)))
@@ -66,21 +66,21 @@ def overlapping(size, count=None, base=()):
 
 
 def cut_off(content):
-    """A directory at the end of its file, which is to have more tags."""
+    """Return a directory at the end of its file, which is to have more tags."""
     count = struct.unpack_from("<H", content, 8)[0]
     rows = content[8 : 10 + 12 * count]
     return content[:4] + struct.pack("<I", len(content)) + content[8:] + struct.pack("<H", count + 1) + rows[2:]
 
 
 def tiff(width, height, *more, size=0):
-    """A TIFF of 8 bits per pixel with more tags."""
+    """Return a TIFF of 8 bits per pixel with more tags."""
     base = [(256, 4, 1, width), (257, 4, 1, height), (258, 3, 1, 8), (262, 3, 1, 1), (277, 3, 1, 1)]
     entries = {tag: (tag, *rest) for tag, *rest in [*base, *more]}
     return directory(list(entries.values()), size)
 
 
 def tiled(side=19000):
-    """A TIFF of 10 x 10 pixels whose only tile is enormous, in deflated zeros."""
+    """Return a TIFF of 10 x 10 pixels whose only tile is enormous, in deflated zeros."""
     data = zlib.compress(bytes(side * side), 1)
     at = 4096
     head = tiff(10, 10, (259, 3, 1, 8), (322, 4, 1, side), (323, 4, 1, side), (324, 4, 1, at), (325, 4, 1, len(data)))
@@ -88,12 +88,12 @@ def tiled(side=19000):
 
 
 def no_pixels():
-    """A TIFF of 0 x 0 pixels, in no tiles, which are enormous."""
+    """Return a TIFF of 0 x 0 pixels, in no tiles, which are enormous."""
     return tiff(0, 0, (259, 3, 1, 5), (322, 4, 1, 100_000), (323, 4, 1, 100_000), (324, 4, 0, 0))
 
 
 def repeated_strips(side=6000, count=5000):
-    """A TIFF of 1 bit per pixel with many strips, each the whole image and all in the same place."""
+    """Return a TIFF of 1 bit per pixel with many strips, each the whole image and all in the same place."""
     places = np.full(count, 8192, "<u4").tobytes()
     counts = np.full(count, side * side // 8, "<u4").tobytes()
     at = 8192
@@ -110,14 +110,14 @@ def repeated_strips(side=6000, count=5000):
 
 
 def tiny_tiles(count=FILLER // 4):
-    """A TIFF with a million tiles of one pixel."""
+    """Return a TIFF with a million tiles of one pixel."""
     return tiff(
         count, 1, (322, 4, 1, 1), (323, 4, 1, 1), (324, 4, count, 4096), (325, 4, count, 4096), size=4096 + 4 * count
     )
 
 
 def scanned_tiff():
-    """A TIFF that holds a JPEG of many scans."""
+    """Return a TIFF that holds a JPEG of many scans."""
     data = scans(900)
     at = 4096
     head = tiff(
@@ -135,7 +135,7 @@ def scanned_tiff():
 
 
 def fax(rows=500_000):
-    """A TIFF of noise in which every row of the fax is bad."""
+    """Return a TIFF of noise in which every row of the fax is bad."""
     data = np.random.default_rng(0).bytes(100_000)
     at = 4096
     tags = (258, 3, 1, 1), (259, 3, 1, 3), (278, 4, 1, rows), (273, 4, 1, at), (279, 4, 1, len(data))
@@ -148,7 +148,7 @@ def gif(*blocks, screen=(10, 10), frame=(10, 10)):
 
 
 def rle(length=FILLER):
-    """A BMP of runs of no pixels."""
+    """Return a BMP of runs of no pixels."""
     body = struct.pack("<IiiHHIIiiII", 40, 4000, 4000, 1, 8, 1, length, 0, 0, 256, 0) + bytes(1024)
     return (
         b"BM" + struct.pack("<IHHI", 14 + len(body) + length, 0, 0, 14 + len(body)) + body + b"\x01\x05" * (length // 2)

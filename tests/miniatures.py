@@ -18,12 +18,12 @@ POOL = 24  # images that are really drawn
 
 
 def few(classes: int = 3, per_class: int = 4) -> dict[int, int]:
-    """Images of each class of a miniature."""
+    """Return images of each class of a miniature."""
     return dict.fromkeys(range(classes), per_class)
 
 
 def whole(dataset: Dataset) -> dict[int, int]:
-    """Images of each class so that their number is that of the real dataset."""
+    """Return images of each class so that their number is that of the real dataset."""
     share, rest = divmod(dataset.test, dataset.classes)
     return {label: share + (label < rest) for label in range(dataset.classes)}
 
@@ -112,7 +112,7 @@ def _wnids(dataset: Dataset, counts: Mapping[int, int]) -> Iterator[tuple[str, i
     for label, count in counts.items():
         for i in range(count):
             number += 1
-            taken_for = dataset.class_names[(label + i) % dataset.classes]  # by the classifier that it deceived
+            taken_for = dataset.class_names[(label + i) % dataset.classes]  # the deceived classifier's answer
             name = {
                 "imagenet": f"ILSVRC2012_val_{number:08d}.JPEG",
                 "imagenet-a": f"0.{number:06d}_{taken_for}.jpg".replace("/", " "),

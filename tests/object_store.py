@@ -12,7 +12,7 @@ from waiting import wait_until
 
 
 def find_moto():
-    """The program that starts the server; None if it is not installed for this Python."""
+    """Return the program that starts the server; None if it is not installed for this Python."""
     return shutil.which("moto_server", path=Path(sys.executable).parent)
 
 

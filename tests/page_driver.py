@@ -1,4 +1,4 @@
-"""What the tests of the page do with it: run the service, send images, read what is shown."""
+"""A driver of the page for its tests: run the service, send images, read what is shown."""
 
 import re
 import signal

@@ -20,20 +20,20 @@ SMALL = {"--num-cpus": "1", "--object-store-memory": "100000000", "--include-das
 
 
 def short_folder():
-    """A folder with a short name, as those of sockets must be."""
+    """Return a folder with a short name, as those of sockets must be."""
     return TemporaryDirectory(prefix="r")
 
 
 @contextmanager
 def small_cluster():
     """A cluster of a head node with 4 logical CPUs, which this process is connected to while the block runs."""
-    ray = import_ray()  # with the settings of a Ray that is started by a command
+    ray = import_ray()  # has the settings of a Ray that is started by a command
     from ray.cluster_utils import Cluster
 
     ray.shutdown()  # what a test that failed may have left
     with _loopback_only(), pytest.MonkeyPatch.context() as patch:
         paths = (Path(__file__).parent, *sys.path)
-        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))  # of all processes of Ray
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, paths)))  # inherited by all processes of Ray
         cluster = Cluster(initialize_head=True, head_node_args=HEAD)
         try:
             with connect(cluster.address):
@@ -61,7 +61,7 @@ def node(folder, options=("--head", "--disable-usage-stats"), **environment):
         assert process.poll() is None, (folder / "log").read_text()
         yield known | {"RAY_ADDRESS": address}
     finally:
-        with suppress(psutil.NoSuchProcess):  # if it did not start, what it said is more than that
+        with suppress(psutil.NoSuchProcess):  # its own message says more if it did not start
             started = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
             for each in started:  # asked to end, it would wait half a minute for what Ray Data leaves
                 with suppress(psutil.NoSuchProcess):

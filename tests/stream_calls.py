@@ -1,8 +1,8 @@
-"""What the routes do with streams in more than one step, for tests without HTTP."""
+"""Calls of streams that the routes make in more than one step, for tests without HTTP."""
 
 
 def names(streams):
-    """The names of all streams, usable or not."""
+    """Return the names of all streams, usable or not."""
     return [each["name"] for each in streams.describe()]
 
 

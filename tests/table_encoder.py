@@ -7,14 +7,14 @@ from PIL import Image
 
 
 def picture(row):
-    """A PNG file whose only pixel is the number of a row."""
+    """Return a PNG file whose only pixel is the number of a row."""
     content = io.BytesIO()
     Image.new("RGB", (1, 1), (row % 256, row // 256 % 256, row // 65536)).save(content, "PNG")
     return content.getvalue()
 
 
 def row_of(image):
-    """The number in a picture."""
+    """Return the number in a picture."""
     red, green, blue = image.getpixel((0, 0))
     return red + 256 * green + 65536 * blue
 

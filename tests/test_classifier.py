@@ -375,7 +375,7 @@ COLOURS = ["blue", "green", "red"]
 
 @pytest.fixture
 def fitted(encoder, paths, tmp_path):
-    """A file of a classifier that was fitted to six photos."""
+    """Return a file of a classifier that was fitted to six photos."""
     classifier = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path, alpha=2.0)
     classifier.fit(paths[::7], [path.parent.name for path in paths[::7]])
     classifier.save(tmp_path / "fitted.safetensors")

@@ -8,7 +8,7 @@ from acclimate.errors import MissingExtraError, install_command, missing
 
 @pytest.fixture
 def installed_from(tmp_path, monkeypatch):
-    """A function that makes this process believe that acclimate was installed in a certain way."""
+    """Return a function that makes this process believe that acclimate was installed in a certain way."""
     monkeypatch.setattr("sys.executable", "/opt/tool/bin/python")
     place = tmp_path / "site-packages" / "acclimate-9.dist-info"
     place.mkdir(parents=True)

@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 HERE = Path(__file__).parent
-CASE_S = 20.0  # that one case may take, on a busy machine
+CASE_S = 20.0  # time limit of one case on a busy machine
 
 
 @pytest.mark.parametrize("target", ["images", "bodies", "states"])

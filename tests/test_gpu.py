@@ -15,7 +15,7 @@ EXACT = {"precision": "float32", "decoder": "pillow", "cache": False}
 
 
 def both(tiny_clip, **options):
-    """The same classifier on a CPU and on the GPU."""
+    """Return the same classifier on a CPU and on the GPU."""
     return [Classifier(LABELS, f"local:{tiny_clip}", device=device, **EXACT, **options) for device in ("cpu", "cuda")]
 
 

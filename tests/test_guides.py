@@ -19,7 +19,7 @@ LANGUAGES = {"sh", "python", "text", "json", "ini"}  # the first two are run
 
 @pytest.fixture
 def reader(demo, tmp_path, monkeypatch, remembering, request):
-    """A reader in an empty folder."""
+    """Return a reader in an empty folder."""
 
     def give(name):
         return request.getfixturevalue({"my-clip": "tiny_clip"}[name])

@@ -8,7 +8,7 @@ GREY = (0.299, 0.587, 0.114)
 
 
 def augment(pixels: Tensor, generator: torch.Generator) -> Tensor:
-    """Images (n, 3, s, s), 0 to 255, as floats: each cropped and flipped randomly, and most of them changed further.
+    """Return images (n, 3, s, s), 0 to 255, as floats: each cropped and flipped randomly, most of them changed further.
 
     Args:
         pixels: the images.
@@ -32,7 +32,7 @@ def _each(n: int, generator: torch.Generator, low: float, high: float) -> Tensor
 
 
 def _crop(x: Tensor, generator: torch.Generator) -> Tensor:
-    """A part of at least a third of the area, flipped half of the time."""
+    """Return a part of at least a third of the area, flipped half of the time."""
     n = len(x)
     side = _uniform(2 * n, generator, 0.35, 1.0).sqrt().view(n, 2)
     flip = torch.where(_uniform(n, generator) < 0.5, -1.0, 1.0)
@@ -98,6 +98,6 @@ def _noise(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _mix(x: Tensor, generator: torch.Generator) -> Tensor:
-    """The average with another image."""
+    """Return the average with another image."""
     share = _each(len(x), generator, 0.3, 0.7)
     return share * x + (1 - share) * x.flip(0)

@@ -27,7 +27,7 @@ from tower_model import LEVELS, Arrays, Tower, linears, round_rows, unpack_weigh
 BATCH = 64
 PATCHES = 3
 STRENGTHS = (0.4, 0.5, 0.6, 0.7)
-LIMITS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # of hidden neurons
+LIMITS = (3.0, 4.0, 6.0, 8.0, 12.0, 16.0)  # candidate limits of hidden neurons
 # ranges are compared on that many inputs, and one of so many outputs
 ROWS = 2048
 OUTPUTS = 4
@@ -55,7 +55,7 @@ def normalise(pixels: Tensor) -> Tensor:
 
 
 def sample_inputs(arrays: Arrays, pixels: Tensor) -> dict[str, Tensor]:
-    """A sample (n, inputs) of the inputs of every layer for images as bytes, half of them changed."""
+    """Return a sample (n, inputs) of the inputs of every layer for images as bytes, half of them changed."""
     tower = Recorder(arrays)
     generator = torch.Generator().manual_seed(0)
     for i, batch in enumerate(pixels.split(BATCH)):
@@ -71,7 +71,7 @@ def smoothing(x: Tensor, weight: Tensor, strength: float) -> Tensor:
 
 
 def scale_and_zero(low: float, high: float) -> tuple[float, int]:
-    """The scale and the code of zero for inputs from `low` (at most 0) to `high`."""
+    """Return the scale and the code of zero for inputs from `low` (at most 0) to `high`."""
     scale = (high - low) / LEVELS
     return scale, round(-low / scale)
 
@@ -111,7 +111,7 @@ def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, f
 
 
 def calibrate(x: Tensor, weight: Tensor, hidden: bool) -> tuple[float, Tensor, float, int]:
-    """The best of `choose_range` for a layer with inputs x (n, inputs); `hidden` if they are the neurons of an MLP."""
+    """Return the best of `choose_range` for a layer with inputs x (n, inputs); `hidden` for the neurons of an MLP."""
     if hidden:
         choices = [choose_range(x, weight, limiting(x, limit)) for limit in LIMITS]
     else:
@@ -120,13 +120,13 @@ def calibrate(x: Tensor, weight: Tensor, hidden: bool) -> tuple[float, Tensor, f
 
 
 def mean_error(x: Tensor, weight: Tensor, m: Tensor, scale: float, zero: int) -> Tensor:
-    """What the outputs (outputs,) lose in the mean over inputs x (n, inputs)."""
+    """Return the mean error of the outputs (outputs,) over inputs x (n, inputs)."""
     codes, row = round_rows(weight * m)
     return (x @ weight.T - round_inputs(x / m, scale, zero) @ (codes * row).T).mean(0)
 
 
 def calibrated(arrays: Arrays, inputs: dict[str, Tensor]) -> tuple[dict[str, np.ndarray], dict[str, float]]:
-    """The packed file with factors and scales, and the relative error of each layer."""
+    """Return the packed file with factors and scales, and the relative error of each layer."""
     made = dict(arrays)
     errors = {}
     last = f"blocks.{int(arrays['meta'][1]) - 1}"

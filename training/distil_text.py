@@ -23,7 +23,7 @@ HELD_OUT = 2000
 
 
 def teach(names: list[str], minilm: Path, head: Path, device: str) -> torch.Tensor:
-    """The teacher's unit vectors (n, 512) of the names."""
+    """Return the teacher's unit vectors (n, 512) of the names."""
     from transformers import AutoModel, AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(minilm, local_files_only=True)

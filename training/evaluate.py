@@ -56,7 +56,7 @@ class Pack:
         self.features = np.concatenate([batch.features for batch in batches])
 
     def stream(self, dataset: str, domain: str = "") -> FeatureStream:
-        """The images of a dataset, or of one of its domains, with all classes of the dataset."""
+        """Return the images of a dataset, or of one of its domains, with all classes of the dataset."""
         classes = sorted(set(self.names[self.datasets == dataset].tolist()))
         rows = (self.datasets == dataset) & (self.domains == domain if domain else True)
         return FeatureStream(
@@ -76,7 +76,7 @@ def accuracies(stream: FeatureStream) -> tuple[float, float]:
 
 
 def accuracy_table(pack: Pack) -> str:
-    """The accuracies as a Markdown table."""
+    """Return the accuracies as a Markdown table."""
     lines = ["| stream | images | classes | zero-shot | TDA | gain |", "| --- | ---: | ---: | ---: | ---: | ---: |"]
     rows = []
     for dataset in np.unique(pack.datasets):
@@ -93,7 +93,7 @@ def accuracy_table(pack: Pack) -> str:
 
 
 def name_table(pack: Pack, names: Sequence[str] = NEW_NAMES) -> str:
-    """The nearest images to names the model was not trained on, as a Markdown table."""
+    """Return the nearest images to names the model was not trained on, as a Markdown table."""
     lines = ["| label | the five nearest of all test images are labelled |", "| --- | --- |"]
     for name, vector in zip(names, build_head(pack.encoder, names).class_vectors, strict=True):
         nearest = np.argsort(-pack.features @ vector)[:5]

@@ -23,7 +23,7 @@ from tower_model import Tower, with_keys
 
 
 def run(encoder: OnnxEncoder, pixels: np.ndarray, batch: int = 32, rounds: int = 3) -> tuple[np.ndarray, float]:
-    """The features of images (n, 3, size, size), and images per second (the best of some rounds)."""
+    """Return the features of images (n, 3, size, size), and images per second (the best of some rounds)."""
     features = []
     fastest = float("inf")
     for start in [*range(0, len(pixels), batch)] * rounds:

@@ -27,7 +27,7 @@ from text_model import read_text_encoder
 from tower_graph import ROUNDED, write_graph
 
 SHARE = 0.5  # share of a feature's squared length that belongs to the key
-FLOOR = 0.1  # of the largest spread, added to every spread: directions with little variation are mostly noise
+FLOOR = 0.1  # this fraction of the largest spread is added to every spread: directions with little variation are noise
 SCALES = range(40, 101, 5)
 
 

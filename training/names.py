@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def lemmas(path: Path, common: bool = False) -> list[str]:
-    """The words of a WordNet index, or with `common` only those that occur in its tagged texts."""
+    """Return the words of a WordNet index, or with `common` only those that occur in its tagged texts."""
     found = []
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith(" "):

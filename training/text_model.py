@@ -60,7 +60,7 @@ class TextModel(nn.Module):
         self.project = nn.Linear(size.width, size.dim)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Features (n, dim)."""
+        """Return features (n, dim)."""
         present = (ids != self.size.pad).to(self.positions.dtype)
         x = self.tokens(ids) + self.positions[: ids.shape[1]]
         mask = (present - 1.0)[:, None, None, :] * 1e4

@@ -90,7 +90,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return product(codes(x, key), key, key) if f"{key}.xs" in tower else linear4(x, key)
 
     def linear4(x: str, key: str) -> str:
-        """A 4-bit layer; onnxruntime and the packed file both use the layout (outputs, groups, bytes)."""
+        """Return a 4-bit layer; onnxruntime and the packed file both use the layout (outputs, groups, bytes)."""
         n, k = map(int, tower[f"{key}.shape"])
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(n, k // group, group * bits // 8))
         scale = graph.half(f"{key}.s", tower[f"{key}.s"].ravel())
@@ -100,12 +100,12 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return graph.op("com.microsoft:MatMulNBits", *inputs, **sizes)
 
     def codes(x: str, key: str) -> str:
-        """The inputs of an 8-bit layer as bytes."""
+        """Return the inputs of an 8-bit layer as bytes."""
         scale, zero = (graph.array(f"{key}.{part}", tower[f"{key}.{part}"]) for part in ("xs", "xz"))
         return graph.op("QuantizeLinear", x, scale, zero)
 
     def product(x: str, key: str, name: str, rows: slice = slice(None)) -> str:
-        """The outputs of an 8-bit layer, or some rows of them under a name of their own."""
+        """Return the outputs of an 8-bit layer, or some rows of them under a name of their own."""
         weight, scale = (
             part[rows].numpy() for part in round_rows(unpack_weight(tower, key) * floats(tower[f"{key}.m"]))
         )
@@ -129,7 +129,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return [graph.op("Reshape", each, graph.array("heads", np.array([0, 0, HEADS, -1]))) for each in mixed]
 
     def attention(query: str, key: str, value: str) -> str:
-        """The values, mixed (n, heads, tokens, -1).
+        """Return the values, mixed (n, heads, tokens, -1).
 
         The softmax is written out because onnxruntime's own adds in another order on other CPUs. One rounding error
         before a product of integers changes some of them, which the layers after it amplify.
@@ -143,19 +143,19 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return graph.op("Div", mixed, graph.op("ReduceSum", powers, axis))
 
     def joined(mixed: str, key: str) -> str:
-        """The outputs (tokens, n, width) of a layer for heads (n, heads, tokens, -1)."""
+        """Return the outputs (tokens, n, width) of a layer for heads (n, heads, tokens, -1)."""
         eight = f"{key}.xs" in tower
         mixed = graph.op("Transpose", codes(mixed, key) if eight else mixed, perm=[2, 0, 1, 3])
         mixed = graph.op("Reshape", mixed, graph.array("joined", np.array([0, 0, width])))
         return product(mixed, key, key) if eight else linear4(mixed, key)
 
     def rows(key: str, shape: tuple[int, ...]) -> str:
-        """An 8-bit weight with one scale per row."""
+        """Return an 8-bit weight with one scale per row."""
         weight = graph.array(f"{key}.q", tower[f"{key}.q"].reshape(shape))
         return graph.op("DequantizeLinear", weight, graph.array(f"{key}.s", tower[f"{key}.s"].ravel()), axis=0)
 
     def in_parts(x: str, weight: str, inputs: int) -> str:
-        """The product of (n, inputs) and a float32 weight (outputs, inputs), as the sum of those of PART inputs each.
+        """Return the product of (n, inputs) and a float32 weight (outputs, inputs), summed over parts of PART inputs.
 
         onnxruntime adds up long products in parts whose length depends on the number of threads.
         """
@@ -171,7 +171,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return graph.op("LayerNormalization", x, weight, bias, axis=-1, epsilon=EPSILON)
 
     def tokens(x: str, start: int, end: int) -> str:
-        """A range of the tokens, (end - start, n, width); the first is the class token."""
+        """Return a range of the tokens, (end - start, n, width); the first is the class token."""
         return graph.op("Slice", x, *(graph.array(f"int{value}", np.array([value])) for value in (start, end, 0)))
 
     def unit(x: str, name: str = "") -> str:
@@ -230,7 +230,7 @@ def transposed(tower: Arrays, key: str, rows: slice) -> dict[str, np.ndarray]:
 
 
 def read_graph(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """The packed tower and the keys that `write_graph` made a graph and the file beside it from."""
+    """Return the packed tower and the keys that `write_graph` made a graph and the file beside it from."""
     model = onnx.load(path, load_external_data=False).graph
     stored = {a.name: numpy_helper.to_array(a) for a in model.initializer if a.data_location != TensorProto.EXTERNAL}
     packed = load_file(path.with_suffix(".safetensors"))
@@ -263,7 +263,7 @@ def read_graph(path: Path) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]
 
 
 def float_tower(tower: Arrays) -> dict[str, np.ndarray]:
-    """The same tower with float32 products: the layers before no longer divide by the factors of 8-bit layers."""
+    """Return the same tower with float32 products: earlier layers no longer divide by the factors of 8-bit layers."""
     made = {name: np.copy(values) for name, values in tower.items() if not name.endswith((".m", ".xs", ".xz"))}
     for name, factors in tower.items():
         if name.endswith(".o.m"):  # the values that attention mixes

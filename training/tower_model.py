@@ -89,7 +89,7 @@ class Tower:
 
 
 def with_keys(features: Tensor, summary: Tensor, keys: Arrays) -> Tensor:
-    """The features (n, 768) of the bundled model: for texts, and image keys, weighted by the share in `keys`."""
+    """Return the features (n, 768) of the bundled model: for texts, and image keys, weighted by the share in `keys`."""
     weight, bias = (floats(keys[name]).to(summary.device) for name in ("w", "b"))
     share = float(keys["share"])
     return torch.cat(
@@ -98,12 +98,12 @@ def with_keys(features: Tensor, summary: Tensor, keys: Arrays) -> Tensor:
 
 
 def linears(arrays: Arrays) -> list[str]:
-    """The names of the layers with 4-bit weights."""
+    """Return the names of the layers with 4-bit weights."""
     return [name.removesuffix(".z") for name in arrays if name.endswith(".z")]
 
 
 def unpack_weight(arrays: Arrays, key: str) -> Tensor:
-    """The weight (outputs, inputs) of a 4-bit layer."""
+    """Return the weight (outputs, inputs) of a 4-bit layer."""
     rows, inputs = map(int, arrays[f"{key}.shape"])
     codes, zeros = (floats(unpack(arrays[f"{key}.{name}"])).view(rows, -1) for name in "qz")
     scales = floats(arrays[f"{key}.s"]).view(rows, -1, 1)
@@ -119,7 +119,7 @@ def round_rows(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def floats(values: np.ndarray) -> Tensor:
-    """An array as a float32 tensor."""
+    """Return an array as a float32 tensor."""
     return torch.from_numpy(np.asarray(values, np.float32))
 
 

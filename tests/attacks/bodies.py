@@ -7,7 +7,7 @@ MB = 2**20
 
 
 def repeated(before, item, after, size):
-    """A body of about this many bytes: an item, again and again, between two ends."""
+    """Return a body of about this many bytes: an item, again and again, between two ends."""
     return before + item * (size // len(item)) + after
 
 

@@ -1,4 +1,4 @@
-"""Every attack by number: a function of an empty folder that attacks, and says what was seen."""
+"""All attacks by name: functions of an empty folder that attack and report what happened."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -8,21 +8,21 @@ from pathlib import Path
 
 from attacks.target import Service, Watch
 
-MOST_MB = 1024.0
-LONGEST_S = 2.0
+MAX_MEMORY_MB = 1024.0
+MAX_WAIT_S = 2.0
 CASES: dict[str, "Case"] = {}
 
 
 @dataclass
 class Seen:
-    """What an attack did.
+    """The results of an attack.
 
     Attributes:
         tries: requests, files or connections.
-        problems: what fell; empty if everything held.
+        problems: effects that should not have happened; empty if the attack was held.
         peak_mb: memory of everything the attacked command or service had started, at its peak.
         longest_s: the longest time that another client waited; None where there is none.
-        note: what else there is to say.
+        note: further details.
     """
 
     tries: int = 0
@@ -37,22 +37,21 @@ class Seen:
             self.problems.append(what)
 
     def slow(self):
-        """Whether another client waited too long; on a busy machine that is for people to judge."""
-        return self.longest_s is not None and self.longest_s > LONGEST_S
+        """Return True if another client waited too long, which may also be due to a busy machine."""
+        return self.longest_s is not None and self.longest_s > MAX_WAIT_S
 
 
 @dataclass(frozen=True)
 class Case:
-    number: str
     name: str
     run: Callable[[Path], Seen]
 
 
-def case(number, name):
-    """Decorator: register an attack; the number is that of the findings it belongs to."""
+def case(name):
+    """Decorator: register an attack."""
 
     def register(run):
-        CASES[run.__name__] = Case(number, name, run)
+        CASES[run.__name__] = Case(name, run)
         return run
 
     return register
@@ -83,7 +82,7 @@ def attacked(work, seen, *options, allowed=None, streams=("alice", "mallory"), *
     seen.peak_mb = max(seen.peak_mb, watch.peak_mb)
     seen.longest_s = max(seen.longest_s or 0.0, watch.longest)
     seen.expect(not watch.failed, f"another client got {watch.failed}")
-    seen.expect(watch.peak_mb < MOST_MB, f"{watch.peak_mb:.0f} MB")
+    seen.expect(watch.peak_mb < MAX_MEMORY_MB, f"{watch.peak_mb:.0f} MB")
     if allowed is not None:
         seen.expect(set(statuses) <= set(allowed), f"answers {dict(statuses)}")
     seen.note = seen.note or ", ".join(f"{count} x {status}" for status, count in sorted(statuses.items()))

@@ -19,14 +19,14 @@ def noise(width, height, seed=0):
 
 
 def photo(seed=0, size=(320, 240)):
-    """An honest JPEG with photo-like detail."""
+    """Return an honest JPEG with photo-like detail."""
     coarse = noise(16, 12, seed).resize(size, Image.Resampling.BICUBIC)
     fine = np.random.default_rng(seed).integers(-12, 12, (size[1], size[0], 3))
     return encoded(Image.fromarray(np.clip(np.asarray(coarse, int) + fine, 0, 255).astype(np.uint8)), "JPEG")
 
 
 def flat(width, height, kind, **options):
-    """An image of one colour: a few bytes, whatever its size."""
+    """Return an image of one colour: a few bytes, whatever its size."""
     return encoded(Image.new("RGB", (width, height), "navy"), kind, **options)
 
 
@@ -41,12 +41,12 @@ def png(width, height, rows=b"", extra=b"", depth=8, colour=2, interlaced=0):
 
 
 def png_with_chunks(count):
-    """A small PNG with empty chunks before its pixels."""
+    """Return a small PNG with empty chunks before its pixels."""
     return png(8, 8, (b"\0" + b"\x40" * 24) * 8, extra=png_chunk(b"tEXt", b"a\0b") * count)
 
 
 def jpeg_with_scans(scans, size=(8000, 5000)):
-    """A progressive JPEG whose last scan is repeated: a few bytes a scan, each of which visits every block."""
+    """Return a progressive JPEG whose last scan is repeated: a few bytes a scan, each of which visits every block."""
     content = flat(*size, "JPEG", progressive=True, quality=30)
     start = content.rindex(b"\xff\xda")
     scan = content[start:-2]
@@ -65,7 +65,7 @@ def gif_with_comment(length):
 
 
 def tiff_with_tile(side=20_000):
-    """A TIFF of 10 x 10 pixels in one compressed tile of side x side."""
+    """Return a TIFF of 10 x 10 pixels in one compressed tile of side x side."""
     tile = zlib.compress(bytes(side * side), 1)
     tags = [(256, 4, 10), (257, 4, 10), (258, 3, 8), (259, 3, 8), (262, 3, 1), (277, 3, 1)]
     tags += [(322, 4, side), (323, 4, side), (324, 4, 8), (325, 4, len(tile))]
@@ -84,13 +84,13 @@ def plain_ppm(side=2000):
 
 
 def png_with_text(length):
-    """A PNG whose compressed comment inflates to this length."""
+    """Return a PNG whose compressed comment inflates to this length."""
     about = PngImagePlugin.PngInfo()
     about.add_text("a", "x" * length, zip=True)
     return encoded(noise(8, 8), "PNG", pnginfo=about)
 
 
 def wide_bombs():
-    """Images of one pixel height or width, which scaling the short side would blow up."""
+    """Return images of one pixel height or width, which scaling the short side would blow up."""
     shapes = [(2_000, 1), (20_000, 1), (100_000, 1), (1, 1_000_000), (40_000_000, 1), (1, 65_500)]
     return [png(width, height, (b"\0" + bytes(3 * width)) * height) for width, height in shapes]

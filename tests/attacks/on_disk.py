@@ -24,7 +24,7 @@ def immutable(path, on):
         fcntl.ioctl(file, SET_FLAGS, struct.pack("l", flags))
 
 
-@case("21", "a delete that fails")
+@case("a delete that fails")
 def failing_delete(work):
     seen = Seen()
     service = Service(work)
@@ -52,7 +52,7 @@ def failing_delete(work):
     return seen
 
 
-@case("24", "rubbish in the data folder")
+@case("rubbish in the data folder")
 def rubbish(work):
     seen = Seen()
     service = Service(work)
@@ -83,7 +83,7 @@ def rubbish(work):
     return seen
 
 
-@case("held", "twenty kills under load")
+@case("twenty kills under load")
 def kills(work):
     """Nothing that was acknowledged is lost: the ids go on without a gap, and the state is that of the last answer."""
     seen = Seen()
@@ -111,9 +111,9 @@ def kills(work):
     return seen
 
 
-@case("held", "damaged files")
+@case("damaged files")
 def damage(work):
-    """The service starts whatever is damaged; a stream is as it was at some time, or says what is wrong."""
+    """Damage files: the service must start, and each stream must be in an earlier state or report the damage."""
     seen = Seen()
     rng = random.Random(1)
     service = Service(work, "--snapshot-every", "4")
@@ -147,12 +147,12 @@ def damage(work):
     return seen
 
 
-@case("25", "a journal that was cut short is told")
+@case("a journal that was cut short is reported")
 def cut_journal(work):
     seen = Seen()
     service = Service(work)
     service.learn_some("alice", "alice")
-    time.sleep(2.5)  # by then it is synced
+    time.sleep(2.5)  # it is synced within this time
     service.kill()
     service.close()
     journal = sorted((service.data / "streams/alice").glob("*.journal"))[-1]

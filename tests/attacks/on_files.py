@@ -18,7 +18,7 @@ from attacks.target import LABELS, Service, command_line
 
 
 def edited(content, change):
-    """A state file with a valid checksum whose tensors and description were changed."""
+    """Return a state file with a valid checksum whose tensors and description were changed."""
     tensors, description = parse_snapshot(content)
     tensors = {name: values.copy() for name, values in tensors.items()}
     change(tensors, description)
@@ -70,7 +70,7 @@ HOSTILE_STATES = {
 }
 
 
-@case("8-11, 27", "hostile states over HTTP")
+@case("hostile states over HTTP")
 def states_over_http(work):
     seen = Seen()
     with attacked(work, seen, allowed={422}) as (service, answers):
@@ -94,7 +94,7 @@ def states_over_http(work):
     return seen
 
 
-@case("8, 26, 27", "hostile states on the command line")
+@case("hostile states on the command line")
 def states_on_the_command_line(work):
     seen = Seen()
     pictures = work / "pictures"
@@ -127,7 +127,7 @@ def states_on_the_command_line(work):
     return seen
 
 
-@case("1, 16", "a folder with bombs, links to devices and FIFOs")
+@case("a folder with bombs, links to devices and FIFOs")
 def hostile_folder(work):
     seen = Seen()
     folder = work / "folder"
@@ -156,7 +156,7 @@ NAMES = ["\x1b]0;owned\x07.jpg", "\x1b[2J.jpg", "new\nline.jpg", "\u202egpj.exe.
 
 
 def in_terminal(*arguments, cwd):
-    """What a command writes to a terminal, as bytes."""
+    """Run a command in a terminal, and return the bytes it writes."""
     main, other = pty.openpty()
     command = [sys.executable, "-m", "acclimate", *map(str, arguments)]
     process = subprocess.Popen(command, stdin=other, stdout=other, stderr=other, cwd=cwd, close_fds=True)
@@ -170,7 +170,7 @@ def in_terminal(*arguments, cwd):
     return written
 
 
-@case("14", "terminal escapes in names")
+@case("terminal escapes in names")
 def terminal_escapes(work):
     seen = Seen()
     folder = work / "folder"
@@ -192,7 +192,7 @@ def terminal_escapes(work):
     return seen
 
 
-@case("15", "formulas in csv")
+@case("formulas in csv")
 def formulas(work):
     seen = Seen()
     for number, name in enumerate(("+1+1.jpg", "-2+3.jpg", "@SUM(1).jpg", "=1+1.jpg")):
@@ -208,7 +208,7 @@ def formulas(work):
     return seen
 
 
-@case("28", "--resume on a file that is not its own")
+@case("--resume on a file that is not its own")
 def foreign_resume(work):
     seen = Seen()
     pictures = work / "pictures"

@@ -108,7 +108,7 @@ class Service:
             assert self.classify(name, photo(seed), token=token).status == 200
 
     def state(self, name, token):
-        """The state file of a stream."""
+        """Return the state file of a stream."""
         return self.call("GET", f"/v1/streams/{name}/state", token=token).content
 
     def memory_mb(self):
@@ -129,7 +129,7 @@ class Service:
                 log.flush()
 
     def log(self):
-        """What it has logged so far."""
+        """Return its log so far."""
         time.sleep(0.5)  # it is written by another thread
         return (self.work / "log").read_text(errors="replace")
 
@@ -212,7 +212,7 @@ class Watch:
     def _measure(self):
         while not self._over.wait(0.03):
             self.peak_mb = max(self.peak_mb, self.service.memory_mb())
-            if self.peak_mb > FATAL_MB:  # before it takes the machine
+            if self.peak_mb > FATAL_MB:  # the machine itself would run out of memory
                 self.service.kill()
                 return
 

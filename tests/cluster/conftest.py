@@ -26,7 +26,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="package")
 def ray_cluster():
-    """A cluster of a head node with 4 logical CPUs, to which tests may add nodes that they remove again.
+    """Return a cluster of a head node with 4 logical CPUs, to which tests may add nodes that they remove again.
 
     One for all tests: to start it, and to run its first job, takes as long as several more jobs.
     """
@@ -36,7 +36,7 @@ def ray_cluster():
 
 @pytest.fixture
 def local_ray(ray_cluster):
-    """The head node alone."""
+    """Return the head node alone."""
     return ray_cluster
 
 

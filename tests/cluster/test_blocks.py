@@ -1,4 +1,4 @@
-"""What workers do with a block, done here: encode, adapt, write, answer again."""
+"""The work of Ray's workers on a block, done in this process: encode, adapt, write, answer again."""
 
 import sys
 from dataclasses import replace
@@ -21,7 +21,7 @@ EVERY = 40
 
 
 def encoded(bench, setup=None, first=0):
-    """The blocks of a stream, as they come out of the pipeline."""
+    """Yield the blocks of a stream, as they come out of the pipeline."""
     setup = setup or EncoderSetup.of(bench.classifier("tda"), {}, cpus=1.0, gpus=0.0)
     actor = EncodeBlocks(setup)
     for row in block_rows(bench.samples, EVERY, first):
@@ -54,7 +54,7 @@ def test_a_stream_block_by_block_is_the_stream(bench):
     assert bench.rows() == rows
 
 
-def test_adapters_adapt_where_they_are_told(bench):
+def test_adapters_adapt_on_the_chosen_device(bench):
     pytest.importorskip("torch")
     classifier = bench.classifier("tda")
     block = next(encoded(bench))

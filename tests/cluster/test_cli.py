@@ -114,14 +114,14 @@ def test_states_that_are_merged(nodes, command, photos, here):
     assert "ordered" in said
 
 
-def test_a_method_of_ones_own(local_ray, command, own_registry, photos, here):
+def test_a_method_of_a_plugin(local_ray, command, own_registry, photos, here):
     (here / "own.py").write_text(SHARPEN)
     command("cluster", "classify", photos, *BLOCKS, "--plugin", "own.py", "--method", "sharpen", "--out", "own")
     command("classify", photos, *BLOCKS[:4], "--plugin", "own.py", "--method", "sharpen", "--out", "one.parquet")
     assert rows("own") == parquet.read_table("one.parquet").to_pylist()
 
 
-def test_what_the_cluster_cannot_do(local_ray, command, photos):
+def test_requests_beyond_the_cluster_are_refused(local_ray, command, photos):
     run = ("cluster", "classify", photos, *BLOCKS, "--out", "out")
     assert "which has room for 4; lower --workers" in command(*run, "--workers", "5", exit_code=2)
     assert "fits nowhere: the largest node has 4 CPUs" in command(*run, "--gpus", "1", exit_code=2)
@@ -140,7 +140,7 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
     monkeypatch.setattr("acclimate.cluster.nodes.FILE_DELAY_S", 0.0)
     check_shared(Storage(here), "--out")
     check_readable(Sample("image", partial(content, None)))
-    check_readable(Sample("broken", partial(content, -1)))  # which it is everywhere
+    check_readable(Sample("broken", partial(content, -1)))  # it is broken on every node
     with pytest.raises(InputError, match=r"the node 127\.0\.0\.1 .* cannot read image, the first image \(not here"):
         check_readable(Sample("image", partial(content, os.getpid())))
     # The processes of Ray were started in another folder.
@@ -160,11 +160,11 @@ def test_folders_that_are_not_shared(local_ray, here, monkeypatch):
         (["--out", "nowhere://results"], "unknown scheme"),
     ],
 )
-def test_what_cannot_be_meant(command, photos, arguments, said):
+def test_invalid_options_are_refused(command, photos, arguments, said):
     assert said in command("cluster", "classify", photos, *BLOCKS, "--out", "out", *arguments, exit_code=2)
 
 
-def test_services_that_cannot_be_meant(command, here):
+def test_invalid_service_options_are_refused(command, here):
     serve = ("cluster", "serve", "--data", "data")
     assert "--encoders takes a number" in command(*serve, "--encoders", "0", exit_code=2)
     assert "give --token-file, or listen on 127.0.0.1" in command(*serve, "--host", "0.0.0.0", exit_code=2)
@@ -188,7 +188,7 @@ def test_ctrl_c_stops_and_resume_goes_on(local_ray, photos, here):
     )
     try:
         wait_until(lambda: (here / "begun").exists() or process.poll() is not None, seconds=240)
-        os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all processes
+        os.killpg(process.pid, signal.SIGINT)  # a terminal sends it to all processes
         (here / "go").touch()
         said = process.communicate(timeout=240)[1]
     finally:
@@ -196,7 +196,7 @@ def test_ctrl_c_stops_and_resume_goes_on(local_ray, photos, here):
     assert process.returncode == 130, said
     assert "images; run the command again with --resume to continue." in said
     assert "Traceback" not in said
-    environment["RAY_ADDRESS"] = local_ray.address  # and so not on as many machines as before
+    environment["RAY_ADDRESS"] = local_ray.address  # another number of machines than before
     done = subprocess.run([*run, "--resume"], env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "40 images classified" in done.stderr

@@ -22,7 +22,7 @@ def place(tmp_path):
 
 
 def hold_up(bench, place, row):
-    """Whoever reads the image of this row waits at the place."""
+    """Make every reader of the image of this row wait at the place."""
     sample = bench.samples[row]
     bench.samples[row] = Sample(sample.name, partial(read_at, place, row), sample.label)
 
@@ -42,7 +42,7 @@ def disturbed(run, place, disturb):
 
 
 def running(process):
-    """Whether a process is there, and not only the record of its end."""
+    """Return True if a process runs and is not a zombie."""
     try:
         return psutil.Process(process).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -101,7 +101,7 @@ def test_parts_of_an_unknown_job_are_not_mixed_with_others(local_ray, bench):
     assert len(bench.rows()) == len(bench.samples)
 
 
-def test_what_differs_from_the_job_is_said(local_ray, bench):
+def test_differences_from_the_job_are_reported(local_ray, bench):
     assert not bench.job(method="tda", policy="merged", shards=2, stop=lambda: True).run()
     with pytest.raises(InputError, match="its number of shards was 2, not 3; pass"):
         bench.job(method="tda", policy="merged", shards=3).run(resume=True)

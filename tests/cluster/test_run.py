@@ -15,7 +15,7 @@ from cluster_bench import same_summary
 
 
 def canonical(adapter):
-    """What an adapter knows: the slots of a cache may be in any order."""
+    """Return the content of an adapter in a canonical order: the slots of a cache may be in any order."""
     return state_to_bytes(merge_states([adapter]))
 
 
@@ -97,7 +97,7 @@ def test_merged_ends_with_the_sums_of_one_machine_and_is_deterministic(local_ray
         np.testing.assert_allclose(one.dump()[name], values, rtol=1e-5, atol=1e-6)
 
 
-def test_what_cannot_be_run_is_refused(bench):
+def test_invalid_runs_are_refused(bench):
     with pytest.raises(InputError, match="'ordered'"):
         bench.job(method="onzeta", policy="merged", shards=2)
     with pytest.raises(InputError, match="'ordered'"):

@@ -56,7 +56,7 @@ def damage_bytes(content, rng, others=()):
 
 
 def damage_json(value, rng):
-    """The same value with one thing in it replaced, removed, added or repeated."""
+    """Return the same value with one thing in it replaced, removed, added or repeated."""
     places = list(_places(value))
     parent, key = rng.choice(places) if places else (None, None)
     word = copy.deepcopy(rng.choice(WORDS))  # it may be changed itself later
@@ -84,5 +84,5 @@ def _places(value):
 
 
 def to_json(value):
-    """JSON of anything that `damage_json` makes; lone surrogates are escaped."""
+    """Return JSON of anything that `damage_json` makes; lone surrogates are escaped."""
     return json.dumps(value, ensure_ascii=True).encode()

@@ -1,4 +1,4 @@
-"""What is fuzzed: each target makes a case from a random generator, and runs one; errors it may raise are expected."""
+"""The fuzz targets: each makes a case from a random generator, and runs one; errors it may raise are expected."""
 
 import copy
 import json
@@ -19,7 +19,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")  # those of the s
 class Images:
     """Image files through every check, the decoder and the model's preparation."""
 
-    expected = (ImageError,)  # and no other: whoever reads a folder goes on after this one
+    expected = (ImageError,)  # the only error after which reading a folder goes on
 
     def __init__(self, corpus, model):
         self.prepare = Preprocess(224, 224, 224, "bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
@@ -36,7 +36,7 @@ class Images:
         self.seeds = [*made, *corpus]
 
     def make(self, rng):
-        """A damaged file."""
+        """Return a damaged file."""
         return damage_bytes(rng.choice(self.seeds), rng, self.seeds)
 
     def run(self, content):
@@ -73,7 +73,7 @@ class States:
         self.corpus = corpus
 
     def make(self, rng):
-        """A state with damaged arrays or description, or with damaged bytes."""
+        """Return a state with damaged arrays or description, or with damaged bytes."""
         from acclimate.files import parse_snapshot, snapshot_bytes
 
         content = rng.choice(self.seeds)
@@ -166,7 +166,7 @@ class Bodies:
         self.form = part + files.photo() + b"\r\n--x--\r\n"
 
     def make(self, rng):
-        """A request as JSON: method, path, content type, body in base64."""
+        """Return a request as JSON: method, path, content type, body in base64."""
         method, path, value = copy.deepcopy(rng.choice(self.seeds))
         kind = "application/json"
         body = b""
@@ -190,7 +190,7 @@ class Bodies:
         return json.dumps([method, path, kind, b64encode(body).decode()]).encode()
 
     def run(self, content):
-        """Every answer is below 500, and says why if it is a refusal."""
+        """Send the request; every status must be below 500, and a refusal must give a reason."""
         from base64 import b64decode
 
         method, path, kind, body = json.loads(content)
@@ -208,5 +208,5 @@ TARGETS = {"images": Images, "states": States, "bodies": Bodies}
 
 
 def case_of(target, seed):
-    """The case of a seed."""
+    """Return the case of a seed."""
     return target.make(random.Random(seed))

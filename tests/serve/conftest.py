@@ -64,7 +64,7 @@ def serve(encoder, tmp_path_factory):
 
 @pytest.fixture
 def client(serve):
-    """A client of a service without tokens."""
+    """Return a client of a service without tokens."""
     with serve() as client:
         yield client
 

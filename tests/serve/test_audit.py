@@ -16,7 +16,7 @@ def lines(folder):
     return [json.loads(line) for line in (folder / "audit.jsonl").read_text().splitlines()]
 
 
-def test_every_administrative_call_is_there(client, pictures):
+def test_every_administrative_call_is_logged(client, pictures):
     remote = Client(str(client.base_url))
     remote.create("new", ["cat", "dog"])
     (answer,) = remote.classify("new", pictures[0])
@@ -55,7 +55,7 @@ def test_every_administrative_call_is_there(client, pictures):
     assert stat.S_IMODE((client.folder / "audit.jsonl").stat().st_mode) == 0o600
 
 
-def test_a_stream_that_its_first_images_create_is_there(serve, pictures):
+def test_a_stream_created_by_its_first_images_is_logged(serve, pictures):
     with serve(defaults={"labels": ("cat", "dog")}) as client:
         Client(str(client.base_url)).classify("shop-1", pictures[0])
         Client(str(client.base_url)).classify("shop-1", pictures[1])
@@ -63,7 +63,7 @@ def test_a_stream_that_its_first_images_create_is_there(serve, pictures):
         assert (entry["action"], entry["caller"], entry["stream"]) == ("create_stream", "127.0.0.1", "shop-1")
 
 
-def test_who_may_change_nothing_cannot_fill_it(serve, tmp_path):
+def test_callers_without_permissions_cannot_fill_the_log(serve, tmp_path):
     """Neither strangers, nor tokens without permission, by any kind of failure."""
     file = tmp_path / "tokens"
     file.write_text(f"camera {CAMERA} one=classify\nkeeper {KEEPER} one=manage\n")
@@ -98,7 +98,7 @@ def test_half_a_line_does_not_spoil_the_next(tmp_path):
     assert json.loads((tmp_path / "audit.jsonl").read_text().splitlines()[1])["action"] == "reset_stream"
 
 
-def test_a_full_disk_is_said_in_the_log(tmp_path, caplog):
+def test_a_full_disk_is_reported_in_the_request_log(tmp_path, caplog):
     with files_end_at(1):
         AuditLog(tmp_path).write("reset_stream", "keeper", "done")
     assert "audit log cannot be written" in caplog.text

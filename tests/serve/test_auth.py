@@ -16,7 +16,7 @@ KEEPER = "keeper-token-0123456789"
 NEIGHBOUR = "neighbour-token-0123456789"
 SCRAPER = "scraper-token-0123456789"
 OPEN = {"/", "/docs", "/openapi.json", "/page", "/health/live", "/health/ready"}
-ANYBODYS = {("GET", "/v1/streams"), ("GET", "/metrics"), ("POST", "/classify")}  # of those with a token
+ANY_TOKEN = {("GET", "/v1/streams"), ("GET", "/metrics"), ("POST", "/classify")}  # routes that any token may use
 BODIES = {
     ("POST", "/v1/streams"): {"json": {"name": "other", "labels": ["cat", "dog"]}},
     ("POST", "/v1/streams/{name}/classify"): {"json": {"images": [""]}},
@@ -83,7 +83,7 @@ def test_every_route_is_closed_to_strangers(guarded, pictures):
             assert answer.headers["www-authenticate"] == "Bearer"
             assert answer.json()["error"]["code"] == "unauthorized"
     for method, path in routes:
-        if (method, path) in ANYBODYS:
+        if (method, path) in ANY_TOKEN:
             continue
         answer = send(guarded, method, path, bearer(NEIGHBOUR))
         assert answer.status_code == 403, (method, path)
@@ -123,7 +123,7 @@ def test_a_token_for_no_stream_reads_the_metrics(guarded):
     assert guarded.get("/v1/streams/one", headers=bearer(SCRAPER)).status_code == 403
 
 
-def test_streams_of_others_are_not_listed_and_not_told_from_those_that_are_not_there(guarded):
+def test_streams_of_others_look_like_missing_streams(guarded):
     listed = guarded.get("/v1/streams", headers=bearer(CAMERA)).json()["streams"]
     assert [each["name"] for each in listed] == ["one"]
     for name in ("two", "nowhere"):
@@ -150,7 +150,7 @@ def test_a_stranger_is_turned_away_before_the_body_is_read(guarded):
         assert line.recv(1000).startswith(b"HTTP/1.1 401")
 
 
-def test_what_a_caller_may():
+def test_permissions_of_callers():
     caller = Caller("x", (("shop-*", "classify"), ("lab", "manage")))
     assert caller.may("classify", "shop-1")
     assert not caller.may("manage", "shop-1")

@@ -94,7 +94,7 @@ def test_requests_share_batches_of_bounded_size(start, watched, pictures):
     batcher = start(batch=8)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
-    while batcher.waiting:  # until the first batch is off
+    while batcher.waiting:  # ends when the first batch is under way
         pass
     futures = [batcher.submit([picture]) for picture in pictures]
     while len(batcher._ready) < len(pictures):
@@ -105,14 +105,14 @@ def test_requests_share_batches_of_bounded_size(start, watched, pictures):
     assert watched.sizes == [1, 8, 4]
 
 
-def test_nobody_waits_for_company_that_cannot_come(start, watched, pictures):
+def test_a_batch_does_not_wait_for_images_that_cannot_come(start, watched, pictures):
     batcher = start(wait_s=3600.0)
     batcher.submit(pictures[:1]).result(30)
     batcher.submit(pictures[:3]).result(30)
     assert watched.sizes == [1, 3]
 
 
-def test_company_on_its_way_is_waited_for_up_to_a_bound(start, watched, pictures):
+def test_a_batch_waits_for_images_under_way_up_to_a_bound(start, watched, pictures):
     batcher = start(wait_s=0.01, workers=3)
     watched.slow.clear()
     slow = batcher.submit([encoded(draw("red", 1, SLOW_SIZE))])
@@ -164,7 +164,7 @@ def test_bombs_and_rare_kinds_are_refused(start, image, message):
         start(pixels=89_999).submit([image()]).result(30)
 
 
-def test_what_is_cancelled_is_not_encoded(start, watched, pictures):
+def test_cancelled_requests_are_not_encoded(start, watched, pictures):
     batcher = start(batch=4)
     watched.gate.clear()
     first = batcher.submit(pictures[:1])
@@ -180,7 +180,7 @@ def test_what_is_cancelled_is_not_encoded(start, watched, pictures):
     assert sum(watched.sizes) == 3
 
 
-def test_a_failing_model_is_said_and_the_next_batch_is_tried(start, watched, pictures):
+def test_a_failing_model_is_reported_and_the_next_batch_is_tried(start, watched, pictures):
     batcher = start()
     watched.fail = True
     with pytest.raises(ModelError, match="the model failed on a batch of 1 images: out of memory"):
@@ -201,7 +201,7 @@ def test_a_model_that_cannot_prepare_an_image_fails_its_request(start, watched, 
     assert len(batcher.submit(pictures[:2]).result(30).features) == 2
 
 
-def test_closing_finishes_what_was_taken(watched, pictures):
+def test_closing_finishes_accepted_requests(watched, pictures):
     batcher = Batcher(watched, Limits(batch=2), Metrics())
     futures = [batcher.submit(pictures) for _ in range(3)]
     batcher.close()
@@ -247,7 +247,7 @@ def test_limits_that_make_no_sense_are_refused(limits):
 
 
 def in_order(futures):
-    """A list to which each of the futures is appended when it ends."""
+    """Return a list to which each of the futures is appended when it ends."""
     ended = []
     for future in futures:
         future.add_done_callback(ended.append)
@@ -270,7 +270,7 @@ def test_an_image_is_decoded_however_many_of_another_client_are_ready(start, wat
     enough = 2 * module.READY_BATCHES
     watched.gate.clear()
     first = batcher.submit(pictures[:1], client="a")
-    while batcher.waiting:  # until the first batch is off
+    while batcher.waiting:  # ends when the first batch is under way
         pass
     backlog = batcher.submit(pictures, client="a")
     while len(batcher._ready) < enough or batcher._decoding:
@@ -316,7 +316,7 @@ def test_a_queue_per_client_and_room_for_all(start, watched, pictures):
     batcher = start(queue=12, images=12, batch=1, workers=1)
     watched.gate.clear()
     first = batcher.submit(pictures[:1], client="a")
-    while batcher.waiting:  # until the first batch is off
+    while batcher.waiting:  # ends when the first batch is under way
         pass
     futures = [first, *(batcher.submit(pictures, client=client) for client in "abc")]
     with pytest.raises(BusyError, match="12 images of yours are already waiting"):

@@ -54,7 +54,7 @@ ATTACKS = {
 
 @pytest.fixture(scope="module")
 def client(serve):
-    """A client of one service for all tests here: what is refused changes nothing that the next one could find."""
+    """Return a client of one service for all tests here: refused requests do not affect the next test."""
     with serve() as client:
         yield client
 
@@ -147,7 +147,7 @@ def test_a_body_with_escapes_is_smaller():
 
 
 def test_the_largest_stream_can_be_made():
-    """What the limits allow is not refused for its commas."""
+    """Create the largest stream within the limits; it is not refused for its number of commas."""
     limits = Limits()
     labels = [f"label, {i}: it's" for i in range(limits.labels)]
     prompts = [f'a "photo", {i}' for i in range(limits.prompts // limits.labels)]
@@ -155,7 +155,7 @@ def test_the_largest_stream_can_be_made():
     JsonMeter(limits).add(json.dumps(setup).encode())
 
 
-def test_what_is_too_much_is_not_parsed(client, monkeypatch):
+def test_oversized_bodies_are_not_parsed(client, monkeypatch):
     parsed = []
     for model in BODIES:
         monkeypatch.setattr(model, "model_validate_json", lambda content: parsed.append(content))
@@ -339,7 +339,7 @@ def test_names_need_no_quotes_and_may_be_extended(name, word, text):
     told = {
         f"filename={word}": word,
         f"filename*={extended(text)}": text,
-        f"filename={word}; filename*={extended(text)}": text,  # as .NET sends it
+        f"filename={word}; filename*={extended(text)}": text,  # .NET sends this form
         f"FileName*={extended(text)}; filename={quoted(text)}": text,
     }
     for file, wanted in told.items():

@@ -63,7 +63,7 @@ def pool():
 
 @pytest.fixture
 def two_clients(serve, tmp_path):
-    """A service, and headers of an attacker who may use no stream, and of a victim who may use all."""
+    """Return a service, and headers of an attacker who may use no stream, and of a victim who may use all."""
     (tmp_path / "tokens").write_text(f"attacker {ATTACKER}\nvictim {VICTIM} *=manage\n")
     with serve(tokens=TokenFile(tmp_path / "tokens")) as client:
         yield client, *({"Authorization": f"Bearer {token}"} for token in (ATTACKER, VICTIM))
@@ -80,7 +80,7 @@ def waiting_for(stream, count):
 
 @contextmanager
 def working(stream):
-    """A stream whose thread is at work."""
+    """Keep the thread of a stream busy."""
     began = Event()
     gate = Event()
     work = stream.queue.put(lambda _: began.set() or gate.wait(60))
@@ -103,7 +103,7 @@ def test_calls_that_wait_for_one_stream_delay_no_other(client, pictures, held, p
         assert client.post(f"{TWO}/{path}").status_code == 200
     for path in ("", "/caches", "/learnt", "/snapshots", "/state", "/corrections"):
         assert client.get(f"{TWO}{path}").status_code == 200
-        assert client.get(f"{ONE}{path}").status_code == 200  # as it is
+        assert client.get(f"{ONE}{path}").status_code == 200  # the path itself is valid
     assert client.post("/v1/streams", json={"name": "new", "labels": ["cat", "dog"]}).status_code == 201
     assert client.delete("/v1/streams/new").status_code == 204
     assert not any(each.done() for each in (slow, *freezing))
@@ -196,7 +196,7 @@ def test_large_bodies_of_one_client_delay_no_other(two_clients, pictures, pool, 
     assert {each.result().status_code for each in attack} == {200}
 
 
-def test_what_is_described_is_up_to_date(client, pictures):
+def test_descriptions_are_up_to_date(client, pictures):
     for i, picture in enumerate(pictures[:3]):
         client.post(f"{ONE}/classify", files={"image": picture})
         about = client.get(ONE).json()
@@ -217,7 +217,7 @@ def test_a_call_that_came_too_late_is_never_made(serve):
         assert not client.get(ONE).json()["frozen"]
 
 
-def test_a_call_that_has_begun_says_so(serve, monkeypatch):
+def test_a_timed_out_call_that_has_begun_is_reported_as_such(serve, monkeypatch):
     with serve(timeout_s=2.0) as client:
         history = client.streams.get("one").history
         gate = Event()
@@ -257,7 +257,7 @@ def test_many_new_labels_delay_nobody_else(two_clients, pictures, held, pool):
     assert [each.result().status_code for each in (few, making, labels)] == [200, 201, 200]
     assert sorted(each.result().status_code for each in attack) == [200] * 16 + [429] * 24
     short = [place for place, first in enumerate(held.batches) if "kind" not in first]
-    assert max(short) <= 6  # of 259: after the one that was running, in turns
+    assert max(short) <= 6  # 259 in all: after the one that was running, in turns
 
 
 def test_a_request_may_bring_fewer_labels_than_a_stream_has(client, pictures):
@@ -267,7 +267,7 @@ def test_a_request_may_bring_fewer_labels_than_a_stream_has(client, pictures):
 
 
 def send(client, path, body):
-    """A request of a client that does not wait for the answer; gives the connection."""
+    """Send a request without waiting for the answer; return the connection."""
     content = json.dumps(body).encode()
     line = socket.create_connection((client.base_url.host, client.base_url.port), 60)
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"

@@ -30,7 +30,7 @@ def remote(client):
     return Client(str(client.base_url))
 
 
-def test_a_streams_life(remote, pictures, tmp_path):
+def test_create_classify_manage_and_delete_a_stream(remote, pictures, tmp_path):
     assert remote.ready()
     made = remote.create("new", LABELS, templates=["a {}", "the {}"], skip_duplicates=False, unsure=1.0)
     assert (made["labels"], made["unsure"]) == (LABELS, 1.0)
@@ -127,7 +127,7 @@ def test_a_busy_service_is_asked_again(serve, encoder, pictures, monkeypatch):
         assert answers[0][0]["id"] == 0
 
 
-def test_what_may_have_been_done_is_not_sent_twice(monkeypatch):
+def test_requests_that_may_have_been_carried_out_are_not_repeated(monkeypatch):
     """A connection that breaks after the request was sent: only what changes nothing is sent again."""
     client = Client("http://localhost:1", retries=2)
     sent = []
@@ -266,7 +266,7 @@ def ok(body, *headers):
     ids=lambda answer: repr(answer[-40:]),
 )
 def test_any_answer_is_understood_or_an_error(answer):
-    """What is a dict is passed on as it is; nothing else is, and no other error is raised."""
+    """A dict is passed on as it is; any other answer is a ServiceError."""
     with sending(answer) as url:
         client = Client(url, retries=0, timeout=20)
         calls = [
@@ -347,7 +347,7 @@ def test_connecting_ends_in_time():
             assert time.monotonic() - began < 10
 
 
-def test_an_upload_that_is_too_large_is_said_to_be(client):
+def test_a_too_large_upload_is_reported(client):
     remote = Client(str(client.base_url), retries=0)
     for call in (
         lambda: remote.classify("one", b"x" * 40_000_000),
@@ -376,6 +376,6 @@ def test_it_needs_the_standard_library_only():
     )
 
 
-def test_something_else_at_the_address_is_said(client):
+def test_another_server_at_the_address_is_reported(client):
     with pytest.raises(ServiceError, match="does not answer as acclimate does"):
         Client(f"{client.base_url}/docs#").streams()

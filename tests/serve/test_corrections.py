@@ -113,13 +113,13 @@ def test_a_killed_process_keeps_what_it_has_acknowledged(tiny_onnx, images, tmp_
         assert [each["id"] for each in client.corrections("shop")] == corrections[1:]
 
 
-def test_which_images_are_known_by_their_id(stream, images):
+def test_images_that_can_be_corrected_by_id(stream, images):
     stream.classify(images[:4]).result(60)
     kept = stream.snapshot()
     stream.classify(images[4:8]).result(60)
     change_labels(stream, add=["fox"])
     stream.classify(images[8:10]).result(60)
-    for known in (0, 5, 9):  # before and after a snapshot and a change of labels
+    for known in (0, 5, 9):  # ids on both sides of a snapshot and of a change of labels
         assert stream.correct("fox", known).result(60) == known
     with pytest.raises(NotFoundError, match="send the image itself"):
         stream.correct("fox", 10).result(60)
@@ -154,7 +154,7 @@ def test_a_rollback_restores_the_corrections_of_its_snapshot(stream, images):
     assert stream.corrections()[0]["thumbnail"]
     stream.correct("cat", 2).result(60)
     stream.reset()
-    stream.rollback()  # to what was there before the reset
+    stream.rollback()  # restores the state before the reset
     assert listed(stream) == [(1, "dog"), (2, "cat")]
 
 
@@ -177,7 +177,7 @@ def test_states_with_corrections_go_out_and_in(start, images):
         fresh.correct("dog", image=images[21]).result(60)
 
 
-def test_there_is_a_limit_above_the_limit():
+def test_the_limit_of_corrections_is_itself_limited():
     with pytest.raises(InputError, match="the limit corrections must be at most 2000, got 2001"):
         Limits(corrections=2001)
 

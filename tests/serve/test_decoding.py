@@ -67,7 +67,7 @@ def decode(decoders, prepare, content=GOOD, client="", admit=lambda pixels: None
 
 
 def ask(task, *messages, pixels=PIXELS):
-    """The answers of what runs in a process, run here."""
+    """Run a process's main function in this process, and return its answers."""
     ours, theirs = Pipe()
     with ours, theirs:
         for message in (task, *messages):
@@ -79,7 +79,7 @@ def ask(task, *messages, pixels=PIXELS):
         return answers
 
 
-def test_what_a_process_does(prepare):
+def test_a_decoder_process_answers_tasks(prepare):
     cost, header, pixels, picture = ask(DecodeTask(GOOD, prepare, 0, 16), 1)
     assert json.loads(cost) == {"cost": 60 * 48}
     expected = np.stack(prepare(0, open_image(GOOD)))
@@ -99,7 +99,7 @@ def test_what_a_process_does(prepare):
         (TROUBLE["fail"], {"error": "RuntimeError: no processor"}),
     ],
 )
-def test_what_a_process_says_of_bad_images(prepare, content, answer):
+def test_messages_about_bad_images(prepare, content, answer):
     assert json.loads(ask(DecodeTask(content, prepare, 0, 0), 1)[-1]) == answer
 
 
@@ -165,11 +165,11 @@ def test_a_model_with_its_own_way_to_prepare_gets_the_pixels(decoders):
         ("fail", ModelError, "could not prepare an image: RuntimeError: no processor"),
     ],
 )
-def test_trouble_is_that_of_one_image(prepare, trouble, error, message):
+def test_a_failure_concerns_one_image_only(prepare, trouble, error, message):
     decoders = Decoders(PIXELS, 0.2 if "0.2 s" in message else 60.0, PIXELS)
     with pytest.raises(error, match=message):
         decode(decoders, prepare, TROUBLE[trouble])
-    decoders._decode_s = 60.0  # of the process that takes its place
+    decoders._decode_s = 60.0  # limit of the process that replaces it
     decode(decoders, prepare)
     decoders.close()
 
@@ -211,7 +211,7 @@ def test_many_services_decode_at_once(prepare):
         each.close()
 
 
-def test_a_process_that_cannot_start_is_said(monkeypatch, decoders, prepare):
+def test_a_process_that_cannot_start_is_reported(monkeypatch, decoders, prepare):
     def fail(*args):
         raise OSError("no more processes")
 
@@ -261,7 +261,7 @@ impatient = pytest.mark.parametrize("lying", [0.2], indirect=True)
 
 
 @pytest.mark.parametrize("lie", LIES)
-def test_what_a_decoder_says_is_not_believed(lying, prepare, lie):
+def test_answers_of_a_decoder_are_not_trusted(lying, prepare, lie):
     with pytest.raises(ImageError, match=r"^cannot be read: its decoder crashed or ran out of memory$"):
         decode(lying, prepare, json.dumps(LIES[lie]))
     assert not lying._idle
@@ -271,7 +271,7 @@ def test_what_a_decoder_says_is_not_believed(lying, prepare, lie):
 @pytest.mark.parametrize(
     "shape", [[], [3], [0, 1, 3], [-1, -1, 3], [2, 5, 3], [3, 3, 1], [10**9, 10**9, 3], ["1", 1, 3]]
 )
-def test_nor_are_the_pixels_it_says_an_image_has(lying, shape):
+def test_the_pixel_count_of_a_decoder_is_not_trusted(lying, shape):
     own = Preparer(Model(lambda image: np.asarray(image)))
     with pytest.raises(ImageError, match="crashed"):
         decode(lying, own, json.dumps([[COST], [message(shape=shape), "00" * 30, ""]]))
@@ -376,7 +376,7 @@ finally:
 """
 
 
-def test_what_libraries_print_does_not_reach_the_output_of_the_service():
+def test_output_of_libraries_does_not_reach_the_output_of_the_service():
     for where, complains in (("here", True), ("apart", False)):
         ran = subprocess.run([sys.executable, "-c", PRINTING, where], input=fax(600), capture_output=True, timeout=60)
         assert (b"Fax3" in ran.stderr) == complains, ran.stderr
@@ -394,7 +394,7 @@ def test_no_process_outlives_its_service(busy, end, tmp_path):
     with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True) as service:
         (pid,) = map(int, service.stdout.readline().split())
         if "sleep" in end:
-            for number in (signal.SIGTERM, signal.SIGINT):  # as systemd or a terminal sends them to all
+            for number in (signal.SIGTERM, signal.SIGINT):  # systemd or a terminal sends them to all processes
                 os.kill(pid, number)
             service.kill()
         service.wait(30)

@@ -19,7 +19,7 @@ DOCUMENT = ROOT / "docs" / "serve.md"
 
 
 def block(first):
-    """The block of code in the document that begins with these words."""
+    """Return the block of code in the document that begins with these words."""
     found = re.search(rf"^```\w*\n({re.escape(first)}.*?)^```$", DOCUMENT.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     return found[1]
 
@@ -33,7 +33,7 @@ def test_options_are_those_of_the_command():
     assert {name.replace("-", "_") for name in re.findall(r" --([a-z-]+)", block("[Unit]"))} <= options
 
 
-def test_what_the_containers_share_fits_together():
+def test_settings_that_containers_share_agree():
     yaml = pytest.importorskip("yaml", reason="reads the compose file")
     compose = yaml.safe_load((ROOT / "deploy" / "compose.yaml").read_text())
     prometheus = yaml.safe_load((ROOT / "deploy" / "prometheus.yml").read_text())

@@ -1,4 +1,4 @@
-"""What streams keep: through restarts and kills, with damaged files, on full disks."""
+"""Durability of streams: restarts and kills, damaged files, full disks."""
 
 import json
 import os
@@ -121,7 +121,7 @@ def test_a_damaged_snapshot_costs_nothing_where_older_files_lead_to_it(start, af
     assert found.rollback() == 2
 
 
-def test_a_lost_reset_is_said(start, after_a_kill, images, tmp_path):
+def test_a_lost_reset_is_reported(start, after_a_kill, images, tmp_path):
     stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:10]).result(60)
     stream.reset()
@@ -185,7 +185,7 @@ def test_streams_that_cannot_be_read_at_all_are_listed_and_can_be_deleted(start,
     found.create("shop", LABELS, skip_duplicates=False)
 
 
-def test_what_is_said_of_a_broken_stream_names_no_folder(start, after_a_kill, tmp_path):
+def test_the_message_about_a_broken_stream_names_no_folder(start, after_a_kill, tmp_path):
     start().create("shop", LABELS)
     (tmp_path / "state" / "streams" / "shop" / "stream.json").unlink()
     (described,) = after_a_kill().describe()
@@ -259,7 +259,7 @@ def test_a_disk_that_is_full_at_creation_leaves_nothing(start, tmp_path):
     streams.create("shop", LABELS, skip_duplicates=False)
 
 
-def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images, monkeypatch):
+def test_a_batch_that_fails_to_be_learnt_is_not_in_the_journal(start, after_a_kill, images, monkeypatch):
     stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:5]).result(60)
     state = stream.state_bytes()
@@ -276,7 +276,7 @@ def test_what_fails_to_be_learnt_is_not_written_down(start, after_a_kill, images
     assert after_a_kill().get("shop").state_bytes() == stream.state_bytes()
 
 
-def test_what_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
+def test_a_batch_that_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, monkeypatch):
     """A method that settles every few samples learns a request in pieces; if one fails, none counts."""
     stream = start().create("shop", LABELS, skip_duplicates=False, method="dota", settings={"refresh": 4})
     stream.classify(images[:6]).result(60)
@@ -297,7 +297,7 @@ def test_what_fails_half_way_is_not_learnt_at_all(start, after_a_kill, images, m
 
 
 @pytest.mark.parametrize("method", ["tda", "prior"])
-def test_who_has_taught_what_is_kept_through_a_kill(start, after_a_kill, images, method):
+def test_the_senders_of_entries_survive_a_kill(start, after_a_kill, images, method):
     stream = start(snapshot_samples=3).create("shop", LABELS, method=method, skip_duplicates=False)
     stream.classify(images, client="mallory").result(60)
     copy = after_a_kill().get("shop")
@@ -367,7 +367,7 @@ def zero(path):
 
 
 @pytest.mark.parametrize("damage", [cut_off, zero, lambda path: flip(path, -5)], ids=["cut off", "zeros", "flipped"])
-def test_damage_at_the_end_of_a_journal_is_said_if_that_was_synced(start, after_a_kill, images, damage, tmp_path):
+def test_damage_at_the_end_of_a_journal_is_reported_if_it_was_synced(start, after_a_kill, images, damage, tmp_path):
     stream = start(sync_s=600).create("shop", LABELS, skip_duplicates=False)
     for image in images[:2]:
         stream.classify([image]).result(60)
@@ -380,12 +380,12 @@ def test_damage_at_the_end_of_a_journal_is_said_if_that_was_synced(start, after_
     assert re.search(r"00000001.journal ends at byte \d+, and had \d+; what was learnt after", found["broken"])
     path.write_bytes(whole)
     stream.classify(images[2:3]).result(60)
-    damage(path)  # as a power cut may do it
+    damage(path)  # a power cut may have this effect
     found = after_a_kill().get("shop").describe()
     assert (found["samples_seen"], found["broken"]) == (2, None)
 
 
-def test_the_newest_files_do_not_go_unnoticed(start, after_a_kill, images, tmp_path):
+def test_missing_newest_files_are_reported(start, after_a_kill, images, tmp_path):
     stream = start().create("shop", LABELS, skip_duplicates=False)
     stream.classify(images[:2]).result(60)
     stream.snapshot()
@@ -410,7 +410,7 @@ def test_a_correction_that_fails_after_it_was_synced_leaves_no_wrong_mark(start,
     assert (found["samples_seen"], found["broken"]) == (3, None)
 
 
-def test_what_a_crash_left_is_removed_at_the_start(start, after_a_kill, tmp_path):
+def test_leftovers_of_a_crash_are_removed_at_the_start(start, after_a_kill, tmp_path):
     start().create("shop", LABELS, skip_duplicates=False)
     state = tmp_path / "state"
     kept = [state / "streams" / ".zfs" / "mine", state / "streams" / "shop" / ".notes"]
@@ -478,7 +478,7 @@ def test_a_full_disk_is_in_the_log_in_readiness_and_in_the_metrics(serve, images
             assert re.match(r"degraded streams: 1; .*cannot write 0.*free some disk space", message)
             assert "acclimate_degraded_streams 1.0" in client.get("/metrics").text
             assert set(said()) == {"what is learnt cannot be written"}
-            assert len(said()) <= 2  # of the journal, of the snapshot
+            assert len(said()) <= 2  # one line for the journal, one for the snapshot
         until = time.monotonic() + 30
         while client.get("/health/ready").status_code != 200:  # although nobody sends it images any more
             assert time.monotonic() < until

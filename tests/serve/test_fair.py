@@ -31,7 +31,7 @@ def test_first_come_first_served_per_client_and_turns_between_them(steps):
         assert len(queue) == sum(map(len, waiting.values())) == len(list(queue))
 
 
-def test_turns():
+def test_clients_take_turns_unless_they_pause():
     queue = FairQueue()
     for item in ("a1", "a2", "a3", "b1", "c1", "c2"):
         queue.put(item[0], item)
@@ -40,7 +40,7 @@ def test_turns():
     assert [queue.take() for _ in range(5)] == ["b1", "c2", "a1", "a2", None]
 
 
-def test_what_is_dropped_is_gone():
+def test_dropped_items_are_gone():
     queue = FairQueue()
     for item in ("a1", "a2", "b1"):
         queue.put(item[0], item)

@@ -50,7 +50,7 @@ def picture(seed):
 
 
 def assert_nothing_is_lost(client, stream, acknowledged):
-    """The caches hold what the acknowledged samples, and those under way when the service died, must lead to."""
+    """Check that the caches hold what the acknowledged samples, and those under way at each kill, lead to."""
     about = client.get(f"/v1/streams/{stream}").json()
     assert (about["broken"], about["degraded"]) == (None, None)
     ids = [result["id"] for result in acknowledged]
@@ -98,7 +98,7 @@ def test_no_kill_loses_what_was_acknowledged(tiny_onnx, encoder, tmp_path):
     with service(tiny_onnx, data, *OPTIONS) as (process, address):
         with httpx.Client(base_url=address, timeout=30) as client:
             unsaid = [assert_nothing_is_lost(client, stream, acknowledged[stream]) for stream in STREAMS]
-            assert all(0 <= count <= 2 * 3 * KILLS for count in unsaid)  # at most what was under way at each kill
+            assert all(0 <= count <= 2 * 3 * KILLS for count in unsaid)  # only requests under way at a kill
             answer = client.post("/v1/streams/front/classify", files={"image": picture(1)}).json()["results"][0]
             assert answer["id"] >= len(acknowledged["front"]) > KILLS
         process.send_signal(signal.SIGTERM)

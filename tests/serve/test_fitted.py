@@ -96,7 +96,7 @@ def test_any_method_runs_on_learned_prompts(start, after_a_kill, tiny_clip, phot
                 change_labels(again, ["violet"])
 
 
-def test_what_clients_cannot_do(serve, defaults, pictures):
+def test_clients_cannot_create_or_reset_fitted_streams(serve, defaults, pictures):
     with serve(defaults=defaults) as client:
         body = {"name": "mine", "labels": COLOURS, "method": "tip-adapter"}
         refused = client.post("/v1/streams", json=body)

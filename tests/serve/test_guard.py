@@ -37,7 +37,7 @@ class Clock:
 
 @pytest.fixture(scope="module")
 def table():
-    """Features of four classes: rows 0 to 79 are sure (entropies about 0), rows 80 to 279 less so."""
+    """Return features of four classes: rows 0 to 79 are sure (entropies about 0), rows 80 to 279 less so."""
     rng = np.random.default_rng(0)
     head = Head(np.eye(4, 16, dtype=np.float32), logit_scale=20.0, class_names=NAMES)
     noise = np.pad(rng.standard_normal((280, 12)), ((0, 0), (4, 0))).astype(np.float32)
@@ -191,7 +191,7 @@ def test_a_client_does_not_come_in_a_burst():
     assert guard.allowed("a", 5, 2)[0] == 1
 
 
-def test_what_is_remembered_does_not_grow(monkeypatch):
+def test_the_memory_of_the_guard_is_bounded(monkeypatch):
     clock = Clock()
     guard = Guard(GuardRules(window_s=10.0), clock=clock)
     for clock.now in np.arange(0, 40, 0.001).tolist():
@@ -345,7 +345,7 @@ def test_a_batch_learns_as_its_images_one_by_one(start, method):
         shown.update(zip((each.id for each in answers[0]), rows, strict=True))
 
     def held(stream):
-        """The images that are held. Every image was shown twice, and rounding decides which of the two is held."""
+        """Return the images that are held. Each was shown twice, and rounding decides which of the two is held."""
         entries = [(each["cache"], each["label"], each["client"], shown[each["id"]]) for each in stream.caches()]
         return sorted(entries)
 
@@ -383,7 +383,7 @@ def test_a_burst_is_remembered_after_a_restart(start):
     assert not any(each.refused for each in show(again, range(10), "alice"))
 
 
-def test_streams_of_before_keep_their_guard_or_none(start, tmp_path):
+def test_streams_of_older_versions_keep_their_guard_or_none(start, tmp_path):
     streams = start()
     for name in ("without", "off"):
         create(streams, "tda", name, guard=None)

@@ -31,7 +31,7 @@ def chunk(name, content):
 
 
 def png_bomb(width, height, data=b""):
-    """A small file that says it is a large image."""
+    """Return a small file that says it is a large image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(data)) + chunk(b"IEND", b"")
 
@@ -84,14 +84,14 @@ CORPUS = {
 
 @pytest.fixture(scope="module")
 def client(serve):
-    """A client of one service for all tests here: none changes what the next one finds, as `unchanged` checks."""
+    """Return a client of one service for all tests here: none affects the next, as `unchanged` checks."""
     with serve(snapshot_samples=10**6, snapshot_s=1e6) as client:
         yield client
 
 
 @pytest.fixture
 def unchanged(client, pictures):
-    """The service as it was, after the test; it still answers."""
+    """Check after the test that the service is unchanged and still answers."""
 
     def look():
         described = client.get(ONE).json()
@@ -252,7 +252,7 @@ def test_streams_that_cannot_be_made(client, change):
 
 
 @pytest.mark.filterwarnings("ignore:overflow|invalid value:RuntimeWarning")
-def test_settings_that_lead_nowhere(client, pictures):
+def test_settings_that_overflow_are_refused_at_the_first_image(client, pictures):
     setup = {"name": "nowhere", "labels": ["cat", "dog"], "method": "tda", "settings": {"positive_beta": -1e6}}
     made = client.post("/v1/streams", json=setup)
     assert made.status_code == 201
@@ -261,7 +261,7 @@ def test_settings_that_lead_nowhere(client, pictures):
 
 
 @pytest.mark.usefixtures("unchanged")
-def test_states_that_are_none(client):
+def test_files_that_are_not_states_are_refused(client):
     state = client.get(f"{ONE}/state").content
     flipped = bytearray(state)
     flipped[100] ^= 0xFF
@@ -315,7 +315,7 @@ def begin(client, size, body):
 def test_all_bodies_together_are_bounded(serve):
     """One client may hold as much as it leaves to others: half of all, which is two bodies that are almost there."""
     with serve(body_bytes=100_000, timeout_s=300) as client, ExitStack() as lines:
-        client.get("/health/live")  # which makes the stack
+        client.get("/health/live")  # the first request makes the middleware stack
         gate = client.app.middleware_stack
         while not isinstance(gate, AccessMiddleware):
             gate = gate.app
@@ -333,7 +333,7 @@ def test_all_bodies_together_are_bounded(serve):
 def test_a_small_body_finds_room_when_others_hold_all_there_is(serve):
     """Callers who each hold half of what is left could leave nothing to the next; a little is always left."""
     with serve(body_bytes=100_000) as client:
-        client.get("/health/live")  # which makes the stack
+        client.get("/health/live")  # the first request makes the middleware stack
         gate = client.app.middleware_stack
         while not isinstance(gate, AccessMiddleware):
             gate = gate.app

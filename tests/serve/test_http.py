@@ -66,7 +66,7 @@ def test_without_adapting_nothing_is_learnt(client, pictures):
     assert client.get(ONE).json()["samples_seen"] == 0
 
 
-def test_a_streams_life(client, pictures):
+def test_create_classify_manage_and_delete_a_stream(client, pictures):
     setup = {"name": "new", "labels": ["cat", "dog"], "templates": ["a {}", "the {}"]}
     setup |= {"method": "tda", "settings": {"positive_beta": 4}}
     created = client.post("/v1/streams", json=setup | {"thumbnails": True, "guard": {"burst": 100}})
@@ -87,7 +87,7 @@ def test_a_description_is_all_that_the_stream_says_of_itself(client):
     assert set(schemas.DescriptionResponse.model_fields) == set(client.streams.get("one").describe())
 
 
-def test_what_was_learnt_is_shown_for_every_method(client, pictures):
+def test_learnt_statistics_are_shown_for_every_method(client, pictures):
     made = {"name": "shares", "labels": ["cat", "dog"], "method": "prior", "guard": {"share": 1.0}}
     made["skip_duplicates"] = False
     assert client.post("/v1/streams", json=made).json()["capacity"] == {}
@@ -179,7 +179,7 @@ def test_health(client):
         assert client.get(path).status_code == 200
 
 
-def test_more_than_can_be_done_is_refused_in_time(serve, encoder, pictures, monkeypatch):
+def test_requests_beyond_capacity_are_refused_in_time(serve, encoder, pictures, monkeypatch):
     """While the encoder is stuck: requests run out of time, then the queue is full, then all is well again."""
     begun = Event()
     go_on = Event()

@@ -26,13 +26,13 @@ def path(tmp_path):
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A journal's path and bytes, and where its last record begins."""
+    """Return a journal's path and bytes, and where its last record begins."""
     path = tmp_path_factory.mktemp("journal") / "1.journal"
     last = write(path)
     return path, path.read_bytes(), last
 
 
-def test_what_was_appended_is_read(path):
+def test_appended_records_are_read(path):
     found = read_journal(path)
     assert found.about == {"continues": True}
     assert found.records == RECORDS
@@ -89,7 +89,7 @@ def test_a_write_that_fails_leaves_the_journal_as_it_was(path, room):
     assert read_journal(path).records == [*RECORDS, ({"first_id": 9}, bytes(1000))]
 
 
-def test_what_was_appended_can_be_taken_back(path):
+def test_appended_records_can_be_removed(path):
     journal = Journal(path, path.stat().st_size)
     mark = journal.append({"wrong": True}, bytes(99))
     journal.cut(mark)

@@ -31,7 +31,7 @@ ONE = "/v1/streams/one"
 
 
 def read(client):
-    """Every sample: name and labels -> value."""
+    """Return every sample: name and labels -> value."""
     lines = client.get("/metrics").text.splitlines()
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
 
@@ -149,7 +149,7 @@ def test_the_log_names_the_token(serve, log, tmp_path):
     assert "0123456789" not in json.dumps(lines)
 
 
-def test_what_nobody_foresaw_is_a_plain_500_and_a_traceback_in_the_log(client, log, monkeypatch):
+def test_an_unexpected_error_is_a_plain_500_and_a_traceback_in_the_log(client, log, monkeypatch):
     def fail(name):
         raise ZeroDivisionError("nobody's business")
 

@@ -1,4 +1,4 @@
-"""What operators meet: probes, messages, the log at the start, tokens that change while the service runs."""
+"""Operation of the service: probes, messages, the log at the start, tokens that change while it runs."""
 
 import io
 import json
@@ -127,7 +127,7 @@ def test_nothing_is_encoded_for_a_request_that_is_refused(start, after_a_kill, i
     streams.texts.stop()  # nothing more is encoded, and the words for "none of these" are not there yet
     with pytest.raises(BusyError):
         streams.get("shop").classify(images[:3])
-    streams.batcher.close()  # when it has encoded all it has
+    streams.batcher.close()  # returns when all images are encoded
     assert encoded == []
 
 
@@ -165,7 +165,7 @@ def test_images_that_belong_to_no_label_are_recognised(start):
 
 
 def logged(data, message, timeout=30):
-    """The first line of the log with this message."""
+    """Return the first line of the log with this message."""
     latest = time.monotonic() + timeout
     while time.monotonic() < latest:
         for line in data.with_suffix(".log").read_text().splitlines():

@@ -82,7 +82,7 @@ def test_steps_of_jobs_alternate_and_end_where_they_are_cancelled(start):
     assert pool.submit("a", lambda: "free").result(30) == "free"
 
 
-def test_what_waits_is_bounded_for_a_client_and_for_all(start):
+def test_waiting_jobs_are_bounded_per_client_and_in_all(start):
     pool = start(jobs=2)
     gate = Event()
     held = [pool.submit(client, lambda: gate.wait(30)) for client in "aabbccd"]

@@ -25,8 +25,8 @@ def operations(service):
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_made_up_requests(operations, mode):
-    """What fits the description may still be refused: nobody makes up an image."""
+def test_random_requests(operations, mode):
+    """Send random requests that fit the description; they may still be refused, as they contain no images."""
     for operation in operations:
         if mode is GenerationMode.NEGATIVE and not (operation.body or operation.path_parameters or operation.query):
             continue  # takes nothing that could be wrong
@@ -40,7 +40,7 @@ def test_made_up_requests(operations, mode):
 
 
 @pytest.mark.parametrize("mode", [GenerationMode.POSITIVE, GenerationMode.NEGATIVE])
-def test_made_up_requests_to_a_stream_that_is_there(operations, mode, service):
+def test_random_requests_to_an_existing_stream(operations, mode, service):
     streams = service.streams
     for operation in operations:
         if "{name}" not in operation.path:

@@ -33,12 +33,12 @@ def stream(streams):
 
 @pytest.fixture
 def cached(streams):
-    """A stream whose method keeps entries."""
+    """Return a stream whose method keeps entries."""
     return streams.create("shop", LABELS, method="tda", skip_duplicates=False)
 
 
 def learnt(stream):
-    """The adapter of a stream's downloaded state."""
+    """Return the adapter of a stream's downloaded state."""
     return state_from_bytes(stream.state_bytes())
 
 
@@ -102,7 +102,7 @@ def test_requests_from_many_threads_are_learnt_once_each_in_some_order(streams, 
     assert_same_answers([answer for answers, _ in order for answer in answers], expected)
 
 
-def test_what_enters_a_cache_is_said_exactly(cached, images):
+def test_results_say_exactly_which_images_entered_a_cache(cached, images):
     before = {"positive": set(), "negative": set()}
     for image in images:
         (answer,) = cached.classify([image]).result(60)
@@ -172,7 +172,7 @@ def test_management_takes_its_place_in_the_queue(streams, stream, images, monkey
     assert stream.describe()["samples_seen"] == 2
 
 
-def test_a_stream_says_what_it_is(streams, images):
+def test_the_description_of_a_stream(streams, images):
     stream = streams.create("lab", LABELS[:3], skip_duplicates=False, templates="the large {}", settings={"rounds": 1})
     stream.classify(images[:4]).result(60)
     about = stream.describe()
@@ -321,7 +321,7 @@ def test_methods_without_state_need_no_guard(streams, images):
     assert {each.refused for each in guarded.classify(images[:5], client="mallory").result(60)} == {None}
 
 
-def test_what_was_learnt_is_told_per_label(streams, images):
+def test_learnt_statistics_per_label(streams, images):
     for method, columns in (("tda", ["positive", "negative"]), ("prior", ["samples", "share"]), ("zero-shot", [])):
         stream = streams.create(method, LABELS, skip_duplicates=False, method=method)
         stream.classify(images, client="camera").result(60)

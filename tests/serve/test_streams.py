@@ -97,7 +97,7 @@ def test_bad_setups_are_refused_and_leave_nothing(start, arguments, message, tmp
     assert names(streams) == list((tmp_path / "state" / "streams").iterdir()) == []
 
 
-def test_there_is_a_most_of_streams(start):
+def test_the_number_of_streams_is_limited(start):
     streams = start(streams=2)
     streams.create("a", LABELS, skip_duplicates=False)
     streams.create("b", LABELS, skip_duplicates=False)
@@ -148,7 +148,7 @@ def test_streams_from_before_there_were_bounds_go_on(serve, pictures, tmp_path, 
             assert described["templates"] == change["templates"]
 
 
-def test_whatever_is_called_after_closing_returns(start, images):
+def test_calls_after_closing_return(start, images):
     streams = start()
     stream = streams.create("shop", LABELS)
     deleted = streams.create("gone", LABELS)
@@ -237,7 +237,7 @@ def test_a_client_makes_so_many_streams(start, serve, pictures, after_a_kill):
     for each in (streams, after_a_kill(client_streams=1)):  # who made a stream is on disk
         with pytest.raises(TooManyError, match="'camera' has made the maximum of 1 streams"):
             each.create("c", LABELS, client="camera")
-        each.create("c", LABELS)  # by the operator
+        each.create("c", LABELS)  # no client: the operator made it
 
 
 def test_a_delete_that_fails_leaves_the_stream_as_it_was(start, images, monkeypatch):
@@ -284,7 +284,7 @@ def test_a_delete_can_be_taken_back_while_it_waits(start):
     assert streams.get("shop") is stream
 
 
-def test_what_cannot_be_saved_at_the_end_is_said(start, images, monkeypatch, caplog):
+def test_a_state_that_cannot_be_saved_at_the_end_is_reported(start, images, monkeypatch, caplog):
     streams = start()
     for name in ("shop", "lab", "idle"):
         streams.create(name, LABELS)
@@ -347,7 +347,7 @@ def test_the_labels_on_disk_are_bounded(start, monkeypatch):
     (first,) = texts.iterdir()
     for i in range(8):
         streams.create(f"s{i}", [f"thing {i}", "cat"])
-        streams.create(f"again{i}", LABELS)  # which uses the first
+        streams.create(f"again{i}", LABELS)  # uses the first
     assert len(list(texts.iterdir())) == 4
     assert first.exists()
     monkeypatch.setattr(head_module, "CACHED", (4, first.stat().st_size + 10))

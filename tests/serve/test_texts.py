@@ -82,8 +82,8 @@ def test_few_labels_do_not_wait_for_many(start, watched):
     assert [each.result(60).class_names for each in few] == [FEW, FEW]
     assert all(each.result(60) for each in many)
     order = [first for _, first in watched.batches]
-    assert order.index("cat") == 1  # of the other client: after the batch that was running
-    assert order[:5].count("cat") == 2  # and of the same client: after one batch of each job before it
+    assert order.index("cat") == 1  # the other client's comes after the batch that was running
+    assert order[:5].count("cat") == 2  # the same client's comes after one batch of each job before it
 
 
 def test_encoding_stops_when_nobody_waits(start, watched):
@@ -111,7 +111,7 @@ def test_encoding_stops_when_nobody_waits(start, watched):
         gone[0].result(60)
 
 
-def test_what_waits_is_bounded_and_the_same_labels_count_once(start, watched):
+def test_waiting_jobs_are_bounded_and_the_same_labels_count_once(start, watched):
     texts = start(texts=2)
     waiting = [texts.head_for_request(FEW, template, "a") for template in ("{}", "a {}", "a {}")]
     with pytest.raises(BusyError, match="try again"):
@@ -183,6 +183,6 @@ def test_stopping_does_not_wait_for_all_labels(start, watched):
     ],
     ids=range(9),
 )
-def test_what_labels_and_templates_cost_is_known_before_a_prompt_is_made(labels, templates, message):
+def test_the_cost_of_labels_and_templates_is_known_before_a_prompt_is_made(labels, templates, message):
     with pytest.raises(InputError, match=message):
         Limits().check_labels(labels, templates)

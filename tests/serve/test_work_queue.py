@@ -33,7 +33,7 @@ def test_queues_do_not_wait_for_each_other(pool):
     assert waiting.result(10) == "late"
 
 
-def test_what_fails_does_not_stop_the_rest(pool):
+def test_a_failure_does_not_stop_the_rest(pool):
     queue = WorkQueue(pool)
     broken = Future()
     first = queue.put(lambda _: 1 / 0)

@@ -12,7 +12,7 @@ SIZE = 32
 
 @pytest.fixture(scope="module")
 def packed():
-    """A tower of two layers with random 4-bit weights, in the layout of a packed file."""
+    """Return a tower of two layers with random 4-bit weights, in the layout of a packed file."""
     rng = np.random.default_rng(0)
 
     def floats(*shape, scale=0.05):

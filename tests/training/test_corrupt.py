@@ -13,7 +13,7 @@ from corrupt import CORRUPTIONS, STREAMS, corrupt, make_stream
 
 @pytest.fixture
 def image():
-    """A grey picture with a white square."""
+    """Return a grey picture with a white square."""
     pixels = np.full((60, 60, 3), 100, np.uint8)
     pixels[20:40, 20:40] = 255
     return Image.fromarray(pixels)

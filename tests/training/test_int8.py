@@ -22,7 +22,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def eight_bit(packed, images):
-    """The tiny tower, calibrated."""
+    """Return the tiny tower, calibrated."""
     with torch.inference_mode():
         return calibrated(packed, sample_inputs(packed, images))[0]
 

@@ -30,7 +30,7 @@ def pixels():
 
 @pytest.fixture(scope="module")
 def eight_bit(packed):
-    """The tiny tower, calibrated on random images, with factors other than 1 in each kind of layer."""
+    """Return the tiny tower, calibrated on random images, with factors other than 1 in each kind of layer."""
     images = torch.randint(0, 256, (64, 3, 32, 32), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     with torch.inference_mode():
         tower = calibrated(packed, sample_inputs(packed, images))[0]

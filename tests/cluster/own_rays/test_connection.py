@@ -84,12 +84,12 @@ def _version():
     return __version__
 
 
-def test_nothing_answers():
+def test_no_server_at_the_address():
     with pytest.raises(InputError, match=r"no Ray cluster answers at 127.0.0.1:\d+: Connection refused; .* --address"):
         connect(f"127.0.0.1:{free_port()}").__enter__()
 
 
-def test_something_else_answers(monkeypatch):
+def test_another_server_at_the_address(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr("acclimate.cluster.connection.ANSWER_TIMEOUT_S", 0.1)
@@ -122,12 +122,12 @@ def test_addresses_of_other_things(address, said):
         connect(address).__enter__()
 
 
-def test_addresses():
+def test_addresses_are_parsed():
     assert parse_address("head:6379") == ("head", 6379)
     assert parse_address("[::1]:6379") == ("::1", 6379)
 
 
-def test_what_ray_says_of_versions_and_tokens():
+def test_errors_of_ray_about_versions_and_tokens():
     from acclimate.cluster.connection import _refusal
 
     other = (
@@ -150,7 +150,7 @@ def test_without_ray(monkeypatch):
         connect().__enter__()
 
 
-def test_what_does_not_fit_is_refused():
+def test_resources_that_no_node_has_are_refused():
     cluster = Cluster(({"CPU": 4.0}, {"CPU": 8.0, "GPU": 2.0}))
     assert cluster.room(0, 0) == 12
     assert cluster.room(0.1, 0) == 120

@@ -24,7 +24,7 @@ def read(name):
 
 
 def all_commands():
-    """All commands of the files, those in comments too."""
+    """Return all commands of the files, those in comments too."""
     text = "\n".join(path.read_text() for path in sorted(FOLDER.iterdir()))
     text = re.sub(r"\n#? +(?=--)", " ", text)  # arguments on a line of their own
     found = re.findall(r"\b(?:acclimate cluster|ray start)\b[^\n&'\"]*", text)
@@ -64,7 +64,7 @@ def test_the_image_is_the_same_everywhere():
         assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
 
 
-def test_what_the_containers_share_fits_together():
+def test_settings_that_containers_share_agree():
     (compose,) = read("compose.yaml")
     for service in compose["services"].values():
         assert set(service["secrets"]) <= set(compose["secrets"])
@@ -93,7 +93,7 @@ def test_ray_takes_the_configuration():
 
 
 def test_the_head_and_its_job_as_processes(photos, here):
-    """What compose starts, with its commands and a token, on 127.0.0.1, where Ray refuses a second node."""
+    """Start what compose starts, with its commands and a token, on 127.0.0.1, where Ray refuses a second node."""
     (compose,) = read("compose.yaml")
     head = compose["services"]["head"]["command"][2].partition("&&")[0]
     (job,) = [each for each in all_commands() if "/data/photos" in each and "ordered" not in each]

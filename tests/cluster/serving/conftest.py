@@ -42,7 +42,7 @@ def token_file(tmp_path_factory):
 
 @pytest.fixture(scope="package")
 def running(ray_cluster, tiny_onnx, token_file, pictures, tmp_path_factory):
-    """The service over a folder in which `acclimate serve` has made the stream `old`."""
+    """Return the service over a folder in which `acclimate serve` has made the stream `old`."""
     folder = tmp_path_factory.mktemp("cluster") / "state"
     with service(tiny_onnx, folder) as (process, url):
         setup = {"name": "old", "labels": LABELS, "skip_duplicates": False}
@@ -58,7 +58,7 @@ def running(ray_cluster, tiny_onnx, token_file, pictures, tmp_path_factory):
 
 @pytest.fixture
 def cluster(running):
-    """The service, with the streams `old` and `shop`; it is started if a test before has stopped it."""
+    """Return the service, with the streams `old` and `shop`; it is started if a test before has stopped it."""
     running.start()
     if running.client.get("/v1/streams/shop").status_code == 404:
         running.create("shop", skip_duplicates=False)

@@ -13,7 +13,7 @@ from waiting import wait_until
 
 
 def patient(send):
-    """The answer to a call that is repeated as clients do who are told to try again; how often it was refused."""
+    """Repeat a call while it is refused as busy; return its answer and the number of refusals."""
     refused = 0
     while True:
         answer = send()
@@ -27,7 +27,7 @@ def patient(send):
 
 
 def learnt(cluster, name):
-    """How many samples a stream has learnt, once it answers."""
+    """Return the number of samples that a stream has learnt, once it answers."""
     return patient(lambda: cluster.client.get(f"/v1/streams/{name}"))[0].json()["samples_seen"]
 
 
@@ -136,7 +136,7 @@ def test_a_damaged_stream_is_described_and_can_be_deleted(cluster):
     def broken():
         return {each["name"]: each["broken"] for each in cluster.client.get("/v1/streams").json()["streams"]}
 
-    wait_until(lambda: not broken()["shop"])  # which may still be restarting
+    wait_until(lambda: not broken()["shop"])  # it may still be restarting
     assert broken()["damaged"]
     assert cluster.client.delete("/v1/streams/damaged").status_code == 204
     assert cluster.client.get("/v1/streams/damaged").status_code == 404

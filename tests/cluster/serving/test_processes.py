@@ -89,7 +89,7 @@ def test_the_process_of_a_stream(cluster, settings, model, pictures):
         answers = await stream.classify(Sent(pictures[:3]), {"client": "me"})
         assert [each.id for each in answers] == [0, 1, 2]
         journal = stream._stream.history._journal
-        assert read_mark(journal.path.parent)[1] == journal.size  # on the disk before it is acknowledged
+        assert read_mark(journal.path.parent)[1] == journal.size  # it is on the disk before it is acknowledged
         assert (await stream.describe())["samples_seen"] == 3
         assert await stream.correct(LABELS[0], 1) == 1
         assert await stream.correct(LABELS[1], None, pictures[5]) > 3
@@ -200,7 +200,7 @@ def test_the_reports_of_all_processes(tmp_path, monkeypatch):
     assert 'acclimate_images_total{outcome="unreadable"} 1.0' in reports.metrics().decode()
 
 
-def test_what_ray_says_is_said_in_our_words():
+def test_errors_of_ray_are_explained():
     """503 and 429 for what a retry may answer, 504 for what took too long; never 500."""
     from ray.exceptions import ActorUnavailableError, GetTimeoutError, ObjectLostError, TaskCancelledError
     from ray.serve.exceptions import BackPressureError, RayServeException

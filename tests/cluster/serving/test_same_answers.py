@@ -95,7 +95,7 @@ def script(pictures):
 
 
 def run(client, pictures):
-    """The answer to each call: status, type and content; without the streams that were there before."""
+    """Yield the answer to each call: status, type and content; without the streams that were there before."""
     state = b""
     before = [each["name"] for each in client.get("/v1/streams").json()["streams"]]
     for method, path, given in script(pictures):
@@ -190,7 +190,7 @@ def test_tokens_are_read_again(cluster):
     before = cluster.token_file.read_text()
     cluster.token_file.write_text(before + f"lab {LAB} lab=manage\n")
     cluster.service.reload_tokens()
-    for _ in range(3):  # of all replicas of the front
+    for _ in range(3):  # reaches all replicas of the front
         wait_until(lambda: cluster.client.get("/v1/streams", headers=bearer(LAB)).status_code == 200)
     assert LAB not in (cluster.folder / "tokens").read_text()
     cluster.token_file.write_text(before)

@@ -48,7 +48,7 @@ def driver(cluster):
         process.stdout.close()
 
 
-def test_what_cannot_be_served_is_refused_before_anything_starts(tmp_path):
+def test_invalid_services_are_refused_before_anything_starts(tmp_path):
     for options, message in (
         ({"data": "s3://bucket/streams"}, "object stores cannot do; use a folder on a file system that all nodes see"),
         ({"data": tmp_path, "host": "0.0.0.0"}, "can be reached from other machines; give --token-file"),
@@ -84,7 +84,7 @@ def test_streams_of_one_machine_go_on_here_and_there(cluster, pictures):
     """This ends the service, has `acclimate serve` go on, then a process that is killed, and starts it again."""
     old = cluster.client.get("/v1/streams/old").json()
     first = old["samples_seen"]
-    assert first == 5  # that `acclimate serve` has learnt
+    assert first == 5  # learnt by `acclimate serve`
     answers = cluster.classify("old", pictures[5:7]).json()["results"]
     assert [each["id"] for each in answers] == [first, first + 1]
     states = {name: cluster.client.get(f"/v1/streams/{name}/state").content for name in ("old", "shop")}
@@ -111,7 +111,7 @@ def test_streams_of_one_machine_go_on_here_and_there(cluster, pictures):
         assert cluster.client.get("/v1/streams/shop/state").content == states["shop"]
 
 
-def test_what_is_wrong_with_the_model_is_said(running, tmp_path):
+def test_errors_of_the_model_are_reported(running, tmp_path):
     running.stop()
     wrong = ClusterService(data=tmp_path, model="onnx:/nowhere", port=0, cpus=0.1)
     with pytest.raises(ModelError, match="no ONNX model in /nowhere"), wrong.running():
@@ -144,6 +144,6 @@ def test_under_load_there_are_more_encoders(running, pictures, tmp_path):
 
 
 def encoders(service):
-    """How many encoder replicas answer."""
+    """Return the number of encoder replicas that answer."""
     found = ray.serve.status().applications[service._settings.encoders].deployments["Encoders"]
     return found.replica_states.get("RUNNING", 0)

@@ -18,7 +18,7 @@ def s3_url():
 
 @pytest.fixture
 def s3(s3_url, monkeypatch):
-    """The URL of a bucket."""
+    """Return the URL of a bucket."""
     for name, value in {
         "AWS_ENDPOINT_URL": s3_url,
         "AWS_ACCESS_KEY_ID": "nobody",
@@ -33,7 +33,7 @@ def s3(s3_url, monkeypatch):
 
 @pytest.fixture
 def remote(tmp_path, monkeypatch):
-    """The URL of a folder on a file system that only fsspec knows."""
+    """Return the URL of a folder on a file system that only fsspec knows."""
     import remote_disk  # noqa: F401 (registers itself)
 
     monkeypatch.setenv("REMOTE_DISK", str(tmp_path))
@@ -45,7 +45,7 @@ def remote(tmp_path, monkeypatch):
 
 @pytest.fixture(params=["path", "file", "remote", "s3"])
 def base(request, tmp_path):
-    """The URL of an empty folder, which need not exist."""
+    """Return the URL of an empty folder, which need not exist."""
     if request.param == "path":
         return (tmp_path / "results").as_posix()
     if request.param == "file":
@@ -55,7 +55,7 @@ def base(request, tmp_path):
 
 @pytest.fixture(params=["remote", "s3"])
 def elsewhere(request, tmp_path):
-    """The URL of an empty folder that is not on the local disk."""
+    """Return the URL of an empty folder that is not on the local disk."""
     return f"{request.getfixturevalue(request.param)}/{tmp_path.name}"
 
 

@@ -185,7 +185,7 @@ def test_the_caller_chooses_what_reads_shards(s3, here):
         ("URL/clips.txt", r"line 1: .*clip\.mp4 is a video, which must be on the local disk"),
     ],
 )
-def test_what_cannot_be_listed_says_why(elsewhere, spec, message):
+def test_sources_that_cannot_be_listed_say_why(elsewhere, spec, message):
     fill(elsewhere, {"notes/a.md": b"x", "bad.parquet": b"PAR1", "odd.parquet": parquet_bytes(text=["a.png"])})
     fill(elsewhere, {"clips.txt": b"clip.mp4\n"})
     with pytest.raises(InputError, match=message.replace("URL", elsewhere)):

@@ -170,7 +170,7 @@ def test_a_missing_bucket_is_named(s3):
     assert storage.names() == []
 
 
-def test_what_is_not_a_folder_is_refused(tmp_path, remote):
+def test_a_file_in_place_of_a_folder_is_refused(tmp_path, remote):
     for url in (str(tmp_path), remote):
         Storage(url).write("file", b"")
         with pytest.raises(InputError, match=r"cannot write .*file/\.acclimate.tmp: "):

@@ -19,13 +19,13 @@ MANY = [*LABELS, "stripes", "square", "circle"]  # among these, the tiny model i
 
 
 def listed(service, stream="shop-1"):
-    """The corrections that the service holds: {id: label}."""
+    """Return the corrections that the service holds: {id: label}."""
     with urlopen(f"{service.address}/v1/streams/{stream}/corrections") as answer:
         return {each["id"]: each["label"] for each in json.load(answer)["corrections"]}
 
 
 def rows(page, button="#save-csv"):
-    """The downloaded answers as records."""
+    """Return the downloaded answers as records."""
     with page.expect_download() as saved:
         page.click(button)
     text = saved.value.path().read_text("utf-8")

@@ -1,4 +1,4 @@
-"""What can be said of the page by reading its files."""
+"""Checks of the page's source files."""
 
 import re
 

@@ -205,7 +205,7 @@ def test_a_token_is_asked_for_and_kept_in_this_tab_only(run_service, open_page, 
 
 def test_the_keyboard_is_enough(run_service, open_page, photos):
     page = open_page(run_service())
-    page.on("filechooser", lambda chooser: None)  # from now on, so that the one below is not missed
+    page.on("filechooser", lambda chooser: None)  # set early, so that the one below is not missed
 
     def tab_to(selector):
         for _ in range(30):
@@ -241,7 +241,7 @@ def test_the_keyboard_is_enough(run_service, open_page, photos):
     page.keyboard.press("Enter")
     says(page, re.compile("^Corrected"))
     assert page.evaluate("document.activeElement.className") == "fix"
-    assert page.evaluate("document.getAnimations().length") == 0  # as the system asks for
+    assert page.evaluate("document.getAnimations().length") == 0  # the system asks for reduced motion
     tab_to("#freeze")
     page.keyboard.press("Space")
     says(page, re.compile("^Frozen"))

@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 
 def learnt(classifier):
-    """What `slots` should find."""
+    """Return the entries that `slots` should find."""
     found = {}
     for cache, title in (("positive", "For"), ("negative", "Against")):
         for entry in classifier.adapter.entries()[cache]:
@@ -169,7 +169,7 @@ def test_others_can_be_watched_and_pictures_are_kept_only_if_asked_for(run_servi
         assert page.locator(".slots img").count() == (entries.count() if kept else 0)
 
 
-def test_what_cannot_be_read_is_said_and_the_rest_goes_on(run_service, open_page, tmp_path):
+def test_unreadable_images_are_reported_and_the_rest_goes_on(run_service, open_page, tmp_path):
     (tmp_path / f"1{HOSTILE}.png").write_bytes(b"no image at all")
     draw("red", 1).save(tmp_path / f"2{HOSTILE}.png")
     page = open_page(run_service(), wrong=("422",))
@@ -230,7 +230,7 @@ def test_damage_and_many_labels_are_shown(run_service, open_page, photos):
     create(page, "shop-1", [f"thing {i}" for i in range(60)])
     send(page, photos / "red", "#folder")
     labels = page.locator(".label-card")
-    assert 0 < labels.count() < 60  # of many labels, those that hold something
+    assert 0 < labels.count() < 60  # only labels with entries are shown
     assert page.is_hidden("#condition")
     service.stop()
     newest = max((service.log.parent / "state" / "streams" / "shop-1").glob("*.safetensors"))
