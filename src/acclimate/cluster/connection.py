@@ -166,20 +166,20 @@ def _silent(host: str, port: int) -> str:
 
 def _refusal(address: str, error: Exception) -> InputError:
     """Return our message for Ray's error when it cannot connect."""
-    said = f"{error} {error.__cause__ or ''}"
-    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", said)
-    if "ersion mismatch" in said and len(versions) == 2:
+    message = f"{error} {error.__cause__ or ''}"
+    versions = re.findall(r"Ray: (\S+)\s+Python: (\S+)", message)
+    if "ersion mismatch" in message and len(versions) == 2:
         (ray, python), (own_ray, own_python) = versions
         return InputError(
             f"the cluster at {address} runs Ray {ray} on Python {python}, and this is Ray {own_ray} on Python "
             f"{own_python}; install the same versions here or there."
         )
-    if "token" in said.lower() or "authenticat" in said.lower():
+    if "token" in message.lower() or "authenticat" in message.lower():
         return InputError(
             f"the cluster at {address} asks for a token: set RAY_AUTH_MODE=token, and RAY_AUTH_TOKEN to what "
             "`ray get-auth-token` prints on its head node."
         )
-    if "No node info found" in said or "node_ip_address" in said:
+    if "No node info found" in message or "node_ip_address" in message:
         return InputError(
             f"this machine is not a node of the cluster at {address}; run the command on one that is, for example with "
             f"`ray job submit`, or add this one with `ray start --address={address}`."

@@ -102,7 +102,7 @@ def _model(classifier: Classifier) -> str | bytes:
     encoder: Encoder = classifier.encoder
     try:
         return bytes(cloudpickle.dumps(encoder))
-    except Exception as error:  # what cannot be pickled says so in many ways
+    except Exception as error:  # pickling fails with many kinds of errors
         raise InputError(
             f"the encoder, a {type(encoder).__name__}, cannot be sent to other machines ({error}); give a model by its "
             "name, such as onnx:DIR, or an encoder that can be pickled."

@@ -57,7 +57,7 @@ def locate(url: str) -> tuple[Any, str]:
     """Return the file system (pyarrow.fs.FileSystem) of a URL, opened once per process, and the path within it.
 
     Raises:
-        InputError: nobody knows the scheme, or the URL contains a password.
+        InputError: the scheme is unknown, or the URL contains a password.
         MissingExtraError: a package is missing.
         OSError: the file system cannot be reached.
     """
@@ -88,7 +88,7 @@ def split(url: str) -> tuple[str, str]:
 
 
 def check_scheme(url: str) -> None:
-    """Refuse a URL whose scheme nobody knows or whose package is missing, without opening anything."""
+    """Refuse a URL whose scheme is unknown or whose package is missing, without opening anything."""
     scheme = split(url)[0].partition("://")[0]
     _require_pyarrow(url)
     if scheme not in OF_PYARROW:

@@ -68,7 +68,7 @@ class Storage:
         return read_bytes(self.where(name), MOST_BYTES)
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file and the folders above it; whoever is killed meanwhile leaves the old file, or the new one.
+        """Write a file and the folders above it; a writer that is killed leaves the old file, or the new one.
 
         Raises:
             InputError: it cannot be written.

@@ -89,9 +89,9 @@ async def audit_request(streams: Service, scope: Scope, status: int) -> None:
     if caller is None or not changes or route.path.endswith("/classify") or status == 403 or not caller.manages:
         return
     outcome = "done" if status < 400 else scope["state"]["error"]
-    said = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
-    said |= {"status": status, "request_id": scope["state"]["request_id"]}
-    await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **said))
+    fields = {"stream": stream_of(scope), **caller_fields(scope), **scope["state"]["details"]}
+    fields |= {"status": status, "request_id": scope["state"]["request_id"]}
+    await asyncio.to_thread(partial(streams.audit.write, route.name, caller.name, outcome, **fields))
 
 
 @router.post(

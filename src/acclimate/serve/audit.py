@@ -1,7 +1,7 @@
 """The audit log: who changed what, when, and whether it worked; one line of JSON per call, on disk before the answer.
 
 Calls that change a stream or the service are administrative; classifying images is not. Calls without a valid token are
-in the request log only, so that strangers cannot push anything out of the audit log.
+in the request log only, so that callers without a token cannot push entries out of the audit log.
 """
 
 import json

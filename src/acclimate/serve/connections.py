@@ -188,7 +188,7 @@ class Connections:
         return [connection for group in self._phases[phase].values() for connection in group]
 
     def stop(self) -> None:
-        """Close the connections that have no request, and from now on all that come to have none."""
+        """Close the connections that have no request, and from now on every connection once its request is done."""
         self._stopped = monotonic()
         for connection in self._in(Phase.HEADER) + self._in(Phase.IDLE):
             self.close(connection)

@@ -1,7 +1,7 @@
-"""Images are decoded and prepared in processes of their own, which can be stopped, run out of memory, or crash.
+"""Decoder processes, which decode and prepare images, and can be stopped, run out of memory, or crash.
 
-The service runs one thread per process. It sends an image, is told what decoding it will cost, waits until so many
-pixels may be decoded, and receives what the model takes. This module is all that such a process imports.
+The service runs one thread per process. It sends an image, receives the cost of decoding it, waits until so many pixels
+may be decoded, and receives the input of the model. This module is all that such a process imports.
 """
 
 import atexit
@@ -171,7 +171,7 @@ class _Process:
 
     def examine(self, task: DecodeTask) -> int:
         """Send a task; returns what it costs, in pixels."""
-        with self._within(self._patience):
+        with self._within(self._wall_time_s):
             self._connection.send(task)
             cost = self._answer()["cost"]
             if type(cost) is not int or not 0 < cost <= self._pixels:
@@ -180,13 +180,13 @@ class _Process:
 
     def leave(self) -> None:
         """Do not go on with the task."""
-        with self._within(self._patience):
+        with self._within(self._wall_time_s):
             self._connection.send(None)
             self._answer()
 
     def decode(self, task: DecodeTask, cost: int) -> tuple[HostArray, bytes]:
         """Go on with the task; returns what the model takes for each view, or the pixels, and the thumbnail."""
-        with self._within(self._patience):
+        with self._within(self._wall_time_s):
             self._connection.send(cost)
             shape = tuple(self._answer()["shape"])
             dtype = np.dtype(np.uint8) if task.prepare is None else task.prepare.dtype
@@ -201,7 +201,7 @@ class _Process:
             return pixels.reshape(shape).copy(), picture  # PyTorch warns of arrays that are not writeable
 
     @property
-    def _patience(self) -> float:
+    def _wall_time_s(self) -> float:
         return self._decode_s * (WALL_TIME_FACTOR if TIME_IS_UP else 1)
 
     @property
@@ -211,7 +211,7 @@ class _Process:
             return bool(self._process.is_alive())
 
     def kill(self) -> None:
-        """Stop it at once; whoever waits for its answer gets an ImageError."""
+        """Stop it at once; a thread that waits for its answer gets an ImageError."""
         self.alive = False
         self._process.kill()
 
@@ -376,7 +376,7 @@ def bounded(seconds: float, pixels: int) -> Iterator[None]:
 
 @contextmanager
 def _bounded_memory(more: int) -> Iterator[None]:
-    """Bound the memory to that in use now, and so many bytes more."""
+    """Bound the memory to that in use now plus `more` bytes."""
     try:
         import resource
 

@@ -56,7 +56,7 @@ StreamName = Annotated[str, Path(pattern=schemas.NAME_PATTERN, description=f"Nam
 class Call:
     """The work of one request: awaited until it is done, the request times out, or its sender disconnects.
 
-    Work that nobody waits for any more is taken back, unless it has begun. The time starts with the first work.
+    Work that is no longer awaited is cancelled, unless it has begun. The time starts with the first work.
     """
 
     def __init__(self, request: Request, streams: Service, client: str) -> None:

@@ -2,7 +2,7 @@
 
 There are two kinds of rules, as there are two kinds of state. What is learnt of every sample, such as sums, cannot be
 taken back: a client that has taught too much within a window is refused. Entries of a cache can be replaced: nobody is
-refused, but in a full class the entries of clients that hold more than others give way.
+refused, but in a full class the entries of clients that hold more than others are evicted.
 
 A client that has a stream to itself is never limited, except by `burst`. Clients without a name, which are calls from
 Python and the entries of uploaded states, are neither limited nor counted.
@@ -23,7 +23,7 @@ MAX_COUNTS = 10_000  # counts kept for all clients together
 MIN_PART_S = 1e-6  # shortest part of the window
 BURST = "Samples of one client that may be learnt within the window."
 WINDOW = "Length of the window in seconds."
-AGE = "Cache entries of a client give way to any other client after so many samples of the stream."
+AGE = "Cache entries of a client may be replaced by any other client after so many samples of the stream."
 
 
 class GuardRules(BaseModel):
@@ -37,7 +37,7 @@ class GuardRules(BaseModel):
         le=1,
         description="Largest share of the samples learnt within the window that may come from one of several clients, "
         "and at least an equal share of them. As many samples as there are labels are always allowed. In caches nobody "
-        "is refused: in a full class, entries of clients that hold more than others give way. null or 1: no limit.",
+        "is refused: in a full class, entries of clients that hold more than others are replaced. null or 1: no limit.",
     )
     burst: int | None = Field(default=None, ge=1, description=BURST)
     window_s: float = Field(default=60.0, gt=0, allow_inf_nan=False, description=WINDOW)
@@ -61,7 +61,7 @@ class Guard:
 
     Args:
         rules: of the stream.
-        entries_only: whether the method keeps cache entries and nothing else, so that `share` refuses nobody.
+        entries_only: True if the method keeps only cache entries, so that `share` refuses nothing.
         clock: seconds, never going back.
     """
 

@@ -182,7 +182,7 @@ class History:
         if not self.senders:
             self.taught.update(notes.get("taught", {}))
             self.taught[""] += adapter.samples_seen - self.taught.total()  # samples of an uploaded state
-        # Entries that a correction contradicts are set aside: if it is undone, they come back.
+        # Entries that a correction contradicts are kept apart and restored if it is undone.
         listed = {int(i) for cache in ids for i in adapter.parts[cache].dump()["ids"]}
         self._aside = {i: clients[str(i)] for i in listed.difference(*ids.values()) if str(i) in clients}
         self.corrected = {each.id for each in adapter.corrections}

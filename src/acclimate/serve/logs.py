@@ -84,8 +84,8 @@ class RequestLog:
         # Metrics get the path template only, as the path itself is the client's text.
         self.finished(method, getattr(scope.get("route"), "path", "unmatched"), status, seconds)
         fields = {"request_id": request_id, "method": method, "path": scope["path"][:PATH_CHARS], "status": status}
-        said = {"stream": stream_of(scope), "code": state["error"], **caller_fields(scope)}
-        fields |= {name: value for name, value in said.items() if value is not None}
+        details = {"stream": stream_of(scope), "code": state["error"], **caller_fields(scope)}
+        fields |= {name: value for name, value in details.items() if value is not None}
         logger.info("request", extra={"fields": {**fields, "duration_s": round(seconds, 6)}})
 
 

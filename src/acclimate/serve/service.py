@@ -97,7 +97,7 @@ class Service(ABC):
 
     @abstractmethod
     def delete(self, name: str) -> "Future[None]":
-        """Finish the stream's queued work, then remove it and its files, for good when the future is done."""
+        """Finish the stream's queued work, then remove it and its files; they are removed when the future is done."""
 
     @abstractmethod
     def readiness(self) -> "Future[str | None]":

@@ -81,7 +81,7 @@ class BoundedLog(logging.Handler):
 
     def _write(self) -> None:
         line: str | None = ""
-        told = time.monotonic()
+        reported = time.monotonic()
         while line is not None:
             try:
                 line = self._lines.get(timeout=1)
@@ -89,8 +89,8 @@ class BoundedLog(logging.Handler):
                 line = ""
             if line:
                 self._put(line)
-            if self._left_out and (line is None or time.monotonic() - told >= 1):
-                told = time.monotonic()
+            if self._left_out and (line is None or time.monotonic() - reported >= 1):
+                reported = time.monotonic()
                 with self.lock or threading.Lock():
                     fields = {"lines": self._left_out}
                     self._left_out = 0
@@ -105,7 +105,7 @@ class BoundedLog(logging.Handler):
                 content = content[os.write(self._descriptor, content) :]
             except BlockingIOError:
                 time.sleep(0.01)
-            except OSError:  # nobody will ever read it
+            except OSError:  # stderr is closed
                 return
 
     def close(self) -> None:

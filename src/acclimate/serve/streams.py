@@ -125,7 +125,7 @@ class Streams(Service):
         return sum(len(stream.history.corrected) for stream in list(self._streams.values()))
 
     def delete(self, name: str) -> Future[None]:
-        """Finish the stream's queued work, then remove it and its files, for good when the future is done.
+        """Finish the stream's queued work, then remove it and its files; they are removed when the future is done.
 
         It raises NotFoundError if there is no such stream, and StorageError if the files cannot be removed; the stream
         can then be used as before. If `cancel` returns True, nothing is removed.

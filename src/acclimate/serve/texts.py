@@ -141,7 +141,7 @@ class Texts:
                     future.set_result(shared.job.result())
 
     def _give_up(self, key: Hashable, shared: "_Shared", future: Future[Any]) -> None:
-        """Wait for a job no more, and stop it if nobody does."""
+        """Stop waiting for a job, and stop the job if nobody else waits for it."""
         with self._lock:
             shared.waiting.remove(future)
             if unwanted := not shared.waiting:

@@ -72,6 +72,6 @@ def _watch(file: TokenFile) -> None:
             if changed != known:
                 try:
                     file.reload()
-                    known = changed  # else it is tried again: whoever has lost a right must lose it here, too
+                    known = changed  # else it is tried again: revoked permissions must end here, too
                 except InputError as error:
                     logger.error("token file not reloaded", extra={"fields": {"reason": str(error)}})

@@ -109,7 +109,7 @@ class StreamActors:
         raise AssertionError
 
     def kill(self, name: str, handle: Any) -> None:
-        """End an actor for good."""
+        """End an actor, which is not restarted."""
         self._forget(name, handle)
         ray.kill(handle, no_restart=True)
 

@@ -72,7 +72,7 @@ class ClusterStreams(Service):
         return described
 
     def delete(self, name: str) -> "Future[None]":
-        """Finish the stream's queued work, then remove it and its files, for good when the future is done."""
+        """Finish the stream's queued work, then remove it and its files; they are removed when the future is done."""
         return self._deleting.submit(self._delete, name)
 
     def readiness(self) -> "Future[str | None]":

@@ -45,7 +45,7 @@ class Settings:
 
     @property
     def tokens(self) -> Path:
-        """The token file as the service was told it last, with digests in place of tokens."""
+        """The latest copy of the token file, with digests in place of tokens."""
         return self.data / "tokens"
 
     @property

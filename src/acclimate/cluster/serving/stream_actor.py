@@ -166,7 +166,7 @@ def _sync(stream: Stream) -> None:
 
 
 def claim_stream(folder: Path, seconds: float = LOCK_S) -> Any:
-    """Lock a stream for this process; whoever had it before is waited for.
+    """Lock a stream for this process, after waiting for the process that had it before.
 
     A process that is cut off from the others may still write to the files while Ray starts its successor: two that
     append to one journal would damage it.
