@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from acclimate import Head
+from acclimate import TDA, Accord, Head, ZeroShot
 from acclimate.arrays import to_host
+from acclimate.errors import InputError
 from reference import entropy
 
 
@@ -50,6 +51,29 @@ def test_views_are_kept_for_methods_that_want_them(stream):
     part = evidence[1:3]
     assert (len(evidence), len(part)) == (5, 2)
     assert np.array_equal(part.views, evidence.views[1:3])
+
+
+def test_parts_of_evidence_are_the_evidence_of_their_samples(to_backend, stream):
+    features = to_backend(stream.features[:50])
+    evidence = stream.head.to(features).observe(features)
+    expected = stream.head.observe(stream.features[:50])
+    for cut in (slice(0, 50), slice(10, 30), slice(40, None)):
+        np.testing.assert_allclose(evidence[cut].host_entropy, expected.host_entropy[cut], rtol=1e-4)
+        np.testing.assert_array_equal(evidence[cut].predicted, expected.predicted[cut])
+    np.testing.assert_array_equal(evidence[10:30][5:8].predicted, expected.predicted[15:18])
+
+
+@pytest.mark.parametrize("method", [TDA, Accord, ZeroShot])
+@pytest.mark.parametrize("learn", [True, False])
+def test_rows_without_a_direction_are_refused_before_anything_is_learnt(to_backend, stream, method, learn):
+    features = stream.features[:60].copy()
+    features[57] = 0
+    adapter = method(stream.head.to(to_backend(features)))
+    for rows in (features, np.stack([features, features], axis=1)):
+        with pytest.raises(InputError, match=r"row 57.* is all zeros"):
+            adapter.step(to_backend(rows), learn=learn)
+        assert adapter.samples_seen == 0
+        assert not any(adapter.entries().values())
 
 
 def test_a_head_is_normalised_once(to_backend):

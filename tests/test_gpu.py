@@ -1,11 +1,13 @@
 """Everything on a CUDA GPU gives what it gives on a CPU."""
 
 import io
+import warnings
 
 import numpy as np
 import pytest
 
-from acclimate import Classifier, load_encoder
+from acclimate import Classifier, create, load_encoder
+from acclimate.checks.synthetic import shifted_stream
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
@@ -72,3 +74,20 @@ def test_the_service_encodes_on_the_gpu(tiny_clip):
         assert isinstance(other, np.ndarray)
         unit = [each / np.linalg.norm(each, axis=-1, keepdims=True) for each in (one, other)]
         assert np.sum(unit[0] * unit[1], axis=-1).min() > 0.98
+
+
+@pytest.mark.parametrize("method", ["zero-shot", "tda"])
+def test_a_step_waits_for_the_gpu_a_few_times_however_long_the_batch(method):
+    stream = shifted_stream(samples=3000, classes=50, dim=64)
+    there = torch.asarray(stream.features, device="cuda")
+    adapter = create(method, stream.head.to(there))
+    adapter.step(there[:2000])
+    for size in (1, 64, 256):
+        with warnings.catch_warnings(record=True) as waits:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                adapter.step(there[2000 : 2000 + size])
+            finally:
+                torch.cuda.set_sync_debug_mode("default")
+        assert len(waits) <= 8, [str(each.message) for each in waits]

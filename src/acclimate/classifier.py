@@ -422,7 +422,7 @@ class Recent:
         if adapted.ids is None:
             return
         learnt = np.flatnonzero(adapted.ids >= 0)[-self.most :]
-        features = adapted.evidence.plain
+        features = adapted.evidence.original_view
         features = features[index(learnt, features)]
         for row, place in enumerate(learnt.tolist()):
             id = int(adapted.ids[place])

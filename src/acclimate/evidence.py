@@ -8,8 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -17,63 +15,25 @@ from acclimate.arrays import (
     Array,
     HostArray,
     as_floats,
-    begin_transfer,
     device,
-    directions,
     entropy_of,
     first_equal_rows,
     index,
-    is_tensor,
     move,
     namespace,
-    refuse_directionless,
-    repeat,
     softmax_and_entropy,
     to_host,
     unit_rows,
 )
 from acclimate.errors import LONGEST_TEXT, InputError, StateError, is_text, nearest
 
-if TYPE_CHECKING:
-    from acclimate.on_cuda import Transfer
-
-LARGEST_LOGIT = 1e9  # scale and bias beyond it are those of no model, and single precision may not hold what follows
+LARGEST_LOGIT = 1e9  # no model has a larger scale or bias, and single precision may not hold what follows from it
 KEPT_VIEWS = 0.1  # share of the views that make the evidence of a sample (TDA's code; its paper does not mention views)
-
-OBSERVED = ("features", "logits", "probs", "entropy", "views")  # the arrays of evidence
-
-
-class Summary(NamedTuple):
-    """What the host needs of evidence for B samples."""
-
-    entropy: HostArray  # (B,)
-    predicted: HostArray  # (B,) the classes of the highest logits
-
-
-class Arriving:
-    """The summary of evidence that a device computes, on its way to the host; asking for it waits.
-
-    Args:
-        transfer: of entropies and predicted classes (B,), and of what `arrays.directions` says of the rows.
-        shape: of the rows, (B,) or (B, V).
-    """
-
-    def __init__(self, transfer: "Transfer", shape: tuple[int, ...]) -> None:
-        self.transfer = transfer
-        self.shape = shape
-
-    @cached_property
-    def summary(self) -> Summary:
-        """The summary, unless a row has no direction."""
-        values = self.transfer.wait()
-        samples = self.shape[0]
-        refuse_directionless(values[2 * samples :].reshape(self.shape), "features")
-        return Summary(values[:samples], values[samples : 2 * samples].astype(np.int64))
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """Zero-shot answers for B samples; all arrays share namespace, device and dtype.
+    """Zero-shot answers for B samples as one immutable value; all arrays share namespace, device and dtype.
 
     Attributes:
         features: (B, d) image features; unit length for one view, the mean of unit vectors for many.
@@ -81,9 +41,6 @@ class Evidence:
         probs: (B, K) softmax of the logits; for many views the mean of the softmaxes of the views that were kept.
         entropy: (B,) entropy of `probs` in nats.
         views: (B, V, d) unit features of all V views; None for one view per sample.
-        arriving: where a GPU computes the evidence, what the host needs of all of it; then rows without a direction are
-            refused when this is there, at the latest when an adapter has answered.
-        whole: the evidence that this is a part of, and which part; None if it is not.
 
     Examples:
         >>> import numpy as np
@@ -100,8 +57,6 @@ class Evidence:
     probs: Array
     entropy: Array
     views: Array | None = None
-    arriving: Arriving | None = field(default=None, repr=False, compare=False)
-    whole: "tuple[Evidence, slice] | None" = field(default=None, repr=False, compare=False)
 
     def __len__(self) -> int:
         return int(self.logits.shape[0])
@@ -109,41 +64,27 @@ class Evidence:
     def __getitem__(self, part: slice) -> "Evidence":
         if part.indices(len(self)) == (0, len(self), 1):
             return self
-        arrays = (self.features[part], self.logits[part], self.probs[part], self.entropy[part])
         views = None if self.views is None else self.views[part]
-        return Evidence(*arrays, views, whole=(self, part))
+        return Evidence(self.features[part], self.logits[part], self.probs[part], self.entropy[part], views)
 
     @property
-    def plain(self) -> Array:
+    def original_view(self) -> Array:
         """Unit features (B, d) of the images themselves: the first of their views."""
         return self.features if self.views is None else self.views[:, 0]
 
     @cached_property
     def host_entropy(self) -> HostArray:
-        """The entropies as a NumPy array, brought there once."""
-        if self.whole is not None:
-            return self.whole[0].host_entropy[self.whole[1]]
-        return to_host(self.entropy) if self.arriving is None else self.arriving.summary.entropy
+        """The entropies (B,) as a NumPy array."""
+        return to_host(self.entropy)
 
     @cached_property
     def predicted(self) -> HostArray:
-        """The classes (B,) of the highest logits as a NumPy array, brought there once."""
-        if self.whole is not None:
-            return self.whole[0].predicted[self.whole[1]]
-        if self.arriving is not None:
-            return self.arriving.summary.predicted
+        """The classes (B,) of the highest logits as a NumPy array."""
         return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
 
-    def require_rows(self) -> None:
-        """Refuse evidence of rows without a direction; only evidence that arrives can be of such rows."""
-        if self.arriving is not None:
-            _ = self.arriving.summary
-
     def require_finite(self) -> None:
-        """Refuse evidence that holds NaN or infinity, or is a part of such evidence."""
-        if self.whole is not None:
-            self.whole[0].require_finite()
-        elif not np.isfinite(self.host_entropy).all():
+        """Refuse evidence that holds NaN or infinity."""
+        if not np.isfinite(self.host_entropy).all():
             raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
 
 
@@ -203,7 +144,7 @@ class Head:
 
     @classmethod
     def from_file(cls, class_vectors: object, about: object, what: object) -> "Head":
-        """The head in a file `what`: class vectors and the other arguments by name; StateError if they break a rule."""
+        """Make the head that a file `what` describes; StateError if its arrays or names break a rule."""
         try:
             if not isinstance(class_vectors, np.ndarray) or class_vectors.dtype not in (np.float32, np.float64):
                 raise InputError("class_vectors must be float32 or float64")
@@ -232,13 +173,13 @@ class Head:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Identifies the head: equal for equal class names, class vectors, scale and bias."""
+        """Digest of class names, class vectors, scale and bias: equal for equal heads."""
         digest = hashlib.sha256(repr((self.class_names, self.logit_scale, self.logit_bias)).encode())
         digest.update(to_host(self.class_vectors).astype(np.float32).tobytes())
         return digest.hexdigest()[:32]
 
     def observe(self, features: Array) -> Evidence:
-        """Zero-shot evidence.
+        """Return zero-shot evidence.
 
         Args:
             features: (B, d), or (B, V, d) for V views per sample; of any length. Many views become the mean of the
@@ -247,18 +188,11 @@ class Head:
         Note:
             Views, and the tenth of them that is kept, are in the code of TDA's authors only, not in their paper. As in
             that code, the mean feature of many views is not scaled to unit length again.
-
-            A GPU is not waited for, so there features that have no direction are refused later; see `Evidence`.
         """
-        rows = self.as_rows(features)
-        return self.observe_unit(rows if is_tensor(rows) else unit_rows(rows, "features"))
+        return self.observe_unit(self.unit_features(features))
 
     def unit_features(self, features: Array) -> Array:
-        """Features (B, d) or (B, V, d) as unit rows where the head lives; those that cannot be used are refused."""
-        return unit_rows(self.as_rows(features), "features")
-
-    def as_rows(self, features: Array) -> Array:
-        """Features (B, d) or (B, V, d) where the head lives, of any length; other shapes are refused."""
+        """Return features (B, d) or (B, V, d) as unit rows where the head lives, refusing those without a direction."""
         floats = as_floats(features, "features")
         shape = tuple(floats.shape)
         if len(shape) not in (2, 3):
@@ -269,30 +203,10 @@ class Head:
             raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
         if 0 in shape:
             raise InputError(f"no samples: features have shape {shape}.")
-        return move(floats, self.class_vectors)
+        return unit_rows(move(floats, self.class_vectors), "features")
 
     def observe_unit(self, unit: Array) -> Evidence:
-        """`observe` for what `unit_features` gave; of tensors also for what `as_rows` gave."""
-        if not is_tensor(unit):
-            return self._observe_unit(unit)
-        shape = tuple(unit.shape[:-1])
-        found = repeat(self, "observe", self._observe_rows, [unit], len(self) * prod(shape), OBSERVED)
-        arriving = Arriving(begin_transfer(found["summary"]), shape)
-        evidence = Evidence(**{name: found[name] for name in OBSERVED}, arriving=arriving)
-        if not unit.is_cuda:  # nothing to wait for
-            evidence.require_rows()
-        return evidence
-
-    def _observe_rows(self, rows: Array) -> dict[str, Array]:
-        """The arrays of the evidence for rows of any length, and what `Arriving` takes; nothing goes to the host."""
-        unit, peaks = directions(rows)
-        evidence = self._observe_unit(unit)
-        xp = namespace(unit)
-        predicted = xp.astype(xp.argmax(evidence.logits, axis=-1), unit.dtype)  # exact below 2**24 classes
-        summary = xp.concat([evidence.entropy, predicted, xp.reshape(peaks, (-1,))])
-        return {name: getattr(evidence, name) for name in OBSERVED} | {"summary": summary}
-
-    def _observe_unit(self, unit: Array) -> Evidence:
+        """Return evidence for what `unit_features` gave."""
         if unit.ndim == 3:
             return self._observe_views(unit)
         logits = (self.logit_scale * unit) @ self.class_vectors.T
@@ -304,7 +218,7 @@ class Head:
     def _observe_views(self, unit: Array) -> Evidence:
         xp = namespace(unit)
         samples, views, dim = unit.shape
-        each = self._observe_unit(xp.reshape(unit, (samples * views, dim)))
+        each = self.observe_unit(xp.reshape(unit, (samples * views, dim)))
         kept = xp.argsort(xp.reshape(each.entropy, (samples, views)), axis=-1, stable=True)
         kept = kept[:, : max(1, int(KEPT_VIEWS * views))]
         flat = xp.reshape(kept + views * xp.arange(samples, device=device(unit))[:, None], (-1,))
@@ -320,7 +234,7 @@ class Head:
 
     @cached_property
     def _repeated(self) -> tuple[Array, Array] | None:
-        """Positions of the classes whose vector an earlier class has, and of the first that has it; None for none."""
+        """Indices of the classes whose vector an earlier class has, and of the first that has it; None for none."""
         first = first_equal_rows(to_host(self.class_vectors))
         later = np.flatnonzero(first < np.arange(len(first)))
         return (index(later, self.class_vectors), index(first[later], self.class_vectors)) if len(later) else None
@@ -336,7 +250,7 @@ class Head:
             columns[:, later] = columns[:, first]
 
     def add(self, class_vectors: Array, class_names: Sequence[str]) -> "Head":
-        """A head with N more classes: vectors (N, d) and names that the head does not have yet."""
+        """Return a head with N more classes: vectors (N, d) and names that the head does not have yet."""
         new = Head(class_vectors, self.logit_scale, self.logit_bias, tuple(class_names)).to(self.class_vectors)
         if new.dim != self.dim:
             raise InputError(f"the new class vectors have dim {new.dim}, the head {self.dim}.")
@@ -344,30 +258,30 @@ class Head:
         return replace(self, class_vectors=vectors, class_names=(*self.class_names, *new.class_names))
 
     def remove(self, class_names: Iterable[str]) -> "Head":
-        """A head without these classes."""
+        """Return a head without these classes."""
         gone = set(class_names)
         unknown = sorted(gone.difference(self.class_names))
         if unknown:
             raise InputError(f"no class named {unknown[0]!r} to remove; {nearest(unknown[0], self.class_names)}")
-        kept = [place for place, name in enumerate(self.class_names) if name not in gone]
+        kept = [i for i, name in enumerate(self.class_names) if name not in gone]
         if not kept:
             raise InputError("removing every class would leave nothing to choose from; keep at least one.")
-        vectors = self.class_vectors[index(np.array(kept), self.class_vectors)]
-        return replace(self, class_vectors=vectors, class_names=tuple(self.class_names[place] for place in kept))
+        vectors = self.class_vectors[index(kept, self.class_vectors)]
+        return replace(self, class_vectors=vectors, class_names=tuple(self.class_names[i] for i in kept))
 
     def to(self, like: Array) -> "Head":
-        """The same head where `like` lives: array library, device and dtype (float32 at least)."""
+        """Return the same head where `like` lives: array library, device and dtype (float32 at least)."""
         return replace(self, class_vectors=move(self.class_vectors, as_floats(like, "the array to follow")))
 
     def differences(self, other: "Head") -> list[str]:
-        """How this head differs from another, as a list of phrases; empty if it does not."""
+        """Return the differences from another head as phrases; an empty list if there are none."""
         found = []
         if len(self) != len(other):
             found.append(f"{len(self)} classes against {len(other)}")
         elif self.class_names != other.class_names:
             pairs = enumerate(zip(self.class_names, other.class_names, strict=True))
-            place, (ours, theirs) = next((place, pair) for place, pair in pairs if pair[0] != pair[1])
-            found.append(f"class {place} is {ours!r} against {theirs!r}")
+            i, (ours, theirs) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
+            found.append(f"class {i} is {ours!r} against {theirs!r}")
         if self.dim != other.dim:
             found.append(f"dim {self.dim} against {other.dim}")
         if (self.logit_scale, self.logit_bias) != (other.logit_scale, other.logit_bias):

@@ -309,19 +309,16 @@ def _made(kind: type[Made], **fields: object) -> Made:
 def best_of(logits: Array, count: int, probs: Array | None = None) -> list[HostArray]:
     """The `count` best classes of logits (B, K), of equal ones the first, and their probabilities.
 
-    With probabilities (B, K) also the best class of these and its probability, (B, 1). A GPU chooses them itself.
+    With probabilities (B, K) also the best class of these and its probability, (B, 1).
     """
-    if is_tensor(logits):
-        from acclimate.on_cuda import best_of as on_tensors
-
-        return on_tensors(logits, count, probs)
-    scores = softmax_and_entropy(to_host(logits))[0]
+    xp = namespace(logits)
+    scores = softmax_and_entropy(logits)[0]
     best = top_classes(scores, count)
-    found = [best, np.take_along_axis(scores, best, axis=1)]
+    found = [best, xp.take_along_axis(scores, best, axis=1)]
     if probs is not None:
-        own = to_host(probs).argmax(axis=1)[:, None]
-        found += [own, np.take_along_axis(to_host(probs), own, axis=1)]
-    return found
+        own = xp.argmax(probs, axis=1, keepdims=True)
+        found += [own, xp.take_along_axis(probs, own, axis=1)]
+    return [to_host(each) for each in found]
 
 
 def with_none(answers: tuple[Answer, ...], none: float | None) -> tuple[Answer, ...]:
@@ -343,8 +340,10 @@ def refuse_none(labels: Iterable[str]) -> None:
             raise InputError(f"{label!r} is the answer for images that belong to no label; leave this label out.")
 
 
-def top_classes(scores: HostArray, count: int) -> HostArray:
-    """The classes (n, up to count) of the highest scores (n, K), the highest first and of equal ones the first."""
+def top_classes(scores: Array, count: int) -> Array:
+    """Return the classes (n, up to count) of the highest scores (n, K), highest first and of equal ones the first."""
+    if is_tensor(scores):
+        return namespace(scores).argsort(scores, axis=1, descending=True, stable=True)[:, :count]
     if scores.shape[1] > count:  # sorting all of a thousand classes takes longer than adapting
         best = np.sort(np.argpartition(-scores, count - 1, axis=1)[:, :count], axis=1)
         last = np.take_along_axis(scores, best, axis=1).min(axis=1, keepdims=True)

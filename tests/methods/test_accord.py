@@ -2,12 +2,15 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from acclimate import Accord, Head, merge_states, refine
 from acclimate.arrays import log_softmax, to_host
 from acclimate.bench.orders import stream_order
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
+from acclimate.methods.two_views import covariance_inverse
 from accord_reference import NaiveAccord
 
 BIAS = -2.0
@@ -218,3 +221,12 @@ def test_batches_in_which_no_temperature_is_measured(to_backend):
     logits = np.concatenate([to_host(single.step(features[i : i + 1])) for i in range(400)])
     np.testing.assert_allclose(logits, expected, atol=1e-3)
     assert single.dump().keys() == whole.dump().keys()
+
+
+@given(st.integers(1, 300), st.integers(0, 2**32))
+def test_covariances_are_inverted_by_halves(dim, seed):
+    samples = np.random.default_rng(seed).standard_normal((dim + 5, dim))
+    covariance = samples.T @ samples / len(samples) + 0.05 * np.eye(dim)
+    inverse = covariance_inverse(covariance)
+    assert np.allclose(inverse, np.linalg.inv(covariance), rtol=1e-9, atol=1e-11)
+    assert np.allclose(inverse, inverse.T, rtol=1e-9, atol=1e-11)

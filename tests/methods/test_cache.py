@@ -8,7 +8,7 @@ from acclimate.errors import StateError
 from acclimate.evidence import Head
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import compact
-from acclimate.methods.schedule import Plan, last_if_worse
+from acclimate.methods.schedule import Schedule, last_if_worse
 
 
 def head_of(classes, dim, to_backend=np.asarray):
@@ -46,7 +46,7 @@ def test_votes_are_the_product_with_the_dense_mask(to_backend):
     cache, mask = filled(rng, to_backend=to_backend)
     features = rng.standard_normal((6, 5)).astype(np.float32)
     votes = to_backend(np.ones((7, 6), np.float32))
-    cache.vote(votes, to_backend(features), Plan(), alpha=-0.5, beta=2.0)
+    cache.vote(votes, to_backend(features), Schedule(), alpha=-0.5, beta=2.0)
     affinity = np.exp(-2.0 * (1 - features @ cache.dump()["keys"].T))
     np.testing.assert_allclose(to_host(votes), 1 - 0.5 * (affinity @ mask).T, rtol=1e-5)
 
@@ -61,7 +61,7 @@ def test_an_empty_cache_and_an_empty_mask_vote_on_nothing():
         cache.vote(votes, features, plan, alpha=1.0, beta=1.0)
         assert (votes == 1).all()
         cache.commit(plan, features)
-        plan = Plan()
+        plan = Schedule()
     assert cache.size == 1
 
 
@@ -118,12 +118,12 @@ def test_a_rule_of_its_own_gives_the_same_in_batches_and_the_usual_one_changes_n
     entropies = rng.random(40).round(1)
     rules = {
         "same": last_if_worse,
-        "oldest": lambda queue, rank, entry_id: min(range(len(queue)), key=lambda place: queue[place].id),
+        "oldest": lambda queue, rank, entry_id: min(range(len(queue)), key=lambda i: queue[i].id),
     }
     found = []
     for sizes in ([40], [1] * 40, [7, 13, 1, 19]):
         cache = Cache(head_of(3, 5), 2, highest)
-        cache.gives_way = rules.get(rule)
+        cache.eviction_rule = rules.get(rule)
         found.append(shown(cache, classes, entropies, sizes))
     if rule == "same":
         found.append(shown(Cache(head_of(3, 5), 2, highest), classes, entropies, [40]))

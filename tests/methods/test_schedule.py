@@ -9,21 +9,21 @@ samples = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 5).map(float)), m
 
 
 def middle_if_odd(queue, rank, entry_id):
-    """A rule that has nothing to do with ranks alone: the middle entry gives way to every newcomer with an odd id."""
+    """Evict the middle entry for every newcomer with an odd id, whatever its rank."""
     return len(queue) // 2 if entry_id % 2 else None
 
 
-def one_by_one(offers, capacity, gives_way=None):
-    """Entries (class, rank, id) that each moment's cache holds, after the moment's sample."""
+def one_by_one(offers, capacity, eviction_rule=None):
+    """Return the entries (class, rank, id) that each moment's cache holds, after the moment's sample."""
     queues = {}
     moments = []
     for i, (label, rank) in enumerate(offers):
         queue = queues.setdefault(label, [])
         if len(queue) < capacity:
             queue.append((rank, i))
-        elif gives_way is not None:
-            if (place := gives_way(queue, rank, i)) is not None:
-                queue[place] = (rank, i)
+        elif eviction_rule is not None:
+            if (evicted := eviction_rule(queue, rank, i)) is not None:
+                queue[evicted] = (rank, i)
         elif rank < queue[-1][0]:
             queue[-1] = (rank, i)
         queue.sort()
@@ -32,8 +32,8 @@ def one_by_one(offers, capacity, gives_way=None):
 
 
 @given(samples, st.integers(1, 3), st.sampled_from([last_if_worse, middle_if_odd]), st.data())
-def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, gives_way, data):
-    moments = one_by_one(offers, capacity, None if gives_way is last_if_worse else gives_way)
+def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, eviction_rule, data):
+    moments = one_by_one(offers, capacity, None if eviction_rule is last_if_worse else eviction_rule)
     queues = {}
     size = 0
     start = 0
@@ -41,7 +41,7 @@ def test_every_moment_of_every_cut_is_that_of_a_walk(offers, capacity, gives_way
         batch = data.draw(st.integers(1, len(offers) - start))
         part = [(i, *offers[start + i], start + i) for i in range(batch)]
         before = {entry.slot: (label, entry.rank, entry.id) for label, queue in queues.items() for entry in queue}
-        plan = schedule(part, queues, capacity, size, batch, gives_way)
+        plan = schedule(part, queues, capacity, size, batch, eviction_rule)
         for now in range(batch):
             alive = {entry for slot, entry in before.items() if now < plan.evicted.get(slot, batch)}
             alive |= {

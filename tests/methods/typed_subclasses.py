@@ -30,7 +30,6 @@ class UnmergedSCA(SCA):
 
 class UnmergedTDA(TDA):
     merges = None
-    checks_evidence = False
 
 
 class OnlineMTA(MTA):

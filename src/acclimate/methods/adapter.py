@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, is_tensor, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Correction, Corrections, id_of
@@ -55,7 +55,6 @@ class Adapter(ABC):
         self_taught: whether it learns from its own answers, so that what it learns depends on the order of samples.
         needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
         views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
-        checks_evidence: whether `respond` itself refuses bad evidence, as late as it can: a GPU works on.
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
 
@@ -84,7 +83,6 @@ class Adapter(ABC):
     self_taught: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset()
     views_kind: ClassVar[ViewsKind] = "augmix"
-    checks_evidence: ClassVar[bool] = False
 
     head: Head
     _: KW_ONLY
@@ -197,11 +195,9 @@ class Adapter(ABC):
         Returns:
             (n, K) adapted logits in the caller's array library, device and dtype.
         """
-        unit = self.head.as_rows(features)
+        unit = self.head.unit_features(features)
         ids = None if ids is None else check_ids(ids, unit.shape[0])
         size = self._block_size(unit)
-        if unit.shape[0] > size or not is_tensor(unit):  # nothing may be learnt before all rows are known to be good
-            unit = self.head.unit_features(unit)
         answers = []
         for start in range(0, unit.shape[0], size):
             block = slice(start, start + size)
@@ -229,10 +225,10 @@ class Adapter(ABC):
         first = self.samples_seen
         chosen = np.full(count, learn) & self.counts_samples
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
-        if not self.checks_evidence:
-            (evidence.require_finite if chosen.any() and len(self.parts) > 1 else evidence.require_rows)()
         if not chosen.any():
             return self.respond(evidence, ids, False)
+        if len(self.parts) > 1:
+            evidence.require_finite()
         turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
         steps = []
         start = 0
@@ -279,7 +275,7 @@ class Adapter(ABC):
             >>> adapter.step(image).argmax(axis=1), adapter.corrections[0].label
             (array([1]), '1')
         """
-        unit = self.head.observe(features).plain
+        unit = self.head.observe(features).original_view
         named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else check_ids(ids, unit.shape[0])
         self.told.add(unit, np.asarray(classes), named, names)
         self._review()

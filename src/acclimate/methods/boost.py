@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, namespace, to_host
+from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
 from acclimate.methods.adapter import Step, ViewsKind
@@ -55,7 +55,7 @@ class BoostAdapter(TDA):
         super().setup()
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """TDA's logits plus what the views change, (B, K)."""
+        """Return TDA's logits plus the changes by the views, (B, K)."""
         unit = evidence.views
         assert unit is not None  # `adapt` has seen to it
         each = self.head.observe_unit(namespace(unit).reshape(unit, (-1, self.head.dim)))
@@ -68,10 +68,10 @@ class BoostAdapter(TDA):
         return step
 
     def _votes(self, unit: Array, each: Evidence, ids: HostArray, learn: bool) -> list[tuple[int, int, float]]:
-        """What the views change, as sample, class and vote: the read-out of the copy less that of the cache."""
+        """Return the changes by the views as (sample, class, vote): the read-out of the copy less that of the cache."""
         samples, views, _ = unit.shape
         entropies = np.reshape(each.host_entropy, (samples, views))
-        classes = np.reshape(to_host(namespace(unit).argmax(each.logits, axis=-1)), (samples, views))
+        classes = np.reshape(each.predicted, (samples, views))
         confident = np.argsort(entropies, axis=1, kind="stable")[:, : max(1, int(KEPT_VIEWS * views))]
         queues: dict[int, list[Kept]] = {}  # as they are when a sample reads them
         votes = []

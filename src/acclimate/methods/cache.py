@@ -6,25 +6,18 @@ read-out is a sum over targets; no one-hot or mask matrix is ever built.
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import count
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, begin_transfer, device, is_tensor, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host
 from acclimate.evidence import Head
-from acclimate.methods.jagged import Layout, add_by_class, compact, lay_out
-from acclimate.methods.schedule import GivesWay, Plan, Queued, Queues, last_if_worse, schedule
+from acclimate.methods.jagged import Layout, add_by_class, lay_out
+from acclimate.methods.schedule import EvictionRule, Queued, Queues, Schedule, last_if_worse, schedule
 from acclimate.methods.state import LARGEST_ID, Dump, Entry, State
-
-if TYPE_CHECKING:
-    from acclimate.on_cuda import Transfer
 
 HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
 # name -> kind of number and number of axes
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "targets": ("i", 2)}
-
-_numbers = count()
 
 
 class Cache(State):
@@ -39,13 +32,11 @@ class Cache(State):
         longest: the greatest length of a key that is trained; features, which are not, have unit length.
 
     Attributes:
-        gives_way: which entry of a full class gives way to a newcomer, where that is not the one of highest (or
-            lowest) entropy.
+        eviction_rule: the rule of a full class; None to evict the entry of highest (or lowest) entropy.
     """
 
     rule = "union"
-    gives_way: GivesWay | None = None
-    _layout: Layout | None
+    eviction_rule: EvictionRule | None = None
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float | None = None) -> None:
         self.bounded = capacity is not None
@@ -64,8 +55,7 @@ class Cache(State):
         self.size = 0
         self._keys = self.head.class_vectors[:0]  # (room, d), rows beyond `size` unused
         self._targets = np.empty((0, 1), np.int32)  # (room, width), padded with -1
-        self._vote_otherwise()
-        self._arriving: tuple[Transfer, HostArray, HostArray] | None = None  # targets: a mask, its rows, their slots
+        self._layout: Layout | None = None
         # The rank a sample must not exceed to enter its class: that of the last entry of a full queue.
         self._threshold = np.full(len(self.head), np.inf)
 
@@ -77,12 +67,11 @@ class Cache(State):
     @property
     def targets(self) -> HostArray:
         """The classes (E, width) that the entries vote on, by slot, padded with -1."""
-        self._arrive()
         return self._targets[: self.size]
 
     @property
     def layout(self) -> Layout:
-        """Which entries vote on which classes."""
+        """The entries by the classes they vote on, laid out once for several reads."""
         if self._layout is None:
             self._layout = lay_out(self.targets, self._keys)
         return self._layout
@@ -95,40 +84,33 @@ class Cache(State):
         classes[slots] = np.repeat(list(self.queues), [len(queue) for queue in self.queues.values()])
         return classes
 
-    def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Plan:
+    def plan(self, offered: HostArray, classes: HostArray, entropies: HostArray, ids: HostArray) -> Schedule:
         """Plan a batch of B samples with these classes, entropies and ids (B,), of which some are offered (B,).
 
         Nothing changes yet. Newcomers vote on their own class, unless the plan's targets are replaced.
         """
         ranks = -entropies if self.highest else entropies
-        if self.gives_way is None:
+        if self.eviction_rule is None:
             offered = offered & (ranks <= self._threshold[classes])  # few, in a long stream
         samples = np.flatnonzero(offered)
         if not len(samples):
-            return Plan()
+            return Schedule()
         columns = (samples, classes[samples], ranks[samples], ids[samples])
         offers = zip(*(column.tolist() for column in columns), strict=True)
         capacity = self.capacity if self.bounded else self.capacity + len(offered)
-        plan = schedule(offers, self.queues, capacity, self.size, len(offered), self.gives_way or last_if_worse)
+        plan = schedule(offers, self.queues, capacity, self.size, len(offered), self.eviction_rule or last_if_worse)
         plan.targets = classes[plan.samples, None].astype(np.int32)
         return plan
-
-    def prepare(self) -> None:
-        """Lay the votes out, unless that would wait for a device."""
-        self.steady += 1
-        if self._arriving is None or self._arriving[0].done:
-            _ = self.layout
 
     def vote(
         self,
         votes: Array,
         features: Array,
-        plan: Plan,
+        plan: Schedule,
         *,
         alpha: float,
         beta: float,
         self_match: bool = True,
-        weights: Array | None = None,
     ) -> None:
         """Add to votes (K, B) the sum of `alpha * exp(-beta (1 - f.q))` over the entries q that vote on each class.
 
@@ -142,60 +124,39 @@ class Cache(State):
             alpha: weight.
             beta: sharpness.
             self_match: read after the sample's own update; else before it.
-            weights: (E, B) `affinities` of the entries if they are known; they are overwritten.
         """
-        batch = features.shape[0]
-        if plan.samples:
-            at = plan.on(features, batch)
-            now = _now(features, self_match)
+        first = 0 if self_match else -1
+        last_seen = namespace(features).arange(first, first + features.shape[0], device=device(features))  # (B,)
         if self.size:
-            weights = affinities(self.keys, features, beta) if weights is None else weights
+            weights = affinities(self.keys, features, beta)
             if plan.evicted:
-                weights[at.evicted] *= now < at.evicted_by[:, None]
+                deaths = index(list(plan.evicted.values()), features)
+                weights[index(list(plan.evicted), features)] *= last_seen < deaths[:, None]
             add_by_class(votes, weights, self.layout, alpha)
         if plan.samples:
-            weights = affinities(features[at.samples], features, beta)
-            weights *= (at.samples[:, None] <= now) & (now < at.deaths[:, None])
-            if plan.mask is None:
-                add_by_class(votes, weights, lay_out(plan.targets, features), alpha)
-            else:
-                votes += alpha * (namespace(votes).astype(plan.mask, votes.dtype).T @ weights)
+            births = index(plan.samples, features)
+            deaths = index(plan.deaths, features)
+            weights = affinities(features[births], features, beta)
+            weights *= (births[:, None] <= last_seen) & (last_seen < deaths[:, None])
+            add_by_class(votes, weights, lay_out(plan.targets, features), alpha)
 
-    def commit(self, plan: Plan, features: Array) -> None:
+    def commit(self, plan: Schedule, features: Array) -> None:
         """Carry out a plan for a batch with features (B, d): write the newcomers that outlive it."""
         if not plan.samples:
             return
-        self._arrive()
-        stay = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
-        slots = np.array(plan.slots)[stay]
-        at = plan.on(features, features.shape[0])
+        staying = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
+        slots = np.array(plan.slots)[staying]
+        size = max(self.size, int(slots.max()) + 1)
         width = plan.targets.shape[1]
-        self._grow(int(slots.max()) + 1, width)
-        self._keys[at.slots] = features[at.staying]
+        self._grow(size, width)
+        self._keys[index(slots, features)] = features[index(np.array(plan.samples)[staying], features)]
         before = self._targets[slots]
         self._targets[slots] = -1
-        if plan.mask is None:
-            self._targets[slots, :width] = plan.targets[stay]
-        else:
-            self._arriving = (begin_transfer(plan.mask), stay, slots)
+        self._targets[slots, :width] = plan.targets[staying]
+        if size > self.size or not np.array_equal(before, self._targets[slots]):
+            self._layout = None  # in a full positive cache it stays: newcomers vote as those they replace
         self._take(plan.queues)
-        self.size = max(self.size, int(slots.max()) + 1)
-        if plan.mask is not None or not np.array_equal(before, self._targets[slots]):
-            self._vote_otherwise()  # not so in a full positive cache: newcomers vote as those they replace
-
-    def _vote_otherwise(self) -> None:
-        """Note that other entries vote on other classes from now on."""
-        self._layout = None
-        self.layout_number = next(_numbers)  # no two layouts have the same
-        self.steady = 0  # times that it was read since
-
-    def _arrive(self) -> None:
-        """Wait for the targets of the last newcomers, if they are on their way from a device."""
-        if self._arriving is not None:
-            (mask, stay, slots), self._arriving = self._arriving, None
-            targets = compact(mask.wait()[stay])
-            self._grow(0, targets.shape[1])
-            self._targets[slots, : targets.shape[1]] = targets
+        self.size = size
 
     @property
     def next_id(self) -> int:
@@ -363,24 +324,14 @@ def _widened(targets: HostArray, width: int) -> HostArray:
 
 
 def affinities(keys: Array, features: Array, beta: float) -> Array:
-    """Weights (E, B), exp(-beta (1 - q.f)), of keys (E, d) for features (B, d).
+    """Return the weights (E, B), exp(-beta (1 - q.f)), of keys (E, d) for features (B, d).
 
     Examples:
         >>> affinities(np.eye(2), np.eye(2)[:1], beta=5.0).round(4)
         array([[1.    ],
                [0.0067]])
     """
-    if is_tensor(features):
-        from acclimate.on_cuda import affinities as on_tensors
-
-        return on_tensors(keys, features, beta)
     products = keys @ (beta * features).T
     products -= beta
     namespace(products).exp(products, out=products)  # in place: this is the largest array of a step
     return products
-
-
-def _now(features: Array, self_match: bool) -> Array:
-    """The position (B,) of the last sample that each sample of a batch (B, d) sees."""
-    first = 0 if self_match else -1
-    return namespace(features).arange(first, first + features.shape[0], device=device(features))

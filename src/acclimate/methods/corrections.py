@@ -232,7 +232,7 @@ class Corrections(State):
         return {name: values.copy() for name, values in arrays.items()}
 
     def _cosines(self, evidence: Evidence) -> Array:
-        return evidence.plain @ self.keys.T
+        return evidence.original_view @ self.keys.T
 
     def _settled(self) -> None:
         """Compute the votes (n, K): how the model's errors on the corrected images carry over to those like them.

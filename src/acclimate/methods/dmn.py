@@ -13,7 +13,7 @@ from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Adapter, Change, Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.registry import register
-from acclimate.methods.schedule import Plan
+from acclimate.methods.schedule import Schedule
 from acclimate.methods.state import MergeRule
 
 BLOCK = 2**20  # numbers that are gathered at once
@@ -71,7 +71,7 @@ class DMN(Adapter):
         self.memory.commit(plan, evidence.features)
         return Step(answer, {"memory": Change(plan.samples, plan.dropped)})
 
-    def _cosines(self, features: Array, plan: Plan) -> Array:
+    def _cosines(self, features: Array, plan: Schedule) -> Array:
         """Products (B, K) of features (B, d) with the prototypes that are made for them.
 
         They follow from the products of the class's entries with f and with each other, so that no prototype is built.

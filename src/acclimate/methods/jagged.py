@@ -12,19 +12,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, index, indices, is_tensor
+from acclimate.arrays import Array, HostArray, index, is_tensor, namespace
 
 
 class Rows(NamedTuple):
-    """Which entries vote on which classes, class by class."""
+    """The entries that vote on each class, class by class."""
 
     classes: Array  # (C,) the classes with entries, in order
     entries: Array  # (n,) the entries of the first class, then those of the second, ...
-    starts: Array  # (C,) where the entries of each class start
+    starts: Array  # (C,) the position in `entries` where those of each class start
 
 
 class Diagonals(NamedTuple):
-    """Which entries vote on which classes."""
+    """The entries that vote on each class, diagonal by diagonal."""
 
     classes: Array  # (C,) the classes with entries, those with most entries first
     entries: list[Array]  # for each diagonal t the t-th entry of the first classes
@@ -48,16 +48,17 @@ def lay_out(targets: HostArray, like: Array) -> Layout:
         ([7, 4], [[0, 1], [2]])
     """
     flat = np.ravel(targets)
-    places = np.flatnonzero(flat >= 0)
-    entries = places // targets.shape[1]
-    classes = flat[places]
+    used = np.flatnonzero(flat >= 0)
+    entries = used // targets.shape[1]
+    classes = flat[used]
     by_class = _stable_order(classes)
     classes = classes[by_class]
     entries = entries[by_class]
     counts = np.bincount(classes)
     if is_tensor(like):
         held = np.flatnonzero(counts)
-        return Rows(*indices([held, entries, (np.cumsum(counts) - counts)[held]], like))
+        starts = (np.cumsum(counts) - counts)[held]
+        return Rows(index(held, like), index(entries, like), index(starts, like))
     most_first = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     diagonal = np.arange(len(classes)) - np.repeat(np.cumsum(counts) - counts, counts)
     row = np.empty(len(counts), np.int64)
@@ -76,9 +77,9 @@ def add_by_class(sums: Array, weights: Array, layout: Layout, factor: float = 1.
     The weights may be overwritten.
     """
     if isinstance(layout, Rows):
-        from acclimate.on_cuda import add_rows
-
-        add_rows(sums, weights, layout, factor)
+        if layout.classes.shape[0]:
+            total = namespace(weights).embedding_bag(weights, layout.entries, layout.starts, mode=0)[0]
+            sums.index_add_(0, layout.classes, total, alpha=factor)
     elif layout.entries:
         if factor != 1.0:
             weights *= factor
@@ -89,7 +90,7 @@ def add_by_class(sums: Array, weights: Array, layout: Layout, factor: float = 1.
 
 
 def compact(mask: HostArray) -> HostArray:
-    """A boolean mask (E, K) as targets (E, width): the classes of each row, padded with -1.
+    """Return a boolean mask (E, K) as targets (E, width): the classes of each row, padded with -1.
 
     Examples:
         >>> compact(np.array([[True, False, True], [False, True, False]])).tolist()
@@ -103,5 +104,5 @@ def compact(mask: HostArray) -> HostArray:
 
 
 def _stable_order(numbers: HostArray) -> HostArray:
-    """Stable argsort of small numbers, ten times faster in the narrowest type, where NumPy sorts by radix."""
+    """Return the stable argsort of small numbers, by radix: ten times faster, and only in a narrow type."""
     return np.argsort(numbers.astype(np.min_scalar_type(int(numbers.max(initial=0)))), kind="stable")

@@ -1,24 +1,20 @@
 """TDA, the training-free dynamic adapter (Karmanov et al., CVPR 2024)."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import log2
 from typing import ClassVar, Literal
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, is_tensor, namespace, repeat, to_host
+from acclimate.arrays import HostArray, device, index, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Adapter, Change, Step
-from acclimate.methods.cache import Cache, affinities
-from acclimate.methods.jagged import Layout, add_by_class, compact
+from acclimate.methods.cache import Cache
+from acclimate.methods.jagged import compact
 from acclimate.methods.registry import register
-from acclimate.methods.schedule import Plan
+from acclimate.methods.schedule import Schedule
 from acclimate.methods.state import MergeRule
-
-STEADY = 64  # reads of caches that do not change, after which a graph of their sums pays for its capture
 
 
 @register
@@ -75,7 +71,6 @@ class TDA(Adapter):
     name = "tda"
     summary = "positive and negative caches of the most useful samples of the stream"
     merges: ClassVar[MergeRule | None] = "union"
-    checks_evidence = True
 
     positive: bool = True
     positive_capacity: int = 3
@@ -105,21 +100,31 @@ class TDA(Adapter):
         self.negative_cache = self.declare("negative", Cache(self.head, self.negative_capacity, highest=highest))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the votes of both caches, except for samples that bypass them."""
-        caches = {"positive": self.positive_cache, "negative": self.negative_cache}
+        """Return zero-shot logits plus the votes of both caches, except for samples that bypass them."""
         features = evidence.features
-        found = self._read_ahead(evidence) if is_tensor(features) else {"votes": _transposed(evidence.logits)}
-        positive, negative = plans = self._plan(evidence, ids, learn)
-        votes = found.get("sums")
-        if votes is None or positive.samples or negative.samples:
-            votes = found["votes"]
-            alphas = self._alphas()
-            betas = (self.positive_beta, self.negative_beta)
-            for (name, cache), plan, alpha, beta in zip(caches.items(), plans, alphas, betas, strict=True):
-                known = found.get(name)
-                cache.vote(votes, features, plan, alpha=alpha, beta=beta, self_match=self.self_match, weights=known)
+        logits = evidence.logits
+        positive = self._plan_positive(evidence, ids) if learn and self.positive else Schedule()
+        negative = self._plan_negative(evidence, ids) if learn and self.negative else Schedule()
+        votes = namespace(logits).empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
+        votes[...] = logits.T
+        self.positive_cache.vote(
+            votes,
+            features,
+            positive,
+            alpha=self.positive_alpha,
+            beta=self.positive_beta,
+            self_match=self.self_match,
+        )
+        self.negative_cache.vote(
+            votes,
+            features,
+            negative,
+            alpha=-self.negative_alpha,
+            beta=self.negative_beta,
+            self_match=self.self_match,
+        )
         if bypassing := self._bypassing(len(ids), learn):
-            votes[:, :bypassing] = evidence.logits.T[:, :bypassing]
+            votes[:, :bypassing] = logits.T[:, :bypassing]
         self.positive_cache.commit(positive, features)
         self.negative_cache.commit(negative, features)
         changes = {
@@ -128,74 +133,23 @@ class TDA(Adapter):
         }
         return Step(votes.T, changes)
 
-    def _alphas(self) -> tuple[float, float]:
-        return self.positive_alpha, -self.negative_alpha  # negative votes are against
+    def _plan_positive(self, evidence: Evidence, ids: HostArray) -> Schedule:
+        """Offer every sample to the positive cache."""
+        offered = np.full(len(ids), True)
+        return self.positive_cache.plan(offered, evidence.predicted, evidence.host_entropy, ids)
 
-    def _read_ahead(self, evidence: Evidence) -> Mapping[str, Array]:
-        """What a GPU does while the host waits for the evidence, as a graph where shapes repeat.
-
-        These are the votes (K, B) without the caches, and the affinities of both; of caches that have long been steady,
-        also the sums of all votes (K, B), which hold if no sample enters.
-        """
-        caches = (self.positive_cache, self.negative_cache)
-        for cache in caches:
-            cache.prepare()
-        steady = min(cache.steady for cache in caches) > STEADY
-        layouts = [cache.layout for cache in caches] if steady else []
-        held = [(cache.size, cache.keys.data_ptr(), steady and cache.layout_number) for cache in caches]
-        key = (*held, self.positive_beta, self.negative_beta, *self._alphas(), steady)
-        size = len(evidence) * max(len(self.head), *(cache.size for cache in caches))
-        work = partial(self._ahead, layouts)
-        inputs = [evidence.features, evidence.logits]
-        return repeat(self, key, work, inputs, size, ("votes", "sums"))
-
-    def _ahead(self, layouts: list[Layout], features: Array, logits: Array) -> dict[str, Array]:
-        found = {
-            "votes": _transposed(logits),
-            "positive": affinities(self.positive_cache.keys, features, self.positive_beta),
-            "negative": affinities(self.negative_cache.keys, features, self.negative_beta),
-        }
-        if layouts:
-            found["sums"] = _transposed(logits)
-            for name, layout, alpha in zip(("positive", "negative"), layouts, self._alphas(), strict=True):
-                add_by_class(found["sums"], found[name], layout, alpha)
-        return found
-
-    def _plan(self, evidence: Evidence, ids: HostArray, learn: bool) -> tuple[Plan, Plan]:
-        """What a batch does to the positive and to the negative cache."""
-        if not learn:
-            evidence.require_rows()
-            return Plan(), Plan()
-        evidence.require_finite()
-        predicted = evidence.predicted
+    def _plan_negative(self, evidence: Evidence, ids: HostArray) -> Schedule:
+        """Offer the moderately uncertain samples to the negative cache, to vote against the classes in their masks."""
+        unit = log2(len(self.head))
         entropy = evidence.host_entropy
-        everyone = np.full(len(ids), self.positive)
-        positive = self.positive_cache.plan(everyone, predicted, entropy, ids)
-        negative = self.negative_cache.plan(self._in_range(entropy) & self.negative, predicted, entropy, ids)
-        if negative.samples:
-            # The classes that each newcomer votes against
-            probs = evidence.probs[negative.on(evidence.probs, len(ids)).samples]
-            mask = (self.mask_low < probs) & (probs < self.mask_high)
-            if is_tensor(mask):
-                negative.mask = mask  # on a GPU, to look at it would be to wait once more
-            else:
-                negative.targets = compact(to_host(mask))
-        return positive, negative
+        offered = (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
+        plan = self.negative_cache.plan(offered, evidence.predicted, entropy, ids)
+        if plan.samples:
+            probs = to_host(evidence.probs[index(plan.samples, evidence.probs)])
+            plan.targets = compact((self.mask_low < probs) & (probs < self.mask_high))
+        return plan
 
     def _bypassing(self, samples: int, learn: bool) -> int:
-        """How many of the next samples, from the first, are answered zero-shot; all or none when nothing is learnt."""
+        """Return the number of the next samples to answer zero-shot; all or none when nothing is learnt."""
         missing = max(0, self.bypass - self.samples_seen)
         return min(samples, missing) if learn or not missing else samples
-
-    def _in_range(self, entropy: HostArray) -> HostArray:
-        """Which samples (B,) are uncertain enough for the negative cache, and not too uncertain."""
-        unit = log2(len(self.head))
-        return (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
-
-
-def _transposed(logits: Array) -> Array:
-    """A copy (K, B) of logits (B, K), class by class."""
-    xp = namespace(logits)
-    votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
-    votes[...] = logits.T
-    return votes

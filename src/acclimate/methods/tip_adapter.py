@@ -14,7 +14,7 @@ from acclimate.methods.cache import Cache
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class
 from acclimate.methods.registry import register
-from acclimate.methods.schedule import Plan
+from acclimate.methods.schedule import Schedule
 from acclimate.methods.state import Tensors
 
 SMALLEST = 0.1  # value of alpha and of beta that the search begins with
@@ -116,7 +116,7 @@ class TipAdapter(FewShot):
         votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
         alpha, beta = self.chosen().values()
-        self.shots.vote(votes, evidence.features, Plan(), alpha=alpha, beta=beta)
+        self.shots.vote(votes, evidence.features, Schedule(), alpha=alpha, beta=beta)
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:

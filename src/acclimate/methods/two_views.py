@@ -8,14 +8,17 @@ twice: "even" believes that all classes are equally frequent, "seen" that they a
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from acclimate.arrays import Array, covariance_inverse, device, namespace
+import numpy as np
+
+from acclimate.arrays import Array, device, namespace
 from acclimate.methods.state import Sums
 
 VIEWS = (slice(0, None, 2), slice(1, None, 2))  # the coordinates of each view
-# the beliefs
+# The beliefs
 EVEN = 0
 SEEN = 1
-TINY = 1e-6  # a variance and a count above 0
+TINY = 1e-6  # added to variances and counts that may be 0
+DIRECT_INVERSE_DIM = 128  # smaller matrices are inverted directly
 
 
 class Scores(NamedTuple):
@@ -128,3 +131,20 @@ class TwoViews:
         if belief == SEEN:
             return None if own is None else (size / others) ** 2
         return size / (size + 1.0) if own is None else size**2 / (others * (others + 1.0))
+
+
+def covariance_inverse(x: Array) -> Array:
+    """Return the inverse of a symmetric, positive definite matrix (d, d).
+
+    NumPy would solve d equations with a general matrix. Inverting by halves is mostly matrix products, which take less
+    than half of the time.
+    """
+    half = len(x) // 2
+    if not isinstance(x, np.ndarray) or len(x) < DIRECT_INVERSE_DIM:
+        return namespace(x).linalg.inv(x)
+    first = covariance_inverse(x[:half, :half])
+    across = x[:half, half:]
+    spread = first @ across
+    last = covariance_inverse(x[half:, half:] - across.T @ spread)
+    corner = spread @ last
+    return np.block([[first + corner @ spread.T, -corner], [-corner.T, last]])

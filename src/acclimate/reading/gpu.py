@@ -27,12 +27,11 @@ import torch
 from acclimate.arrays import Array, namespace
 from acclimate.errors import ImageError
 from acclimate.images.opening import limit_pixels, open_image, pixel_limit, unreadable
-from acclimate.on_cuda import upload
 from acclimate.reading.jpeg import decode_each, turn
 from acclimate.reading.out_of_memory import Halving
 from acclimate.reading.processes import Processes
 from acclimate.reading.readers import Found, Reader, Source
-from acclimate.reading.resize import prepare_batch
+from acclimate.reading.resize import prepare_batch, upload
 from acclimate.reading.walk import Preparer, about, precision_of, read_ahead
 from acclimate.sources.source import read_file
 

@@ -18,7 +18,6 @@ import torch
 from torch.nn.functional import embedding_bag
 
 from acclimate.arrays import HostArray
-from acclimate.on_cuda import upload
 
 Tensor = Any  # torch.Tensor
 BUDGET = 2**31  # bytes of the tables, sums and pictures that are made at once
@@ -78,6 +77,12 @@ def resize_parts(images: Sequence[Tensor], parts: Parts, width: int, height: int
     if (order[1:] > order[:-1]).all():
         return pictures
     return pictures.index_select(0, upload(np.argsort(order), pictures.device))
+
+
+def upload(values: HostArray, device: Any) -> Tensor:
+    """Copy host values to a device without waiting for it."""
+    tensor = torch.from_numpy(np.array(values, order="C"))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 def upload_all(arrays: Sequence[HostArray], device: Any) -> list[Tensor]:

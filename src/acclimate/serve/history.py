@@ -243,11 +243,11 @@ class History:
         caches = {name: part for name, part in adapter.parts.items() if isinstance(part, Cache)}
         try:
             for name, cache in caches.items() if "age" in record else ():
-                cache.gives_way = FairSlots(self.senders[name], client, record["age"])
+                cache.eviction_rule = FairSlots(self.senders[name], client, record["age"])
             step = adapter.adapt(evidence, ids, learnt)
         finally:
             for cache in caches.values():
-                cache.gives_way = None
+                cache.eviction_rule = None
         self.next_id = int(record["first_id"] + learnt.sum())
         self.samples += int(learnt.sum())
         pictures = thumbnails_of(record, body)
