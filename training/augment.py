@@ -55,7 +55,7 @@ def _grey(x: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _posterise(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Two to six levels, as in drawings and emoji."""
+    """Reduce to two to six levels, as in drawings and emoji."""
     step = 255 / _each(len(x), generator, 1, 5).round()
     return (x / step).round() * step
 
@@ -72,21 +72,21 @@ def _smooth(x: Tensor, spread: float) -> Tensor:
 
 
 def _lines(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Dark outlines on white paper, or bright ones on black."""
+    """Draw dark outlines on white paper, or bright ones on black."""
     grey = _smooth(_grey(x, generator), float(_uniform(1, generator, 0.5, 1.5)))
     edges = (grey - _smooth(grey, 3.0)).abs() * _each(len(x), generator, 4, 16)
     return torch.where(_each(len(x), generator, 0, 1) < 0.8, 255 - edges, edges)
 
 
 def _light(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Darker or brighter, with more or less contrast."""
+    """Make images darker or brighter, with more or less contrast."""
     gain = _each(len(x), generator, 0.15, 1.6)
     shift = _each(len(x), generator, -40, 40)
     return 255 * (x / 255) ** _each(len(x), generator, 0.6, 1.8) * gain + shift
 
 
 def _coarse(x: Tensor, generator: torch.Generator) -> Tensor:
-    """Few pixels, enlarged again."""
+    """Shrink to few pixels, and enlarge again."""
     side = int(_uniform(1, generator, 8, 48))
     small = F.interpolate(x, size=(side, side), mode="area")
     return F.interpolate(small, size=x.shape[-2:], mode="bicubic", align_corners=False)

@@ -64,7 +64,7 @@ def sample_inputs(arrays: Arrays, pixels: Tensor) -> dict[str, Tensor]:
 
 
 def smoothing(x: Tensor, weight: Tensor, strength: float) -> Tensor:
-    """Factors (inputs,) between the ranges of the inputs x (n, inputs) and of the weight (outputs, inputs)."""
+    """Return factors (inputs,) between the ranges of the inputs x (n, inputs) and of the weight (outputs, inputs)."""
     largest = x.abs().amax(0).clamp(min=1e-4)
     m = largest**strength / weight.abs().amax(0).clamp(min=1e-4) ** (1 - strength)
     return (m / m.log().mean().exp()).clamp(1e-2, 1e2).half().float()
@@ -77,23 +77,23 @@ def scale_and_zero(low: float, high: float) -> tuple[float, int]:
 
 
 def round_inputs(x: Tensor, scale: float, zero: int) -> Tensor:
-    """Inputs as they are after rounding to bytes."""
+    """Return inputs after rounding to bytes."""
     return (((x / scale).round() + zero).clamp(0, LEVELS) - zero) * scale
 
 
 def output_error(x: Tensor, codes: Tensor, expected: Tensor, scale: float, zero: int) -> float:
-    """Squared error of the outputs for inputs x (n, inputs) and a rounded weight, relative to their variance."""
+    """Return the squared error of the outputs for inputs x (n, inputs) and a rounded weight, over their variance."""
     error = round_inputs(x, scale, zero) @ codes.T - expected
     return float(error.square().sum() / (expected - expected.mean(0)).square().sum())
 
 
 def limiting(x: Tensor, limit: float) -> Tensor:
-    """Factors (inputs,), powers of two, that bring the inputs x (n, inputs) near a limit where they exceed it."""
+    """Return factors (inputs,), powers of two, that bring inputs x (n, inputs) near a limit where they exceed it."""
     return 2 ** (x.abs().amax(0) / limit).log2().round().clamp(min=0)
 
 
 def choose_range(x: Tensor, weight: Tensor, m: Tensor) -> tuple[float, Tensor, float, int]:
-    """Relative error of the outputs, factors, scale and zero of a layer with inputs x (n, inputs) and given factors."""
+    """Return relative output error, factors, scale and zero of a layer with inputs x (n, inputs) and given factors."""
     codes, row = (part[::OUTPUTS] for part in round_rows(weight * m))
     smoothed = x / m
     codes = codes * row

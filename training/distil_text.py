@@ -76,7 +76,7 @@ class Prompts:
         self.size = size
 
     def draw(self, rows: np.ndarray, rng: random.Random) -> torch.Tensor:
-        """Ids (n, context) of one prompt for each name."""
+        """Return the ids (n, context) of one prompt for each name."""
         ids = np.full((len(rows), self.size.context), self.size.pad, np.int64)
         for i, row in enumerate(rows.tolist()):
             before, after = rng.choice(self.halves)
@@ -156,7 +156,7 @@ def main() -> None:
 def report(
     model: TextModel, prompts: Prompts, targets: torch.Tensor, held_out: np.ndarray, classes: int, device: str
 ) -> str:
-    """Cosine to the teacher's vector and how often that is the nearest, for class names and for held-out names."""
+    """Report the cosine to the teacher's vector and how often that is the nearest, for class and held-out names."""
     model.eval()
     texts = []
     for what, rows in (("classes", np.arange(classes)), ("held-out names", held_out)):

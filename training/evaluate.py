@@ -65,7 +65,7 @@ class Pack:
 
 
 def accuracies(stream: FeatureStream) -> tuple[float, float]:
-    """Accuracy of zero-shot and of TDA in percent, averaged over ten orders."""
+    """Return the accuracy of zero-shot and of TDA in percent, averaged over ten orders."""
     correct = {"zero-shot": [], "tda": []}
     for seed in range(ORDERS):
         order = np.random.default_rng(seed).permutation(len(stream))
@@ -125,7 +125,7 @@ def main() -> None:
 
 
 def _demo_stream(pack: Pack) -> FeatureStream:
-    """PACS, domain by domain, each in random order; half precision is enough for features."""
+    """Return PACS, domain by domain, each in random order; half precision is enough for features."""
     stream = pack.stream("pacs")
     domains = pack.domains[pack.datasets == "pacs"]
     shuffled = np.random.default_rng(0).permutation(len(stream))

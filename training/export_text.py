@@ -49,7 +49,7 @@ class Padded(torch.nn.Module):
         self.keys = keys
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
-        """Ids (n, t) -> features (n, dim + keys)."""
+        """Map ids (n, t) to features (n, dim + keys)."""
         return F.pad(self.text(ids), (0, self.keys))
 
 

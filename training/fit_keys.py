@@ -45,7 +45,7 @@ def crop(pixels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def encode_crops(tower: dict[str, np.ndarray], pixels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Text-like features (n, 512) and summaries (n, 1536) of random crops."""
+    """Return text-like features (n, 512) and summaries (n, 1536) of random crops."""
     rng = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "tower.onnx"
@@ -60,7 +60,7 @@ def encode_crops(tower: dict[str, np.ndarray], pixels: np.ndarray) -> tuple[np.n
 
 
 def whiten(summaries: np.ndarray, dim: int) -> dict[str, np.ndarray]:
-    """Weight (dim, 1536) and bias (dim,) that whiten the `dim` strongest directions."""
+    """Return weight (dim, 1536) and bias (dim,) that whiten the `dim` strongest directions."""
     mean = summaries.mean(axis=0, dtype=np.float64)
     spread = summaries.std(axis=0, dtype=np.float64)
     centred = (summaries - mean) / spread
@@ -73,7 +73,7 @@ def whiten(summaries: np.ndarray, dim: int) -> dict[str, np.ndarray]:
 def negative_log_likelihood(
     features: np.ndarray, sources: np.ndarray, names: np.ndarray, text: Path
 ) -> dict[int, float]:
-    """Mean negative log-likelihood by logit scale: each source with its own classes, all sources weighted equally."""
+    """Return the mean negative log-likelihood by logit scale: each source with its own classes and equal weight."""
     encode = read_text_encoder(text)
     total = dict.fromkeys(SCALES, 0.0)
     chosen = [source for source in np.unique(sources) if len(set(names[sources == source])) > 2]

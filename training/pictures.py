@@ -55,7 +55,7 @@ def draw(scene: str, style: str = "plain", seed: int = 0, tilt: float = 0.0) -> 
 
 
 def draw_all(each: int, styles: Iterable[str] = STYLES, tilt: float = 0.0) -> dict[str, Image.Image]:
-    """`each` pictures of every scene in every style, by file name; folders are named after what the pictures show."""
+    """Draw `each` pictures of every scene in every style, by file name; folders are named after the scenes."""
     return {
         f"{scene}/{style}-{seed}.webp": draw(scene, style, seed, tilt)
         for scene in SCENES

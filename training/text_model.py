@@ -39,7 +39,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * size.width, size.width)
 
     def forward(self, x: Tensor, mask: Tensor) -> Tensor:
-        """(n, t, width) -> (n, t, width); `mask` (n, 1, 1, t) is added to the attention scores."""
+        """Map (n, t, width) to (n, t, width); `mask` (n, 1, 1, t) is added to the attention scores."""
         n, t, width = x.shape
         q, k, v = self.qkv(self.norm1(x)).view(n, t, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         scores = q @ k.transpose(-2, -1) / (width // self.heads) ** 0.5 + mask
@@ -48,7 +48,7 @@ class Block(nn.Module):
 
 
 class TextModel(nn.Module):
-    """Ids (n, t), padded -> unit text features (n, dim)."""
+    """A text tower: ids (n, t), padded -> unit text features (n, dim)."""
 
     def __init__(self, size: TextSize) -> None:
         super().__init__()

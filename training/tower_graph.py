@@ -26,7 +26,7 @@ PART = 128  # inputs of a float32 layer that are multiplied at once: onnxruntime
 
 
 class Graph:
-    """Builds an ONNX graph of nodes and stored arrays; values are referred to by name."""
+    """An ONNX graph of nodes and stored arrays; values are referred to by name."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -118,7 +118,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
         return graph.op("com.microsoft:MatMulIntegerToFloat", *inputs)
 
     def heads(x: str, key: str, last: bool) -> list[str]:
-        """Queries, keys and values (tokens, n, heads, -1); in the last block, only the query of the class token."""
+        """Return queries, keys, values (tokens, n, heads, -1); in the last block, only the query of the class token."""
         if f"{key}.xs" in tower:  # three products are faster than one that is then split
             x = codes(x, key)
             third = [slice(i * width, (i + 1) * width) for i in range(3)]
@@ -220,7 +220,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
 
 
 def transposed(tower: Arrays, key: str, rows: slice) -> dict[str, np.ndarray]:
-    """Some rows of a 4-bit layer in the layout of `acclimate.encoders.packed`."""
+    """Return some rows of a 4-bit layer in the layout of `acclimate.encoders.packed`."""
     outputs = int(tower[f"{key}.shape"][0])
     codes, zeros = (unpack(tower[f"{key}.{part}"]).reshape(outputs, -1)[rows].T for part in "qz")
     low, high = np.split(codes, 2, axis=1)

@@ -50,7 +50,7 @@ class Tower:
             self.weights[f"{key}.w"] = self.weights[f"{key}.q"] * self.weights[f"{key}.s"]
 
     def __call__(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
-        """Pixels (n, 3, size, size) -> unit features (n, 512), and the summary (n, 1536) that keys are computed from.
+        """Map pixels (n, 3, size, size) to unit features (n, 512) and the summary (n, 1536) that keys come from.
 
         The summary is the class token after the last block, concatenated with the mean of the patches before it.
         """

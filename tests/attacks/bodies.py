@@ -16,7 +16,7 @@ def images_of(*contents):
 
 
 def long_lists(size):
-    """Lists of wrong or endless items, by the route that would read them."""
+    """Return lists of wrong or endless items, by the route that would read them."""
     ones = repeated(b'{"images":[1', b",1", b"]}", size)
     task = repeated(b'{"inputs":"","parameters":{"candidate_labels":[1', b",1", b"]}}", size)
     return {

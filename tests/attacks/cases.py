@@ -59,7 +59,7 @@ def case(name):
 
 @contextmanager
 def attacked(work, seen, *options, allowed=None, streams=("alice", "mallory"), **settings):
-    """A service with these streams, watched while it is attacked; it must be alive afterwards and answer.
+    """Run a service with these streams, watched while it is attacked; it must be alive afterwards and answer.
 
     Yields the service and a list for the answers to the attacker, whose statuses must be `allowed`, if that is given.
     """

@@ -1,4 +1,4 @@
-"""Attacks on what lies on the disk: deletes that fail, rubbish, kills, damage."""
+"""Attacks on the service's files: failing deletes, foreign files, kills, damage."""
 
 import fcntl
 import os
@@ -85,7 +85,7 @@ def rubbish(work):
 
 @case("twenty kills under load")
 def kills(work):
-    """Nothing that was acknowledged is lost: the ids go on without a gap, and the state is that of the last answer."""
+    """Kill the service under load: acknowledged samples are kept, and the ids have no gap."""
     seen = Seen()
     rng = random.Random(0)
     learnt = 0

@@ -1,4 +1,4 @@
-"""Attacks by files: states, and what the command line is pointed at."""
+"""Attacks by files: states, and sources of the command line."""
 
 import csv
 import os

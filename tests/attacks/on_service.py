@@ -72,7 +72,7 @@ def _started(service, body):
 
 
 def _silent(service, count, said=b""):
-    """Connections that send this, no more, and read nothing; those that the service does not accept are left out."""
+    """Open connections that send this and read nothing; those that the service does not accept are left out."""
     opened = []
     for _ in range(count):
         connection = socket.socket()

@@ -112,7 +112,7 @@ class Service:
         return self.call("GET", f"/v1/streams/{name}/state", token=token).content
 
     def memory_mb(self):
-        """Memory of the process and of all it has started; what they share counts once."""
+        """Return the memory of the process and of all it has started; shared memory counts once."""
         total = 0
         with suppress(*GONE):
             parent = psutil.Process(self.process.pid)

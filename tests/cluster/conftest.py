@@ -42,7 +42,7 @@ def local_ray(ray_cluster):
 
 @pytest.fixture
 def nodes(ray_cluster):
-    """Two more nodes of 6 logical CPUs: what asks for 5 fits on each of them once, and not on the head node."""
+    """Add two nodes of 6 logical CPUs: a request for 5 fits on each of them once, and not on the head node."""
     added = [ray_cluster.add_node(**HEAD | {"num_cpus": 6}) for _ in range(2)]
     ray_cluster.wait_for_nodes()
     yield {node.node_id: node for node in added}

@@ -207,7 +207,7 @@ def test_ctrl_c_stops_and_resume_goes_on(local_ray, photos, here):
 
 @contextmanager
 def serving(here, number):
-    """`acclimate cluster serve` on a Ray of its own, which this signal ends: the address of its stream `shop`."""
+    """Run `acclimate cluster serve` on its own Ray until this signal; yield the address of its stream `shop`."""
     run = [sys.executable, "-m", "acclimate", "cluster", "serve", "--data", "data", "--labels", LABELS]
     environment = {**os.environ, "ACCLIMATE_CACHE": str(here / ".cache"), "ACCLIMATE_SERVE_PORT": str(free_port())}
     with open("log", "w") as log:

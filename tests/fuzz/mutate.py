@@ -27,7 +27,7 @@ WORDS = [
 
 
 def damage_bytes(content, rng, others=()):
-    """Between one and eight small changes: bits, numbers, cuts, repeats, pieces of other files."""
+    """Make between one and eight small changes: bits, numbers, cuts, repeats, pieces of other files."""
     content = bytearray(content)
     for _ in range(rng.randint(1, 8)):
         place = rng.randrange(len(content) + 1)

@@ -27,13 +27,13 @@ def encoder(tiny_onnx):
 
 @pytest.fixture(scope="session")
 def pictures():
-    """Twelve drawn images as PNG files."""
+    """Return twelve drawn images as PNG files."""
     return [png(draw(("red", "green", "blue")[i % 3], i)) for i in range(12)]
 
 
 @pytest.fixture(scope="session")
 def serve(encoder, tmp_path_factory):
-    """Starts services: `with serve(...) as client`; streams `one` and `two` are there."""
+    """Return a function that starts services: `with serve(...) as client`; streams `one` and `two` are there."""
 
     @contextmanager
     def start(tokens=None, defaults=None, folder=None, **limits):
@@ -71,13 +71,13 @@ def client(serve):
 
 @pytest.fixture(scope="session")
 def images(photos):
-    """Forty drawn images as PNG files."""
+    """Return forty drawn images as PNG files."""
     return [path.read_bytes() for path in sorted(photos.rglob("*.png"))]
 
 
 @pytest.fixture
 def start(encoder, tmp_path):
-    """Starts services on a folder; those that still run are closed at the end."""
+    """Return a function that starts services on a folder; those that still run are closed at the end."""
     running = []
 
     def begin(folder="state", model=encoder, learned=None, **limits):
@@ -91,7 +91,7 @@ def start(encoder, tmp_path):
 
 @pytest.fixture
 def after_a_kill(start, tmp_path):
-    """Starts a service on a copy of the files as they lie there now: what a kill at this moment would leave."""
+    """Return a function that starts a service on a copy of the present files: what a kill now would leave."""
 
     def begin(**limits):
         copy = tmp_path / f"copy{len(list(tmp_path.iterdir()))}"

@@ -49,7 +49,7 @@ def bearer(token):
 
 
 def guarded_routes(app):
-    """(method, path) of every route but the open ones; routers and mounts that are yet to be written are found, too."""
+    """Return (method, path) of every route but the open ones, in any router and mount."""
     found = set()
     for route in app.routes:
         router = getattr(route, "original_router", None)

@@ -57,7 +57,7 @@ def watched(encoder):
 
 @pytest.fixture
 def start(watched, monkeypatch):
-    """Starts batchers that take the encoder to be fast, however long it is held."""
+    """Return a function that starts batchers that take the encoder to be fast, however long it is held."""
     monkeypatch.setattr(module, "TARGET_BATCH_S", 1e6)
     started = []
 

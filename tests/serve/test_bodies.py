@@ -125,7 +125,7 @@ LARGEST_JSON = {  # just within the limits
 
 
 def parsing_time(model, body):
-    """Processor time, as other threads have to wait for it; the least of some tries, as others use the memory, too."""
+    """Return the least processor time of some tries: other threads have to wait for it."""
     times = []
     for _ in range(5):
         JsonMeter(Limits()).add(body)

@@ -21,7 +21,7 @@ VICTIM = "victim-token-0123456789"
 
 
 class Held:
-    """Holds back images and texts of all services while its events are not set; notes the batches of prompts."""
+    """A switch that holds back images and texts of all services until its events are set; keeps batches of prompts."""
 
     def __init__(self):
         self.images = Event()

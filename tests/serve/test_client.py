@@ -153,7 +153,7 @@ def test_requests_that_may_have_been_carried_out_are_not_repeated(monkeypatch):
 
 @contextmanager
 def replying(status, headers, seen):
-    """The address of a server that replies to every request in the same way, and keeps their headers."""
+    """Run a server that replies to every request in the same way and keeps their headers; yield its address."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -209,7 +209,7 @@ def test_the_token_stays_with_its_service(status):
 
 @contextmanager
 def sending(*pieces, pause=0.0):
-    """The address of a server that sends these bytes to everybody, whatever is asked; the last without end if slow."""
+    """Run a server that sends these bytes to every client, the last without end if slow; yield its address."""
     ended = Event()
 
     def serve(listening):

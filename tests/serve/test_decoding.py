@@ -41,7 +41,7 @@ GOOD = png(draw("green", 2))
 
 
 class Model:
-    """Encodes nothing, and prepares images as it is told."""
+    """A model that encodes nothing and prepares images with a given function."""
 
     def __init__(self, prepare):
         self.prepare = prepare
@@ -250,7 +250,7 @@ LIES = {
 
 @pytest.fixture
 def lying(monkeypatch, request):
-    """Decoders whose processes send what they are asked to; of little patience, if asked for."""
+    """Return decoders whose processes send what they are asked to, with a short time limit if asked for."""
     monkeypatch.setattr(decoding, "work", hostile_decoder.work)
     started = Decoders(PIXELS, getattr(request, "param", 60.0), PIXELS)
     yield started

@@ -51,7 +51,7 @@ def table():
 
 @pytest.fixture
 def start(table, tmp_path):
-    """Starts services on a folder; the one that uses it is stopped first, and all are at the end."""
+    """Return a function that starts services on a folder; the one that uses it is stopped first, and all at the end."""
     running = {}
 
     def begin(folder="state", **limits):
@@ -70,7 +70,7 @@ def create(streams, method="tda", name="shop", **setup):
 
 
 def show(stream, rows, client, size=8):
-    """Predictions for pictures of these rows."""
+    """Return predictions for pictures of these rows."""
     pictures = [picture(row) for row in rows]
     found = []
     for begin in range(0, len(pictures), size):
@@ -79,7 +79,7 @@ def show(stream, rows, client, size=8):
 
 
 def holders(stream, cache="positive"):
-    """For each label, how many entries of a cache each client holds."""
+    """Return the number of cache entries of each client, by label."""
     found = {name: Counter() for name in NAMES}
     for entry in stream.caches():
         if entry["cache"] == cache:
@@ -226,7 +226,7 @@ def test_rules_that_streams_may_have_from_before_work(rules):
 
 
 def queue(*owners):
-    """Entries with ids and ranks 0, 1, ..., and their senders."""
+    """Return entries with ids and ranks 0, 1, ..., and their senders."""
     return [Queued(float(i), i, i) for i in range(len(owners))], dict(enumerate(owners))
 
 

@@ -22,7 +22,7 @@ def files(folder):
 
 
 def hostile(tensors, description):
-    """Files with a checksum that matches, each with what is wrong with it."""
+    """Return damaged files with a checksum that matches, by their damage."""
     width = tensors["class_vectors"].shape[1]
     count = len(tensors["positive.ids"])
     head = description["head"]

@@ -1,4 +1,4 @@
-"""Metrics and logs: what is said, and what never is."""
+"""Metrics and logs: their content, and what they never contain."""
 
 import io
 import json
@@ -38,7 +38,7 @@ def read(client):
 
 @pytest.fixture
 def log():
-    """Lines the service logs."""
+    """Return the lines that the service logs."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(JsonLines())

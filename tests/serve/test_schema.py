@@ -1,4 +1,4 @@
-"""Requests made up from the OpenAPI description: whatever comes, no 500, and every answer is as described."""
+"""Random requests from the OpenAPI description: never a 500, and every answer is as described."""
 
 import pytest
 import schemathesis

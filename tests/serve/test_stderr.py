@@ -23,7 +23,7 @@ def pipe():
 
 @pytest.fixture
 def bounded():
-    """Makes logs that write to a descriptor."""
+    """Return a function that makes logs that write to a descriptor."""
     made = []
 
     def make(descriptor, per_second=10):

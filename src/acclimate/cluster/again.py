@@ -31,13 +31,13 @@ class SecondPass:
     """The second pass over the blocks of a stream.
 
     Args:
-        job: what the tasks have in common.
-        adapter: after the first pass.
-        path: of a local file for the features.
-        shape: of the features of an image.
-        blocks: of the stream.
+        job: the settings of all tasks.
+        adapter: the adapter after the first pass.
+        path: a local file for the features.
+        shape: shape of the features of an image.
+        blocks: number of blocks of the stream.
         progress: called with the number of images that are done.
-        stop: whether to stop.
+        stop: returns True to stop.
     """
 
     def __init__(

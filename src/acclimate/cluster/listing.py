@@ -27,7 +27,7 @@ def list_images(specs: str | Sequence[str], fps: float = 1.0, map: Map | None = 
     Images on the local disk are read by their absolute path, by whichever process does.
 
     Args:
-        specs: what `open_source` lists, and by URL: an image, a folder, a list (.txt, .csv, .jsonl, .parquet), whose
+        specs: sources of `open_source`, and by URL: an image, a folder, a list (.txt, .csv, .jsonl, .parquet), whose
             paths are relative to it or URLs, and `wds:URL` of tar shards. An image is named by its URL.
         fps: frames per second that are taken from videos, which must be on the local disk.
         map: calls a function with each of many shards, in their order, like the built-in `map`; several at a time in

@@ -21,7 +21,7 @@ class Machines:
     ever. Then it is better to start again with a smaller pool.
 
     Args:
-        cpus: that an encoder asks for.
+        cpus: CPUs that an encoder asks for.
         gpus: the same for GPUs.
         workers: the least and the most encoders that were asked for.
         adapter_gpus: GPUs that no encoder may take.

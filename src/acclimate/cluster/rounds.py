@@ -33,18 +33,18 @@ class FirstPass:
     """The first pass over the blocks of a stream that are not done yet.
 
     Args:
-        job: what the tasks have in common.
+        job: the settings of all tasks.
         encoding: the actor that gives the encoded blocks.
-        done: where the pass begins; replaced by newer ones.
-        blocks: of the whole stream.
+        done: the checkpoint to begin with; replaced by newer ones.
+        blocks: number of blocks of the whole stream.
         shards: blocks per round.
         ordered_first: blocks at the beginning of the stream that are rounds of their own.
         save: called with every new checkpoint.
-        seconds: between two checkpoints.
+        seconds: time between two checkpoints.
         progress: called with the number of images that are done.
-        stop: whether to stop.
-        machines: to look after while waiting.
-        adapter_gpus: that a task asks for which adapts.
+        stop: returns True to stop.
+        machines: machines to watch while waiting.
+        adapter_gpus: GPUs that an adapting task asks for.
     """
 
     def __init__(

@@ -53,7 +53,7 @@ class ClusterRun:
     Args:
         classifier: made by the driver: labels, method, state, gates. Workers load the model by its name.
         samples: the images, in order; every machine must be able to read them.
-        out: where results are written: a parquet file per block.
+        out: the folder of the results: a parquet file per block.
         policy: "ordered" or "merged".
         shards: states that adapt side by side, for "merged".
         every: images of a block, rounded up to whole batches of the encoder: those that a state adapts to between two

@@ -58,7 +58,7 @@ class Client:
         url: address of the service.
         token: needed if the service was started with `--token-file`.
         timeout: seconds that a call may take, however often it is sent and however slowly it is answered.
-        retries: how often a request is sent again at most.
+        retries: the largest number of times that a request is sent again.
 
     Examples:
         >>> client = Client("http://localhost:8000", retries=0)

@@ -51,7 +51,7 @@ class Decoders:
     """The processes. They start when they are needed, and end with `close` or with this process.
 
     Args:
-        pixels: of the largest image that is decoded.
+        pixels: size of the largest image that is decoded.
         decode_s: seconds of a processor that an image may take; four times as many on a busy machine.
         budget: pixels that are decoded at the same time.
     """

@@ -60,7 +60,7 @@ class Guard:
     """Limits on the number of samples that a stream learns from each client, with counts of the `refusals`.
 
     Args:
-        rules: of the stream.
+        rules: the rules of the stream.
         entries_only: True if the method keeps only cache entries, so that `share` refuses nothing.
         clock: seconds, never going back.
     """

@@ -41,7 +41,7 @@ class History:
 
     Attributes:
         files: the snapshots and journals.
-        adapter: what was learnt.
+        adapter: the learnt state.
         senders: for each cache, the client that sent each entry, by id.
         taught: what each client has taught: its cache entries, or for methods without entries its samples.
         corrected: ids of the corrections.
@@ -137,7 +137,7 @@ class History:
         self._set(adapter, notes)
 
     def load(self, number: int | None = None) -> tuple[int, Adapter, dict[str, Any]]:
-        """Number, adapter and notes of a snapshot, by default the last one that differs from the current state."""
+        """Load a snapshot's number, adapter and notes, by default the last one that differs from the current state."""
         if number is None:
             number = self.files.last(different=not self.samples)
         if number not in self.files.about:

@@ -118,7 +118,7 @@ def handle_errors(app: FastAPI, timeout_s: float) -> None:
 
 
 def _plain(request: Request, error: HTTPException) -> tuple[str, Mapping[str, str] | None]:
-    """Message and headers of an HTTP error; the framework's own messages say nothing but the status."""
+    """Return message and headers of an HTTP error; the framework's own messages say nothing but the status."""
     path = request.scope["path"][:80]
     if error.detail == HTTPStatus.NOT_FOUND.phrase:
         return f"there is nothing at {path!r}; /docs lists all routes.", error.headers

@@ -74,7 +74,7 @@ class AnyStream(Protocol):
         """Correct the label of an image."""
 
     def described(self) -> "Future[dict[str, Any]]":
-        """`Stream.describe`, for those who must not block."""
+        """Describe the stream without blocking."""
 
     def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
         """Encode labels that are to be added."""

@@ -161,7 +161,7 @@ def _record(head: Mapping[str, Any], body: bytes) -> bytes:
 
 
 def _next_record(content: bytes, at: int, written: int) -> tuple[dict[str, Any], bytes, int]:
-    """Head, body and end of the record at a position; EOFError if it is incomplete, ValueError if it is damaged.
+    """Return a record's head, body and end; EOFError if it is incomplete, ValueError if it is damaged.
 
     `written` is the length of the file without zeros at its end.
     """

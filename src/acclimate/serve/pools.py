@@ -30,10 +30,10 @@ class FairPool:
     threads, or one. A job that is cancelled while it waits is never begun.
 
     Args:
-        name: of the threads, which are started when they are first needed.
+        name: name of the threads, which are started when they are first needed.
         threads: number of threads.
-        jobs: of one client that may wait or run at the same time. All clients share room for four times as many, of
-            which each leaves as much as it has.
+        jobs: number of jobs of one client that may wait or run at the same time. All clients share room for four times
+            as many, of which each leaves as much as it has.
 
     Examples:
         >>> pool = FairPool("answers", threads=2, jobs=8)
@@ -78,7 +78,7 @@ class FairPool:
             self._fail(job)
 
     def close(self) -> None:
-        """`stop`, and return when the steps that are running have ended."""
+        """Call `stop`, and return when the steps that are running have ended."""
         self.stop()
         for thread in self._threads:
             thread.join()

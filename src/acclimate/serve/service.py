@@ -51,7 +51,7 @@ class Service(ABC):
     """All streams of a service, as the routes use them; methods may be called from any thread, and may block.
 
     Args:
-        folder: where streams are stored.
+        folder: the folder of the streams.
         batcher: encodes images.
         texts: encodes labels.
         limits: limits on everything.
@@ -93,7 +93,7 @@ class Service(ABC):
 
     @abstractmethod
     def describe(self) -> list[dict[str, Any]]:
-        """`Stream.describe` of every stream; for those that cannot be used, only `name` and `broken`."""
+        """Describe every stream; for those that cannot be used, only `name` and `broken`."""
 
     @abstractmethod
     def delete(self, name: str) -> "Future[None]":

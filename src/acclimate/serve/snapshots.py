@@ -111,7 +111,7 @@ class Snapshots:
                 about = self.about.get(about["of"], {})
 
     def taught_within(self, seconds: float) -> list[tuple[str, int, float]]:
-        """Client, number of samples and seconds ago of what was learnt within the last seconds, oldest first.
+        """Return client, number of samples and age in seconds of what was learnt within the last seconds, oldest first.
 
         Samples that a reset or a rollback has undone are among them.
         """

@@ -156,7 +156,7 @@ class Stream:
         return dict(self._summary.fields)
 
     def described(self) -> "Future[dict[str, Any]]":
-        """`describe`, for those who must not block: it is done at once."""
+        """Describe the stream without blocking: the future is done at once."""
         described: Future[dict[str, Any]] = Future()
         described.set_result(self.describe())
         return described

@@ -30,7 +30,7 @@ class Streams(Service):
     """The streams in a folder; methods may be called from any thread, and may block.
 
     Args:
-        folder: where streams are stored; created if it does not exist. Only one service at a time may use it.
+        folder: the folder of the streams; created if it does not exist. Only one service at a time may use it.
         encoder: the model that all streams share.
         limits: limits on everything.
         defaults: arguments of `create` for streams that are created by their first images; None to refuse those.
@@ -104,7 +104,7 @@ class Streams(Service):
         raise not_there(name)
 
     def describe(self) -> list[dict[str, Any]]:
-        """`Stream.describe` of every stream; for those that cannot be used, only `name` and `broken`."""
+        """Describe every stream; for those that cannot be used, only `name` and `broken`."""
         usable = [stream.describe() for stream in list(self._streams.values())]
         unusable = [{"name": name, "broken": reason} for name, reason in self._unusable.items()]
         return sorted([*usable, *unusable], key=lambda each: str(each["name"]))

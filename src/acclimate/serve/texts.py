@@ -109,7 +109,7 @@ class Texts:
         self._pool.stop()
 
     def close(self) -> None:
-        """`stop`, and return when no batch is running."""
+        """Call `stop`, and return when no batch is running."""
         self._pool.close()
 
     def _share(self, key: Hashable, client: str, start: Callable[[], Steps[Result]]) -> Future[Result]:
@@ -151,7 +151,7 @@ class Texts:
 
 
 def _turns(steps: Steps[Result]) -> Generator[None, None, Result]:
-    """Steps after which it is another job's turn: those with prompts left to encode."""
+    """Yield after the steps after which it is another job's turn: those with prompts left to encode."""
     encoded = 0
     while True:
         try:

@@ -22,14 +22,14 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="package")
 def ray_cluster():
-    """As for other tests of clusters, but one for all tests of the service, as it takes long to start."""
+    """Return one cluster for all tests of the service, as it takes long to start."""
     with small_cluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="package")
 def pictures():
-    """Twenty-four drawn images as PNG files."""
+    """Return twenty-four drawn images as PNG files."""
     return [png(draw(("red", "green", "blue")[i % 3], i)) for i in range(24)]
 
 

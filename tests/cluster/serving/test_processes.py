@@ -30,7 +30,7 @@ OPTIONS = {"names": ["a.png"], "thumbnails": True, "views": 1, "kind": "augmix",
 
 @pytest.fixture
 def settings(cluster):
-    """Those of the running service."""
+    """Return the settings of the running service."""
     return cluster.service._settings
 
 

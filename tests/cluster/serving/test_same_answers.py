@@ -20,7 +20,7 @@ RAW = {"content-type": "application/octet-stream"}
 
 @pytest.fixture(scope="module")
 def alone(running, tmp_path_factory):
-    """`acclimate serve` with the same options."""
+    """Run `acclimate serve` with the same options."""
     folder = tmp_path_factory.mktemp("alone") / "state"
     options = ["--token-file", str(running.token_file), "--max-body", str(BODY), "--timeout", "60"]
     options += ["--labels", ",".join(LABELS), "--no-skip-duplicates", "--method", "tda", "--no-guard", "--workers", "1"]
@@ -32,7 +32,7 @@ def alone(running, tmp_path_factory):
 
 
 def script(pictures):
-    """Calls of all kinds; what a later one sends may be taken from an earlier answer."""
+    """Make calls of all kinds; a later one may send parts of an earlier answer."""
     form = [("image", (f"{i}.png", image, "image/png")) for i, image in enumerate(pictures[:6])]
     here = "/v1/streams/lab"
     text = [b64encode(image).decode() for image in pictures[6:9]]

@@ -36,7 +36,7 @@ with connect(sys.argv[1]):
 
 @contextmanager
 def driver(cluster):
-    """Another process that starts the service on the same Ray: the process, and the address of the service."""
+    """Start the service on the same Ray from another process; yield the process and the service's address."""
     command = [sys.executable, "-c", DRIVER, ray.get_runtime_context().gcs_address, str(cluster.folder)]
     command += [f"onnx:{cluster.model}", str(cluster.token_file)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=os.environ)

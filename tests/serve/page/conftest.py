@@ -36,7 +36,7 @@ def run_service(tmp_path, tiny_onnx):
 
 @pytest.fixture
 def open_page(browser):
-    """Opens a service's page and, when the test is over, checks that nothing went wrong unseen."""
+    """Return a function that opens a service's page; check after the test that there were no hidden errors."""
     opened = []
 
     def visit(service, path="", wrong=(), **context):

@@ -29,7 +29,7 @@ def test_words_stand_out_from_what_is_behind_them(scheme):
 
 
 def contrast(one, other):
-    """Contrast of two colours as WCAG 2 defines it."""
+    """Return the contrast of two colours as WCAG 2 defines it."""
     shares = ([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)] for colour in (one, other))
     linear = ([c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour] for colour in shares)
     dark, light = sorted(0.2126 * red + 0.7152 * green + 0.0722 * blue for red, green, blue in linear)

@@ -40,11 +40,11 @@ class Front:
     """One replica. It keeps nothing: streams are on shared storage and in their actors.
 
     Args:
-        settings: of the service.
-        model: what is known of the model.
-        tokens: whether requests need a token of the file `settings.tokens`, which is read again when it changes.
+        settings: settings of the service.
+        model: the description of the model.
+        tokens: True if requests need a token of the file `settings.tokens`, which is read again when it changes.
         hosts: the host names that requests may be sent to; None for any.
-        defaults: for streams that are created by their first images; None to refuse those.
+        defaults: settings of streams that are created by their first images; None to refuse those.
     """
 
     def __init__(

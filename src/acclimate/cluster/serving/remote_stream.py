@@ -148,37 +148,37 @@ class RemoteStream:
         unsure: float | None = None,
         client: str = "",
     ) -> "Future[list[Prediction]]":
-        """`Stream.classify`; what it raises at once, the future raises here."""
+        """Call `Stream.classify`; its immediate errors are raised by the future."""
         options = {"names": list(names), "adapt": adapt, "top_k": top_k, "unsure": unsure, "client": client}
         return self._actors.ask(self.name, "classify", _Images(images), options, put=Sent.is_large(images))
 
     def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""
     ) -> "Future[int]":
-        """`Stream.correct`."""
+        """Call `Stream.correct`."""
         return self._actors.ask(self.name, "correct", label, sample_id, image, client)
 
     def described(self) -> "Future[dict[str, Any]]":
-        """`Stream.describe`."""
+        """Call `Stream.describe`."""
         return self._actors.ask(self.name, "describe")
 
     def head_of(self, add: Sequence[str], remove: Sequence[str], client: str = "") -> "Future[Head | None]":
-        """`Stream.head_of`."""
+        """Call `Stream.head_of`."""
         return self._actors.ask(self.name, "head_of", list(add), list(remove), client)
 
     def read_state(self, content: bytes) -> Adapter:
-        """`Stream.read_state`; blocks."""
+        """Call `Stream.read_state`; blocks."""
         adapter: Adapter = within(self._actors.timeout_s, self._actors.ask(self.name, "read_state", content))
         return adapter
 
     def enqueue(
         self, method: "Callable[Concatenate[Stream, Options], Result]", *args: Options.args, **kwargs: Options.kwargs
     ) -> "Future[Result]":
-        """`Stream.enqueue`."""
+        """Call `Stream.enqueue`."""
         return self._actors.ask(self.name, "enqueue", method.__name__, args, kwargs)
 
     def enqueue_read(self, method: "Callable[[Stream], Result]") -> "Future[Result]":
-        """`Stream.enqueue_read`."""
+        """Call `Stream.enqueue_read`."""
         return self._actors.ask(self.name, "enqueue_read", method.__name__)
 
 

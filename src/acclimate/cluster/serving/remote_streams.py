@@ -59,7 +59,7 @@ class ClusterStreams(Service):
         self._check_streams(len(names), client, of_client)
 
     def describe(self) -> list[dict[str, Any]]:
-        """`Stream.describe` of every stream; only `name` and `broken` for those that do not answer."""
+        """Describe every stream; only `name` and `broken` for those that do not answer."""
         latest = monotonic() + TIMEOUT_S
         described = []
         for name, asked in [(name, self._actors.ask(name, "describe")) for name in names_in(self._folder)]:

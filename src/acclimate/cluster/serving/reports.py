@@ -103,8 +103,8 @@ class Reporter:
     """A reporter of the metrics of this process, at intervals, until it is closed.
 
     Args:
-        settings: of the service.
-        about: what this process is.
+        settings: settings of the service.
+        about: role of this process.
         text: its metrics.
         degraded: why it cannot write what it has learnt; None if it can.
     """

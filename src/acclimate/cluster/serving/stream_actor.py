@@ -72,26 +72,26 @@ class StreamActor:
         Thread(target=self._tick, name="acclimate-tick", daemon=True).start()
 
     async def classify(self, images: Sequence[bytes | str], options: Mapping[str, Any]) -> list[Prediction]:
-        """`Stream.classify`."""
+        """Call `Stream.classify`."""
         stream = self._opened()
         answers = await asyncio.wrap_future(stream.classify(images, **options))
         await asyncio.to_thread(_sync, stream)
         return answers
 
     async def correct(self, *args: Any) -> int:
-        """`Stream.correct`."""
+        """Call `Stream.correct`."""
         return await asyncio.wrap_future(self._opened().correct(*args))
 
     async def head_of(self, *args: Any) -> Head | None:
-        """`Stream.head_of`."""
+        """Call `Stream.head_of`."""
         return await asyncio.wrap_future(await asyncio.to_thread(self._opened().head_of, *args))
 
     async def read_state(self, content: bytes) -> Adapter:
-        """`Stream.read_state`."""
+        """Call `Stream.read_state`."""
         return await asyncio.to_thread(self._opened().read_state, content)
 
     async def enqueue(self, method: str, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
-        """`Stream.enqueue` with the name of a method."""
+        """Call `Stream.enqueue` with the name of a method."""
         stream = self._opened()
         # What other processes send can only be read; an adapter is going to be changed.
         own = [duplicate(each) if isinstance(each, Adapter) else each for each in args]
@@ -100,11 +100,11 @@ class StreamActor:
         return answer
 
     async def enqueue_read(self, method: str) -> Any:
-        """`Stream.enqueue_read` with the name of a method."""
+        """Call `Stream.enqueue_read` with the name of a method."""
         return await asyncio.wrap_future(self._opened().enqueue_read(getattr(Stream, method)))
 
     async def describe(self) -> dict[str, Any]:
-        """`Stream.describe`; only `name` and `broken` if the files cannot be used."""
+        """Call `Stream.describe`; only `name` and `broken` if the files cannot be used."""
         if self._stream is None:
             return {"name": self._name, "broken": self._why}
         self._stream.check_open()
