@@ -61,13 +61,13 @@ class ClusterRun:
         ordered_first: images at the beginning, rounded up to whole blocks, that one state adapts to in order, for
             "merged": a method that learns from its own answers would spread the weak ones of its beginning.
         workers: encoders, or the least and the most.
-        cpus: per encoder.
-        gpus: per encoder.
-        adapter_gpus: per adapter; with more than 0, adapters adapt on GPUs, and sums are rounded as they round.
+        cpus: CPUs per encoder.
+        gpus: GPUs per encoder.
+        adapter_gpus: GPUs per adapter; with more than 0, adapters adapt on GPUs, and sums are rounded as they round.
         top_k: labels per row.
         passes: 2 to answer all images again at the end; when not given, 2 for "ordered" and 1 for "merged". A
             classifier that does not learn needs only one.
-        state: where to write what was learnt, at the end: a path or a URL.
+        state: path or URL to which the state is written at the end.
         plugins: modules that the workers import.
         model: options of `load_encoder`, and `decoder`, as they were given: how a worker loads the model.
         checkpoint_every: seconds between two checkpoints.
@@ -77,9 +77,9 @@ class ClusterRun:
         stop: True stops the run; it can be resumed.
 
     Attributes:
-        summary: what the predictions add up to, after the run.
+        summary: sums over the predictions, after the run.
         kept: images that were done before, if the run was resumed; their second pass may not have been.
-        was_complete: whether nothing was left to do.
+        was_complete: True if nothing was left to do.
 
     Raises:
         InputError: the job cannot be run so; the message says how it can.

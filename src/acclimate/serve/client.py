@@ -31,8 +31,8 @@ class ServiceError(AcclimateError):
     """A request that failed.
 
     Attributes:
-        status: of the response; 0 if there was none.
-        code: what went wrong, for programs: "not_found", "invalid", "busy", ...; "unreachable" without a response.
+        status: status of the response; 0 if there was none.
+        code: the kind of error, for programs: "not_found", "invalid", "busy", ...; "unreachable" without a response.
         message: the same for people.
         request_id: identifies the request in the log of the service.
     """

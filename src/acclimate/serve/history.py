@@ -42,14 +42,14 @@ class History:
     Attributes:
         files: the snapshots and journals.
         adapter: the learnt state.
-        senders: for each cache, the client that sent each entry, by id.
-        taught: what each client has taught: its cache entries, or for methods without entries its samples.
+        senders: the client that sent each entry, by cache and id.
+        taught: number of samples per client: its cache entries, or for methods without entries its samples.
         corrected: ids of the corrections.
         thumbnails: small JPEG files of cache entries and corrections, by id.
         samples: number of samples learnt and corrections made since the last snapshot.
         next_id: the id of the next sample.
-        replayed: how many of them were read from journals at the start.
-        problem: what was damaged when the files were read, and what was done about it; None if nothing.
+        replayed: number of them that were read from journals at the start.
+        problem: the damage found when the files were read, and its consequences; None if there is none.
 
     Raises:
         StateError: there are no files that can be used.

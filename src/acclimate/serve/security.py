@@ -103,7 +103,7 @@ class TokenFile:
     """The tokens in a file, which can be read again while the service runs.
 
     Attributes:
-        tokens: as `read_tokens` gave them last.
+        tokens: the last result of `read_tokens`.
     """
 
     def __init__(self, path: Path) -> None:

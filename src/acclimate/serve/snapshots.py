@@ -29,7 +29,7 @@ class Snapshots:
     """The snapshots and journals in a stream's folder, of which the newest `keep` are kept.
 
     Attributes:
-        about: for each snapshot that can be used: reason, time, samples_seen, and whether it continues the one before.
+        about: description of each usable snapshot: reason, time, samples_seen, and whether it continues the one before.
     """
 
     def __init__(self, folder: Path, keep: int, text: Any = None) -> None:

@@ -47,22 +47,22 @@ class ClusterService:
         data: the folder of the streams, on a file system that all nodes see and that can lock files and append to
             them, such as NFS, EFS or CephFS; the same files as those of `acclimate serve`.
         model: the name of the model, as for `load_encoder`.
-        device: as for `load_encoder`, on each replica.
-        precision: as for `load_encoder`.
-        compile: as for `load_encoder`.
-        limits: as for the service on one machine; those of queues hold per replica.
+        device: device of `load_encoder` on each replica.
+        precision: precision of `load_encoder`.
+        compile: True to compile the image tower.
+        limits: limits of the service; those of queues hold per replica.
         defaults: arguments for streams that are created by their first images; None to refuse those.
         token_file: the tokens; every address but a loopback one needs it.
         allow_hosts: other host names of the service, besides those of this machine.
         host: the address that Ray Serve's proxy listens on.
         port: its port; 0 for any free one, on a cluster of one node.
         replicas: the least and the largest number of encoder replicas.
-        cpus: that an encoder replica occupies.
-        gpus: that it occupies.
+        cpus: CPUs of an encoder replica.
+        gpus: GPUs of an encoder replica.
         fronts: replicas that answer HTTP.
         every_node: have a proxy on every node, not just on the head node.
         plugins: Python files with methods, which all nodes see.
-        name: of the application in Ray Serve, and of the namespace of its actors.
+        name: name of the application in Ray Serve, and of the namespace of its actors.
 
     Raises:
         InputError: the folder, the address or the token file cannot be used.

@@ -29,7 +29,7 @@ class Settings:
     Attributes:
         name: name of the service, of its application in Ray Serve, and of the namespace of its actors.
         data: the folder of the streams, which all nodes see.
-        limits: as for the service on one machine; those of queues hold per process.
+        limits: limits of the service; those of queues hold per process.
         plugins: Python files with methods.
     """
 
