@@ -14,7 +14,7 @@ import { download, toCsv, toLines } from "./results.js";
 import { many, pause, Sender } from "./sender.js";
 import { Tally } from "./tally.js";
 
-const WATCH = 3; // seconds between two updates of a stream that other clients may use
+const WATCH_S = 3; // interval between updates of a stream that other clients may use
 const TITLE = document.title;
 const $ = (id) => document.getElementById(id);
 
@@ -27,7 +27,7 @@ const panel = new Panel($, answers, (id) => attempt(() => undo(id)));
 const sender = new Sender($, { path: () => at(stream.name, "/classify"), answered: show, failed: (item, why) => answers.fail(item, why), done });
 let stream = null; // as the service describes it
 let ready = null; // settled when the requested stream is open
-let names = []; // of all streams
+let names = []; // names of all streams
 let defaults = []; // labels that the service was started with
 let options = null; // settled when the form of new streams offers what the service does
 let retry = null; // what the button of the notice does
@@ -78,7 +78,7 @@ async function create(images = []) {
   const name = await newStream($, images, names, defaults);
   if (name === null) return false;
   await listStreams();
-  say(`Created stream ${name}.`); // before its buttons can be clicked, which say more
+  say(`Created stream ${name}.`); // shown before its buttons can be clicked, which show messages of their own
   await open(name);
   return true;
 }
@@ -126,7 +126,7 @@ async function showLearnt() {
 /** Other clients may use the stream, too: update regularly while nothing is sent from this page. */
 async function watch() {
   for (;;) {
-    await pause(WATCH);
+    await pause(WATCH_S);
     if (!stream || sender.sending || document.hidden || !$("notice").hidden || document.querySelector("dialog[open]")) continue;
     await attempt(update);
   }

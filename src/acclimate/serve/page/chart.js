@@ -1,8 +1,8 @@
 /** A small chart of shares over the images. The axes show the range of the data, and say so. */
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
-const STEPS = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25]; // between two ticks
-const SPAN = 0.02; // the smallest range: a difference below it is not blown up
+const STEPS = [0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.25]; // possible distances of two ticks
+const MIN_SPAN = 0.02; // the smallest range: a difference below it is not enlarged
 const SETTLED = 20; // images; before them, a share jumps with every answer
 
 export const percent = (part, whole) => {
@@ -43,7 +43,7 @@ export function draw(figure, lines, fromZero = false) {
 /** Even ticks around the values, at most five. */
 function axis(values, fromZero) {
   let [low, high] = [fromZero ? 0 : Math.min(...values), Math.max(...values)];
-  const missing = Math.max(0, SPAN - (high - low));
+  const missing = Math.max(0, MIN_SPAN - (high - low));
   [low, high] = [Math.max(0, low - (fromZero ? 0 : missing / 2)), Math.min(1, high + missing / 2)];
   const end = (step) => [Math.floor(low / step + 1e-9), Math.ceil(high / step - 1e-9)];
   const step = STEPS.find((each) => end(each)[1] - end(each)[0] <= 4) ?? 0.25;

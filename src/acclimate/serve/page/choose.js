@@ -2,7 +2,7 @@
 
 import { ask } from "./dialogs.js";
 
-const MOST = 100; // options shown; with more labels, typing finds the others
+const MAX_OPTIONS = 100; // options shown; with more labels, typing finds the others
 
 /** Ask for the right label of an image; `submit` is called with it, and the dialog stays open if that fails. */
 export function chooseLabel(find, labels, record, submit) {
@@ -22,8 +22,8 @@ export function chooseLabel(find, labels, record, submit) {
   const narrow = () => {
     const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
     const found = ordered.filter((label) => words.every((word) => label.toLowerCase().includes(word)));
-    list.replaceChildren(...found.slice(0, MOST).map((label, i) => option(label, i, noteOn(label, record))));
-    find("label-found").textContent = found.length > MOST ? `The first ${MOST} of ${found.length}; type to find others.` : "";
+    list.replaceChildren(...found.slice(0, MAX_OPTIONS).map((label, i) => option(label, i, noteOn(label, record))));
+    find("label-found").textContent = found.length > MAX_OPTIONS ? `The first ${MAX_OPTIONS} of ${found.length}; type to find others.` : "";
     if (!found.length) find("label-found").textContent = "No label is like this. New labels are added with Edit labels.";
     activate(0);
   };

@@ -1,4 +1,4 @@
-/** Corrections: tell a stream the right label of an image, list what it was told, and undo it. */
+/** Corrections: give an image its right label, list the corrections of a stream, and undo them. */
 
 import { at, call } from "./api.js";
 import { base64 } from "./files.js";
@@ -6,7 +6,7 @@ import { base64 } from "./files.js";
 const GONE = 404; // the stream does not remember the image of this id any more
 const FEW = 12; // corrections shown until all are asked for
 
-/** Tell a stream the right label of an answered image; resolves with the correction: {id, label}. */
+/** Correct the label of an answered image; resolves with the correction: {id, label}. */
 export async function correctImage(stream, record, label) {
   const path = at(stream, "/corrections");
   const known = record.correction?.id ?? record.id;

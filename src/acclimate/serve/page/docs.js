@@ -1,5 +1,5 @@
 /* Show the API documentation with Swagger UI: a list of all operations, each with a form to try it out. */
-const token = sessionStorage.getItem("acclimate-token"); // of the page, if it was opened in this tab before
+const token = sessionStorage.getItem("acclimate-token"); // set by the page, if it was opened in this tab before
 const ui = SwaggerUIBundle({
   url: "openapi.json",
   dom_id: "#docs",

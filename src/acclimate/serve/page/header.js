@@ -1,4 +1,4 @@
-/** What the page says about a stream as a whole: its state, its settings, its counts and its problems. */
+/** The header of a stream: its state, its settings, its counts and its problems. */
 
 import { percent } from "./chart.js";
 import { many } from "./sender.js";

@@ -1,4 +1,4 @@
-/** What a method without caches has learnt: a table with a row per label and a bar in every cell. */
+/** The statistics of a method without caches: a table with a row per label and a bar in every cell. */
 
 import { percent } from "./chart.js";
 

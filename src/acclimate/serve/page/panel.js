@@ -1,4 +1,4 @@
-/** What a stream has learnt: its caches, its statistics, and its corrections. */
+/** The learnt state of a stream: its caches, its statistics, and its corrections. */
 
 import { at, call } from "./api.js";
 import { Caches, keyOf } from "./caches.js";

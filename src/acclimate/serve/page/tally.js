@@ -1,6 +1,6 @@
 /** Counts of the answers to the images sent from this page, and how they developed. A reload of the tab keeps them. */
 
-const MOST = 400; // points kept; of longer courses, every second one is dropped again and again
+const MAX_POINTS = 400; // points kept; beyond it, every second one is dropped
 const NOTHING = { count: 0, unread: 0, changed: 0, checked: 0, right: 0, before: 0, stride: 1 };
 const keyOf = (stream) => `acclimate-counts:${stream}`; // in the session storage of this tab; numbers only
 
@@ -40,7 +40,7 @@ export class Tally {
       this.before += alone.label === truth;
     }
     if (this.count % this.stride === 0) this.points.push(this.now);
-    if (this.points.length > MOST) {
+    if (this.points.length > MAX_POINTS) {
       this.stride *= 2;
       this.points = this.points.filter(([count]) => count % this.stride === 0);
     }
