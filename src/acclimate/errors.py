@@ -115,6 +115,16 @@ def lacking(module: str, package: str, extra: str = "") -> str:
     return ""
 
 
+def count(number: int, thing: str) -> str:
+    """Return a number of things in words, in the singular or the plural.
+
+    Examples:
+        >>> count(1, "image"), count(1200, "image")
+        ('1 image', '1,200 images')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """The end of an error message: the known words that are nearest to an unknown one."""
     known = list(known)

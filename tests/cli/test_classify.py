@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from acclimate import Accord, load_state, read_stream
-from acclimate.classify.wording import count
+from acclimate.errors import count
 from drawn_images import draw_folder
 
 LABELS = "red circle, green square, blue stripes"

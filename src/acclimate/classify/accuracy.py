@@ -3,7 +3,7 @@
 from math import sqrt
 from typing import NamedTuple
 
-from acclimate.classify.wording import count
+from acclimate.errors import count
 
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
 FEW = 30  # images; accuracy on fewer says little

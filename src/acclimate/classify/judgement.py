@@ -6,7 +6,8 @@ from itertools import pairwise
 from acclimate.classify.accuracy import FEW, paired_difference, wilson
 from acclimate.classify.html import Picture, answer, card, cards, folded, long_table, safe, table
 from acclimate.classify.summary import BINS, Summary, ranked
-from acclimate.classify.wording import count, score_text
+from acclimate.classify.wording import score_text
+from acclimate.errors import count
 
 MATRIX = 40  # labels in a confusion matrix; of more, only the most frequent confusions are listed
 SMALL = 15  # labels whose confusion matrix has room for large cells

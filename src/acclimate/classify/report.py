@@ -27,8 +27,8 @@ from acclimate.classify.html import (
 from acclimate.classify.judgement import accuracy_part, confusion_part, labels_part, wrong_part
 from acclimate.classify.run import Classification
 from acclimate.classify.summary import EXAMPLES, Summary, ranked
-from acclimate.classify.wording import count, percent, score_text
-from acclimate.errors import InputError
+from acclimate.classify.wording import percent, score_text
+from acclimate.errors import InputError, count
 from acclimate.files import write_atomically, writing
 from acclimate.methods import Adapter
 from acclimate.predict import NONE

@@ -1,16 +1,6 @@
 """Numbers in words, as the terminal and the report say them."""
 
 
-def count(number: int, thing: str) -> str:
-    """A number of things, in the singular or the plural.
-
-    Examples:
-        >>> count(1, "image"), count(1200, "image")
-        ('1 image', '1,200 images')
-    """
-    return f"{number:,} {thing}{'' if number == 1 else 's'}"
-
-
 def percent(share: float) -> str:
     """A share with three digits.
 

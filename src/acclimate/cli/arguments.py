@@ -194,7 +194,7 @@ FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)"
 
 def read_lines(path: Path, what: str) -> list[str]:
     """The lines of a text file that are neither blank nor comments."""
-    lines = _read_text(path, what).split("\n")
+    lines = read_text(path, what).split("\n")
     return [line for each in lines if (line := each.strip()) and not line.startswith("#")]
 
 
@@ -227,12 +227,12 @@ def _label_file(path: Path) -> list[str]:
     if suffix in (".xls", ".xlsx", ".ods"):
         raise InputError(f"{path} is a spreadsheet; save it as .csv.")
     if suffix in (".csv", ".tsv"):
-        return _label_table(path, _read_text(path, "label file"))
+        return _label_table(path, read_text(path, "label file"))
     if suffix != ".json":
         lines = read_lines(path, "label file")
         return [label.strip() for label in _split(lines[0])] if len(lines) == 1 else lines
     try:
-        labels = json.loads(_read_text(path, "label file"))
+        labels = json.loads(read_text(path, "label file"))
     except (json.JSONDecodeError, RecursionError) as error:
         raise InputError(f"the label file {path} is not JSON: {error}.") from None
     if not isinstance(labels, list):
@@ -404,7 +404,7 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
         content: Any = read_lines(path, "template file")
     else:
         try:
-            content = json.loads(_read_text(path, "template file"))
+            content = json.loads(read_text(path, "template file"))
         except (json.JSONDecodeError, RecursionError) as error:
             raise InputError(f"the template file {path} is not JSON: {error}.") from None
     if not isinstance(content, list | dict) or not content:
@@ -412,11 +412,16 @@ def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
     return PromptFile.of(content, str(path)) if isinstance(content, dict) else content
 
 
-def _read_text(path: Path, what: str) -> str:
-    from acclimate.files import open_text
+def read_text(path: Path, what: str, limit_bytes: int | None = None) -> str:
+    """Return the text of a file; `what` names it in errors.
+
+    Raises:
+        InputError: the file does not exist, is too long, or is not UTF-8 text.
+    """
+    from acclimate.files import MAX_TEXT, open_text
 
     try:
-        text = open_text(path).read()
+        text = open_text(path, limit_bytes or MAX_TEXT).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
     except IsADirectoryError:

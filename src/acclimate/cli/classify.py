@@ -14,7 +14,7 @@ from acclimate.cli import arguments
 from acclimate.cli.console import say, show_predictions, stop_requests
 from acclimate.cli.progress import stage_bars
 from acclimate.cli.sort import sorted_line
-from acclimate.errors import RunError
+from acclimate.errors import RunError, count
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
@@ -131,7 +131,6 @@ def _classify(options: ClassifyOptions) -> None:
 def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) -> None:
     """Write the report, say what was done, and sort the images; a run that was stopped ends the command."""
     from acclimate.classify.sorting import sort_images
-    from acclimate.classify.wording import count
 
     summary = run.summary
     out = options.out
@@ -218,8 +217,6 @@ def example_line(classifier: "Classifier") -> str:
 
 def task_line(classifier: "Classifier", images: int | None) -> str:
     """Return the images, the labels and some prompts of a run in one line; without a number, images arrive later."""
-    from acclimate.classify.wording import count
-
     expected = "Images as they arrive" if images is None else count(images, "image")
     return f"{expected}, {count(len(classifier.labels), 'label')}: {example_line(classifier)}"
 
@@ -233,8 +230,6 @@ def stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
 
 def say_answers(summary: "Summary", written: dict[str, object]) -> None:
     """Say how many images were classified, how many answers changed, and which files were written."""
-    from acclimate.classify.wording import count
-
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     images = count(summary.answered, "image")
     answers = count(summary.changed, "answer")
@@ -249,7 +244,6 @@ def say_findings(summary: "Summary", unsure: float, classifier: "Classifier") ->
     Raises:
         RunError: no image could be read.
     """
-    from acclimate.classify.wording import count
     from acclimate.predict import NONE
 
     if unsure:

@@ -26,6 +26,7 @@ from acclimate.cluster.cluster_options import (
     gpus_for,
     least_and_most,
 )
+from acclimate.errors import count
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
@@ -133,7 +134,6 @@ def classify(
 
 
 def _classify(options: ClusterOptions) -> None:
-    from acclimate.classify.wording import count
     from acclimate.cluster.connection import connect, import_ray
     from acclimate.cluster.listing import list_images
     from acclimate.cluster.nodes import check_readable, check_shared

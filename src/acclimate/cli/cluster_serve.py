@@ -1,7 +1,7 @@
 """`acclimate cluster serve`: the service on many machines."""
 
 from collections.abc import Mapping
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,9 +9,8 @@ import typer
 
 from acclimate.cli import arguments, service_options
 from acclimate.cli.console import say
-from acclimate.cli.serve import announce, check_installed, read_new_streams
-from acclimate.cluster.cluster_options import gpus_for, least_and_most
-from acclimate.errors import InputError
+from acclimate.cli.serve import announce, read_new_streams
+from acclimate.serve import check_installed
 
 Data = Annotated[str, typer.Option(help="Folder for the state of all streams, on a file system that all nodes see.")]
 Encoders = Annotated[
@@ -85,38 +84,13 @@ def serve(
 
 
 def _serve(options: Mapping[str, Any]) -> None:
-    from acclimate.cluster.connection import connect, import_ray
-    from acclimate.cluster.nodes import check_shared
-    from acclimate.cluster.storage import Storage
-    from acclimate.encoders.loading import absolute_model
+    check_installed()
+    from acclimate.cluster.serving.cluster_command import run_cluster_service
     from acclimate.serve.limits import Limits
 
-    check_installed()
-    import_ray()
-    from acclimate.cluster.serving.cluster_service import ClusterService
-
-    options = {**options, "model": absolute_model(options["model"])}
-    least, most = least_and_most(options["encoders"], "--encoders")
-    limits = Limits.from_options(options)
-    new = read_new_streams(options, limits)
-    if new.learned is not None:
-        raise InputError("learned prompts need the model where streams are; use `acclimate serve`, or other templates.")
-    names = ("data", "model", "device", "precision", "compile", "token_file", "host", "port", "cpus", "every_node")
-    service = ClusterService(
-        limits=limits,
-        defaults=new.defaults,
-        allow_hosts=options["allow_host"] or (),
-        replicas=(least, most),
-        gpus=options["gpus"] or 0.0,
-        fronts=options["front"],
-        plugins=options["plugin"] or (),
-        **{name: options[name] for name in names},
-    )
-    with connect(options["address"]) as there:
-        if options["gpus"] is None:
-            service = replace(service, gpus=gpus_for(there, options["model"], options["device"]))
-        there.check(options["cpus"], service.gpus, least)
-        if len(there.nodes) > 1:
-            check_shared(Storage(options["data"]), "--data")
+    def announce_folder(address: str) -> None:
         say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
-        service.serve(announce)
+        announce(address)
+
+    limits = Limits.from_options(options)
+    run_cluster_service(options, limits, partial(read_new_streams, options, limits), announce_folder)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from acclimate.cli.progress import progress_bar
-from acclimate.errors import printable
+from acclimate.errors import count, printable
 
 if TYPE_CHECKING:
     from acclimate.classify.run import Emit
@@ -30,7 +30,6 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     second pass changes once more.
     """
     from acclimate.classify.outputs import csv_lines, to_record
-    from acclimate.classify.wording import count
 
     for_people = columns is not None and sys.stdout.isatty()
     done = 0

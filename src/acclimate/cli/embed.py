@@ -1,21 +1,29 @@
 """`acclimate embed`: images to a feature file, for `acclimate run`."""
 
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar, stage_bars
-from acclimate.errors import RunError
+from acclimate.errors import RunError, count
+
+if TYPE_CHECKING:
+    from acclimate.arrays import HostArray
+    from acclimate.reading.walk import Preparer
+    from acclimate.sources import Sample
+
+Features = Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")]
 
 
 def embed(
     source: arguments.Source,
     labels: arguments.Labels,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
+    out: Features,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,
     views: arguments.Views = 1,
@@ -40,13 +48,11 @@ def embed(
 
     import numpy as np
 
-    from acclimate.arrays import to_host
-    from acclimate.classify.wording import count
     from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
     from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
-    from acclimate.reading.walk import Preparer, encode_ahead
+    from acclimate.reading.walk import Preparer
     from acclimate.stream import FeatureStream, check_stream_path, write_stream
     from acclimate.views.generated import open_generator
 
@@ -61,23 +67,12 @@ def embed(
         head = build_head(encoder, names, templates, progress=partial(show, "encoding the labels"))
     generator = None if generated is None else open_generator(generated, device)
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
-    parts = []
-    kept = []
     began = perf_counter()
-    with progress_bar(len(samples), "encoding", "images") as advance:
-        for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers):
-            parts.append(to_host(batch.features))
-            kept += batch.readable
-            for name, error in zip(batch.names, batch.errors, strict=True):
-                if error is not None:
-                    say(f"skipped {name}: {error}", err=True)
-            advance(len(batch.names))
-    if not kept:
-        raise RunError("no image could be read.")
-    known = {label: i for i, label in enumerate(head.class_names)}
-    truth = [known.get(samples[i].label or "") for i in kept]
+    features, kept = encode_images(samples, prepare, batch_size, workers)
+    classes = {label: i for i, label in enumerate(head.class_names)}
+    truth = [classes.get(samples[i].label or "") for i in kept]
     stream = FeatureStream(
-        features=head.unit_features(np.concatenate(parts)),
+        features=head.unit_features(features),
         head=head,
         labels=None if None in truth else np.array(truth),
         files=tuple(samples[i].name for i in kept),
@@ -88,5 +83,40 @@ def embed(
         encode_s=perf_counter() - began,
     )
     write_stream(stream, out)
-    scored = "with true labels" if stream.labels is not None else "without true labels"
+    scored = "without true labels" if stream.labels is None else "with true labels"
     say(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)
+
+
+def encode_images(
+    samples: "Sequence[Sample]",
+    prepare: "Preparer",
+    batch_size: int | None,
+    workers: int | None,
+    on_error: Literal["skip", "raise"] = "skip",
+) -> "tuple[HostArray, list[int]]":
+    """Encode images and show progress.
+
+    Returns:
+        Features of the images that could be read, and the indices of these; the others are named on stderr.
+
+    Raises:
+        RunError: no image could be read.
+    """
+    import numpy as np
+
+    from acclimate.arrays import to_host
+    from acclimate.reading.walk import encode_ahead
+
+    features = []
+    kept: list[int] = []
+    with progress_bar(len(samples), "encoding", "images") as advance:
+        for batch in encode_ahead(samples, prepare, batch_size=batch_size, workers=workers, on_error=on_error):
+            features.append(to_host(batch.features))
+            kept += batch.readable
+            for name, error in zip(batch.names, batch.errors, strict=True):
+                if error is not None:
+                    say(f"skipped {name}: {error}", err=True)
+            advance(len(batch.names))
+    if not kept:
+        raise RunError("no image could be read.")
+    return np.concatenate(features), kept

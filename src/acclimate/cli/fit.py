@@ -10,7 +10,7 @@ from acclimate.cli import arguments
 from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
 from acclimate.cli.progress import stage_bars
-from acclimate.errors import InputError
+from acclimate.errors import InputError, count
 
 if TYPE_CHECKING:
     from acclimate.sources.source import Sample
@@ -58,7 +58,6 @@ def fit(
     import numpy as np
 
     from acclimate.classifier import Classifier
-    from acclimate.classify.wording import count
     from acclimate.files import check_writable
     from acclimate.methods import NOTE, find_method, save_state
     from acclimate.prompts import clean_labels

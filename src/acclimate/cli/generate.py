@@ -29,7 +29,7 @@ def generate(
 
     The same command continues an interrupted run: images that have enough generated ones are skipped.
     """
-    from acclimate.classify.wording import count as counted
+    from acclimate.errors import count as counted
     from acclimate.files import writing
     from acclimate.images.opening import open_image
     from acclimate.views.generated import GeneratedFolder, open_generator

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from datetime import timedelta
 
 # Things that the stages of a work count; those of other stages are steps.
 THINGS = {
@@ -29,13 +30,11 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    words = TextColumn(things), TextColumn("{task.fields[note]}", markup=False)
-    columns = (TextColumn(verb), BarColumn(), MofNCompleteColumn(), *words, TimeElapsedColumn())
-    pace = TextColumn("{task.fields[pace]}")
-    with Progress(*columns, pace, console=Console(stderr=True), transient=True) as progress:
+    fields = [TextColumn(things), TextColumn("{task.fields[note]}", markup=False), TimeElapsedColumn()]
+    columns = [TextColumn(verb), BarColumn(), MofNCompleteColumn(), *fields, TextColumn("{task.fields[pace]}")]
+    worked = 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(verb, total=total, note="", pace="")
-
-        worked = 0
 
         def advance(done: int, note: str = "", earlier: int = 0) -> None:
             nonlocal worked
@@ -44,7 +43,8 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
             current = progress.tasks[0]
             if worked and current.elapsed:  # rich would show no speed before the second call
                 speed = worked / current.elapsed
-                left = "" if total is None else f", {_clock((total - current.completed) / speed)} left"
+                seconds = 0.0 if total is None else max(0.0, (total - current.completed) / speed)
+                left = "" if total is None else f", {timedelta(seconds=round(seconds))} left"
                 progress.update(task, pace=f"{speed:.3g}/s{left}")
 
         yield advance
@@ -70,8 +70,3 @@ def stage_bars(bar: Bar = progress_bar) -> Iterator[Callable[..., None]]:
             advance(done, "", earlier)
 
         yield show
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(max(0.0, seconds)), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,16 +1,17 @@
 """`acclimate serve`: classification over HTTP."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from acclimate.cli import arguments, service_options
-from acclimate.errors import InputError
+from acclimate.serve import check_installed
 
 if TYPE_CHECKING:
+    from acclimate.serve.command import NewStreams
     from acclimate.serve.limits import Limits
-    from acclimate.serve.new_streams import NewStreams
 
 
 def serve(
@@ -72,45 +73,11 @@ def serve(
 
 def _serve(options: Mapping[str, Any]) -> None:
     check_installed()
-    from acclimate.encoders import load_encoder
-    from acclimate.serve.app import bind, create_app, is_loopback
-    from acclimate.serve.app import serve as serve_app
+    from acclimate.serve.command import run_service
     from acclimate.serve.limits import Limits
-    from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
-    from acclimate.serve.streams import Streams
 
     limits = Limits.from_options(options)
-    tokens = None if options["token_file"] is None else TokenFile(options["token_file"])
-    local = is_loopback(options["host"])
-    if tokens is None and not local:
-        raise InputError(
-            f"{options['host']} can be reached from other machines; give --token-file, or listen on 127.0.0.1."
-        )
-    new = read_new_streams(options, limits)
-    with bind(options["host"], options["port"]) as listening:
-        loading = (options["model"], options["device"], options["precision"], options["compile"])
-        encoder = new.encoder or load_encoder(*loading)
-        if new.learned is not None and new.defaults is not None:
-            new.learned.vectors(encoder, new.defaults["labels"])  # refuses prompts that new streams could not have
-        streams = Streams(options["data"], encoder, limits, new.defaults, new.learned)
-        address, bound = listening.getsockname()[:2]
-        shown = f"[{address}]" if ":" in address else address
-        allowed = (*LOOPBACK_NAMES, shown, *(options["allow_host"] or []))
-        application = create_app(streams, tokens, frozenset(map(str.lower, allowed)) if local else None)
-        listening.listen()  # the address must work before it is printed
-        announce(f"http://{shown}:{bound}")
-        serve_app(application, listening, options["model"])
-
-
-def check_installed() -> None:
-    """Refuse to serve without the packages that it needs."""
-    from importlib.util import find_spec
-
-    from acclimate.errors import missing
-
-    for package in ("fastapi", "fastapi_swagger", "prometheus_client", "uvicorn"):
-        if find_spec(package) is None:
-            raise missing(f"serving needs {package}", "serve")
+    run_service(options, limits, partial(read_new_streams, options, limits), announce)
 
 
 def announce(address: str) -> None:
@@ -120,7 +87,7 @@ def announce(address: str) -> None:
 
 def read_new_streams(options: Mapping[str, Any], limits: "Limits") -> "NewStreams":
     """Return what the options say of streams that are created by their first images."""
-    from acclimate.serve.new_streams import check_new_streams, open_new_streams
+    from acclimate.serve.command import check_new_streams, open_new_streams
 
     check_new_streams(options)
     names = None if options["labels"] is None else arguments.read_labels(options["labels"])

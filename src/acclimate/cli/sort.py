@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from acclimate.cli.console import say
-from acclimate.errors import InputError
+from acclimate.errors import InputError, count
 
 
 def sort(
@@ -22,7 +22,6 @@ def sort(
     correct label, other unsure answers to the folder "unsure".
     """
     from acclimate.classify.sorting import sort_images, unsort_images
-    from acclimate.classify.wording import count
 
     if (folder is None) != undo:
         raise InputError("name the folder to sort into, or pass --undo.")
@@ -36,9 +35,7 @@ def sort(
 
 
 def sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
-    """What was sorted where, in one line."""
-    from acclimate.classify.wording import count
-
+    """Return in one line how many images were sorted into which folders."""
     if not counts:
         return "No image was sorted: none is a file that is still there."
     groups = ", ".join(f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])[:10])

@@ -1,5 +1,7 @@
 """`acclimate state`: show, merge and compare state files."""
 
+from collections.abc import Iterable
+from glob import glob
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +11,7 @@ from acclimate.cli.arguments import Plugins
 from acclimate.cli.console import say
 from acclimate.cli.group import CommandGroup
 from acclimate.cli.tables import print_table
+from acclimate.errors import InputError, count
 
 if TYPE_CHECKING:
     from acclimate.methods import Adapter
@@ -47,12 +50,12 @@ def inspect(
         say(adapter)
         if isinstance(adapter, FewShot) and (chosen := adapter.chosen()):
             say("chosen: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
-        for origin, count in adapter.seen.items():
-            say(f"{count} samples of {origin or 'a stream without a name'}")
+        for origin, samples in adapter.seen.items():
+            say(f"{samples} samples of {origin or 'a stream without a name'}")
         for part, kept in parts.items():
             say(f"{part}: {len(kept)} entries")
-        if told := adapter.corrections:
-            say(f"corrections: {len(told)}; list them with `acclimate correct --state {path} --list`")
+        if corrections := adapter.corrections:
+            say(f"corrections: {len(corrections)}; list them with `acclimate correct --state {path} --list`")
         if advice := adapter.advice():
             say(f"note: {advice}")
         if entries and parts:
@@ -80,7 +83,6 @@ def merge(
     plugin: Plugins = None,
 ) -> None:
     """Merge what was learnt on several streams; the order of the files does not matter."""
-    from acclimate.classify.wording import count
     from acclimate.cli.progress import progress_bar
     from acclimate.files import check_writable
     from acclimate.methods import load_state, merge_files, save_state
@@ -100,27 +102,21 @@ def merge(
 
 
 def _state_files(given: list[str], besides: list[Path]) -> list[Path]:
-    """The files that are meant; those `besides` only if they are named, as they may lie in the same folder."""
-    from glob import glob
-
-    from acclimate.errors import InputError
-
+    """Return the files that are meant; those `besides` only if they are named, as they may lie in the same folder."""
     apart = {path.resolve() for path in besides}
     found: list[Path] = []
     for each in given:
         path = Path(each)
         if path.is_dir():
-            where = "in the folder"
-            listed = [file for file in path.glob("*.safetensors") if file.name[0] != "."]
+            listed: Iterable[Path] = path.glob("[!.]*.safetensors")
         elif not path.exists() and set(each) & set("*?["):
-            where = "at"
-            listed = [Path(name) for name in glob(each, recursive=True)]  # noqa: PTH207 (may be absolute)
+            listed = map(Path, glob(each, recursive=True))  # noqa: PTH207 (may be absolute)
         else:
             found.append(path)
             continue
         files = sorted(file for file in listed if file.is_file() and file.resolve() not in apart)
         if not files:
-            raise InputError(f"no state files {where} {each}; name files, or folders with *.safetensors files.")
+            raise InputError(f"no state files at {each}; name files, or folders with *.safetensors files.")
         found += files
     return found
 
@@ -158,9 +154,9 @@ def diff(
 
 
 def _array_differences(first: "Adapter", second: "Adapter") -> list[str]:
-    """How the arrays of two states differ, in words.
+    """Return the differences between the arrays of two states, in words.
 
-    In which slots a cache has its entries does not matter, nor which samples of a sum still wait to be added.
+    The slots of cache entries do not matter, nor which samples of a sum are still pending.
     """
     import numpy as np
 

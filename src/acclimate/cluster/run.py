@@ -25,7 +25,6 @@ from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
 from acclimate.classify.run import job_identity
 from acclimate.classify.summary import Summary
-from acclimate.classify.wording import count
 from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob
 from acclimate.cluster.again import SecondPass
@@ -35,7 +34,7 @@ from acclimate.cluster.machines import MachineLostError, Machines
 from acclimate.cluster.parts import Checkpoint
 from acclimate.cluster.rounds import FirstPass
 from acclimate.cluster.storage import Storage, storage_of
-from acclimate.errors import AcclimateError, InputError, RunError, StateError
+from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
 from acclimate.fitting import fit_notes
 from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes

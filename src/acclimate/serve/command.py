@@ -1,16 +1,19 @@
-"""The options of `acclimate serve` for streams that are created by their first images."""
+"""The command `acclimate serve`, from its options on: defaults of new streams, and the running service."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from acclimate.classifier import Classifier
-from acclimate.encoders import Encoder
+from acclimate.encoders import Encoder, load_encoder
 from acclimate.errors import InputError
 from acclimate.prompts import LearnedPrompts
+from acclimate.serve.app import bind, create_app, is_loopback, serve
 from acclimate.serve.limits import Limits
+from acclimate.serve.security import LOOPBACK_NAMES, TokenFile
 from acclimate.serve.service import check_setup
+from acclimate.serve.streams import Streams
 
 GUARD_RULES = {"share": "guard_share", "burst": "guard_burst", "window_s": "guard_window", "age": "guard_age"}
 STREAM_OPTIONS = ("setting", "template", "thumbnails", "views_kind", "method", "none_of_these", "unsure")
@@ -88,3 +91,38 @@ def open_new_streams(
         return NewStreams(None, learned, encoder)
     names, checked = check_setup(names, setup, limits, adapter)
     return NewStreams({"labels": names, "fitted": adapter, **checked.model_dump()}, learned, encoder)
+
+
+def run_service(
+    options: Mapping[str, Any],
+    limits: Limits,
+    new_streams: Callable[[], NewStreams],
+    announce: Callable[[str], None],
+) -> None:
+    """Serve until the process is told to stop.
+
+    Args:
+        options: the options of `acclimate serve` by name.
+        limits: the limits that they give.
+        new_streams: returns the arguments of new streams; called when the address and the tokens were checked.
+        announce: called with the address when it works.
+    """
+    host = options["host"]
+    tokens = None if options["token_file"] is None else TokenFile(options["token_file"])
+    local = is_loopback(host)
+    if tokens is None and not local:
+        raise InputError(f"{host} can be reached from other machines; give --token-file, or listen on 127.0.0.1.")
+    new = new_streams()
+    with bind(host, options["port"]) as listening:
+        loading = (options["model"], options["device"], options["precision"], options["compile"])
+        encoder = new.encoder or load_encoder(*loading)
+        if new.learned is not None and new.defaults is not None:
+            new.learned.vectors(encoder, new.defaults["labels"])  # refuses prompts that new streams could not have
+        streams = Streams(options["data"], encoder, limits, new.defaults, new.learned)
+        address, bound = listening.getsockname()[:2]
+        shown = f"[{address}]" if ":" in address else address
+        allowed = (*LOOPBACK_NAMES, shown, *(options["allow_host"] or []))
+        application = create_app(streams, tokens, frozenset(map(str.lower, allowed)) if local else None)
+        listening.listen()  # the address must work before it is printed
+        announce(f"http://{shown}:{bound}")
+        serve(application, listening, options["model"])
