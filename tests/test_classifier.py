@@ -523,8 +523,8 @@ def test_what_cannot_be_corrected(classifier, paths):
         classifier.undo(5)
 
 
-def test_only_the_last_images_can_be_corrected_by_id(classifier, paths):
-    classifier._recent.most = 3
+def test_only_the_last_images_can_be_corrected_by_id(classifier, paths, monkeypatch):
+    monkeypatch.setattr("acclimate.classifier.RECENT_IMAGES", 3)
     ids = [each.id for each in classifier.stream(paths[:8])]
     classifier.correct(ids[-3], "cat")
     with pytest.raises(InputError, match="pass the image instead"):

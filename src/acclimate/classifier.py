@@ -1,30 +1,65 @@
 """The one object a practitioner meets: an encoder, prompts and an adapter."""
 
+import json
 import os
 import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, index, to_host
+from acclimate.arrays import Array, HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
-from acclimate.errors import InputError, nearest
-from acclimate.evidence import Head
-from acclimate.fitting import Fit, Fitting, Progress, load_fit, save_fit
-from acclimate.methods import DEFAULT_METHOD, Adapter, Correction, create, find_method, load_fitted, require
+from acclimate.errors import ImageError, InputError, nearest
+from acclimate.evidence import Evidence, Head
+from acclimate.methods import (
+    DEFAULT_METHOD,
+    MODEL,
+    NOTE,
+    Adapter,
+    Correction,
+    FewShot,
+    create,
+    find_method,
+    fit_note,
+    load_fitted,
+    load_with_notes,
+    require,
+    save_state,
+)
 from acclimate.methods.gates import Gate, NearDuplicates
 from acclimate.methods.reject import THRESHOLD, Rejector
-from acclimate.predict import NONE, Adapted, Prediction, adapt_batch, answer_again, batch_predictions, refuse_none
-from acclimate.prompts import build_head, clean_labels, language_note, negative_vectors
+from acclimate.predict import NONE, Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
+from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
-from acclimate.reading.walk import Batch, Decoder, OnError, Preparer, default_batch_size, encode_ahead, gpu_of
+from acclimate.reading.walk import (
+    Decoder,
+    OnError,
+    Preparer,
+    default_batch_size,
+    encode_ahead,
+    gpu_of,
+    precision_of,
+)
 from acclimate.sources import each_image, is_one
 from acclimate.views import Kind
 from acclimate.views.generated import Generator as ImageGenerator
 from acclimate.views.generated import open_generator
+
+RECENT_IMAGES = 1000  # images that can be corrected by their ids
+Progress = Callable[[str, int, int], None]  # the stage, the steps done since the last call, and their total
+
+
+class Fit(NamedTuple):
+    """The outcome of `Classifier.fit`."""
+
+    samples: int  # images it was fitted to
+    skipped: list[tuple[str, str]]  # names of images that could not be read, and the reasons
+    validation: int  # validation images
+    accuracy: dict[str, float]  # accuracy of zero-shot and of the method on these; empty without such images
 
 
 class Classifier:
@@ -94,14 +129,7 @@ class Classifier:
         progress: Progress = lambda stage, done, total: None,
         **settings: Any,
     ) -> None:
-        if (batch_size is not None and batch_size < 1) or views < 1:
-            raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
-        if not 0 <= unsure <= 1:
-            raise InputError(f"unsure is a score from 0 to 1, got {unsure}.")
-        if fitted is None and labels is None:
-            raise InputError("a classifier needs labels, or a fitted file that has them.")
-        if fitted is not None and (method or settings):
-            raise InputError("the method and its settings come from the fitted file; leave them out.")
+        _check_arguments(labels, batch_size, views, unsure, fitted is not None, bool(method or settings))
         method = method or DEFAULT_METHOD
         require(find_method(method), views=views > 1, text=True, labels=True)
         self.encoder: Encoder = as_encoder(encoder, device, precision, compile)
@@ -110,36 +138,29 @@ class Classifier:
         self.views = views
         self.batch_size = batch_size or default_batch_size(self.encoder)
         self.workers = workers
-        # images that can be corrected by their ids
         self.unsure = unsure
-        self._recent = Recent()
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
-        self.about_fit: Mapping[str, Any] = {}  # what a few-shot method was fitted to
-        self.adapter: Adapter
+        self.about_fit: Mapping[str, Any] = {}  # the note of a fitted file
+        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,), the latest last
+        fit: FewShot | None = None
         if fitted is not None:
-            ready, self.about_fit = load_fitted(fitted, self.encoder, self.model)
-            self.adapter = ready
-            method = ready.name
-        self.views_kind: Kind = views_kind or find_method(method).views_kind
+            fit, self.about_fit = load_fitted(fitted, self.encoder, self.model)
+        self.views_kind: Kind = views_kind or (fit or find_method(method)).views_kind
         generator = None if generated is None else open_generator(generated, device)
         self.preparer = Preparer(self.encoder, views, kind=self.views_kind, generator=generator, decoder=decoder)
-        self.decoder = self.preparer.decoder  # that is used
-        self.templates = templates or (DEFAULT_SET if fitted is None else self.about_fit.get("templates"))
-        if fitted is None:
+        self.decoder = self.preparer.decoder  # the one that is used
+        self.templates = templates or (DEFAULT_SET if fit is None else self.about_fit.get("templates"))
+        new_head = partial(self._head, progress=progress, reject=reject)
+        if fit is None:
             text = self.encoder if "text" in find_method(method).needs else None  # not every model can be pickled
-            self.adapter = create(method, self._head(labels or (), progress, reject), text=text, **settings)
-        elif labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
-            ready.relabel(self._head(labels, progress, reject))
-        elif templates is not None:
-            raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
-        if (gpu := gpu_of(self.encoder)) is not None:
-            import torch
-
-            self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
-        if reject:
-            refuse_none(self.labels)
-            negatives = negative_vectors(self.encoder, cache, partial(progress, "encoding the negatives"))
-            self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
+            self.adapter: Adapter = create(method, new_head(labels or ()), text=text, **settings)
+        else:
+            self.adapter = fit
+            if labels is not None and set(map(as_words, labels)) != set(map(as_words, self.labels)):
+                fit.relabel(new_head(labels))
+            elif templates is not None:
+                raise InputError("the prompts of these labels come from the fitted file; leave the templates out.")
+        self._begin(reject, progress)
 
     def __repr__(self) -> str:
         named = ", ".join(map(repr, self.labels[:5])) + (", ..." if len(self.labels) > 5 else "")
@@ -202,11 +223,31 @@ class Classifier:
             >>> classifier(np.full((32, 32, 3), 10, np.uint8))[0]["label"]
             'dark'
         """
-        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        prepare = partial(Preparer, self.encoder, kind=self.adapter.views_kind, decoder=self.decoder)
-        work = Fitting(self.adapter, self.encoder, self.model, prepare, reading, progress)
-        fit, self.about_fit = work.fit(images, labels, validation or ((), ()), views, self.templates)
-        return fit
+        adapter = self.adapter
+        if not isinstance(adapter, FewShot):
+            raise InputError(f"the method {adapter.name!r} learns without labels; there is nothing to fit.")
+        held_images, held_labels = validation or ((), ())
+        classes = self._class_indices(images, labels)
+        held_classes = self._class_indices(held_images, held_labels)
+        adapter.require_every_class(classes)
+        read = partial(self._features, on_error=on_error, progress=progress, total=len(images) + len(held_images))
+        features, fitted_to, skipped = read(images, classes, views)
+        held_features, truth, held_skipped = read(held_images, held_classes, 1)
+        if lost := set(classes.tolist()) - set(fitted_to.tolist()):
+            name, why = skipped[0]
+            raise ImageError(
+                f"none of the images of {self.labels[min(lost)]!r} can be read. The first of {len(skipped)} unreadable "
+                f"images is {name}: {why}"
+            )
+        steps = adapter.fit_steps(len(fitted_to), len(truth))
+        held = (held_features, truth) if len(truth) else None
+        adapter.fit(features, fitted_to, validation=held, progress=lambda done: progress("fitting", done, steps))
+        self.about_fit = self._describe_fit(shots=int(np.bincount(fitted_to).min()))
+        accuracy = {}
+        if len(truth):
+            accuracy["zero-shot"] = _accuracy(adapter.head.observe(held_features).logits, truth)
+            accuracy[adapter.name] = _accuracy(adapter.step(held_features), truth)
+        return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
         """Classify one image, or many.
@@ -261,9 +302,11 @@ class Classifier:
             [0, 1, 2]
         """
         kept: list[HostArray] = []
-        batches = self.batches(images, top_k, on_error, keep=kept.append if self.learns else None)
-        online = [prediction for batch in batches for prediction in batch]
-        return list(answer_again(self.adapter, np.concatenate(kept), online, top_k, self.unsure)) if kept else online
+        online = list(self.batches(images, top_k, on_error, keep=kept.append if self.learns else None))
+        if kept:
+            answers = second_answers(self.adapter, np.concatenate(kept), top_k)
+            online = [batch.refined(answers, top_k, self.unsure) for batch in online]
+        return [prediction for batch in online for prediction in batch]
 
     def batches(
         self,
@@ -275,20 +318,23 @@ class Classifier:
         first_id: int | None = None,
         learn: bool = True,
         keep: Callable[[HostArray], None] | None = None,
-    ) -> Generator[list[Prediction], None, None]:
-        """`stream`, batch by batch; the state between two batches is that of the images so far.
+    ) -> Generator[Predictions, None, None]:
+        """Classify as `stream` does, batch by batch; the state between two batches is that of the images so far.
 
         `start` is the position of the first image in a longer stream, and `first_id` the id of position 0 in the state;
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
-        unit features, in half precision, of the images of each batch that could be read: (r, d) or (r, V, d).
+        unit features, as float16, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        for batch in self._encoded(images, on_error, start):
-            adapted = adapt_batch(self.adapter, batch, first_id, learn, self.gates)
-            if adapted is not None:
-                self._recent.add(adapted, [batch.names[index - batch.start] for index in batch.readable])
+        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
+        for batch in encode_ahead(each_image(images), self.preparer, start=start, **reading):
+            found, evidence = adapt_batch(
+                self.adapter, batch, top_k, self.unsure, first_id=first_id, learn=learn, gates=self.gates
+            )
+            if evidence is not None:
+                self._remember(found, evidence)
                 if keep is not None:
-                    keep(adapted.half)
-            yield batch_predictions(self.head, batch, adapted, top_k, self.unsure)
+                    keep(float16_features(evidence))
+            yield found
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
         """Labels (n,) of images, "none of these" for those that belong to no label.
@@ -308,9 +354,8 @@ class Classifier:
             >>> Classifier(["night", "day"]).predict_proba(np.zeros((5, 32, 32, 3), np.uint8), adapt=False).shape
             (5, 2)
         """
-        batches = self._encoded(images, "raise")
-        found = (adapt_batch(self.adapter, batch, learn=adapt, gates=self.gates) for batch in batches)
-        return np.concatenate([np.empty((0, len(self.labels))), *(each.probs for each in found if each)])
+        batches = self.batches(images, len(self.labels) + self.rejects, learn=adapt)
+        return np.concatenate([np.empty((0, len(self.labels))), *(batch.probs for batch in batches)])
 
     def correct(self, image_or_id: Any, label: str) -> int:
         """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
@@ -327,13 +372,16 @@ class Classifier:
         """
         if label not in self.labels:
             raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
-        place = [self.labels.index(label)]
+        label_index = [self.labels.index(label)]
         if not isinstance(image_or_id, (int, np.integer)):
-            plain = Preparer(self.encoder, decoder=self.decoder)
-            [batch] = encode_ahead([image_or_id], plain, batch_size=1, workers=1, on_error="raise")
-            return self.adapter.correct(batch.features, place, names=batch.names)[0]
-        name, feature = self._recent.find(int(image_or_id))
-        return self.adapter.correct(feature[None], place, ids=[int(image_or_id)], names=[name])[0]
+            one_view = Preparer(self.encoder, decoder=self.decoder)
+            [batch] = encode_ahead([image_or_id], one_view, batch_size=1, workers=1, on_error="raise")
+            return self.adapter.correct(batch.features, label_index, names=batch.names)[0]
+        id = int(image_or_id)
+        if id not in self._recent:
+            raise InputError(f"no image with the id {id} was learnt from recently; pass the image instead.")
+        name, feature = self._recent[id]
+        return self.adapter.correct(feature[None], label_index, ids=[id], names=[name])[0]
 
     def undo(self, id: int) -> None:
         """Take a correction back, as if it had never been made."""
@@ -372,16 +420,24 @@ class Classifier:
     def reset(self) -> None:
         """Forget everything learnt."""
         self.adapter.reset()
-        self._begin({})
+        self._forget_images()
+        self.about_fit = {}
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """The notes that a state file carries: the model that made the features, and the note on a fit."""
+        notes = {MODEL: self.encoder.fingerprint, "decoder": self.decoder, "precision": precision_of(self.encoder)}
+        return notes | ({NOTE: self.about_fit} if self.about_fit else {})
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what was learnt, or what a few-shot method was fitted to, to a state file, atomically."""
-        save_fit(self.adapter, path, self.encoder, self.decoder, self.about_fit)
+        save_state(self.adapter, path, self.notes)
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Continue from a state file; one of other labels, prompts, model or settings is refused."""
-        self.adapter, about_fit = load_fit(path, like=self.adapter)
-        self._begin(about_fit)
+        self.adapter, notes = load_with_notes(path, like=self.adapter)
+        self._forget_images()
+        self.about_fit = fit_note(notes)
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
         shown = partial(progress, "encoding the labels")
@@ -393,47 +449,86 @@ class Classifier:
             warnings.warn(note, stacklevel=3)
         return head
 
-    def _begin(self, about_fit: Mapping[str, Any]) -> None:
+    def _begin(self, reject: bool, progress: Progress) -> None:
+        """Move a new adapter to the encoder's GPU if there is one, and make the gate that rejects images."""
+        if (gpu := gpu_of(self.encoder)) is not None:
+            import torch
+
+            self.adapter.to(torch.empty(0, dtype=torch.float32, device=gpu))
+        if reject:
+            refuse_none(self.labels)
+            negatives = negative_vectors(self.encoder, self.cache, partial(progress, "encoding the negatives"))
+            self.gates.insert(0, Rejector(self.head, negatives))  # what is foreign is not remembered as a duplicate
+
+    def _forget_images(self) -> None:
         """Forget the images of the stream so far."""
-        self.about_fit = about_fit
-        self._recent = Recent()
+        self._recent.clear()
         for gate in self.gates:
             gate.restore("")
 
-    def _encoded(self, images: Any, on_error: OnError, start: int = 0) -> Iterator[Batch]:
+    def _remember(self, found: Predictions, evidence: Evidence) -> None:
+        """Keep the images that were learnt from, so that they can be corrected by their ids."""
+        readable = [prediction for prediction in found if prediction.error is None]
+        for prediction, feature in zip(readable, to_host(evidence.original_view), strict=True):
+            if prediction.id is not None:
+                self._recent.pop(prediction.id, None)
+                self._recent[prediction.id] = (prediction.name, feature)
+        for id in list(self._recent)[:-RECENT_IMAGES]:
+            del self._recent[id]
+
+    def _class_indices(self, images: Sequence[Any], labels: Sequence[str]) -> HostArray:
+        """Return the class indices (n,) of the labels of n images."""
+        if len(images) != len(labels):
+            raise InputError(f"{len(images)} images and {len(labels)} labels; give one label per image.")
+        indices = {label: i for i, label in enumerate(self.labels)}
+        if unknown := [label for label in labels if label not in indices]:
+            raise InputError(f"no class is named {unknown[0]!r}; {nearest(str(unknown[0]), self.labels)}")
+        return np.array([indices[label] for label in labels], dtype=np.int64)
+
+    def _features(
+        self,
+        images: Sequence[Any],
+        classes: HostArray,
+        views: int,
+        on_error: OnError,
+        progress: Progress,
+        total: int,
+    ) -> tuple[HostArray, HostArray, list[tuple[str, str]]]:
+        """Return features and classes of the images that can be read, and names of the others with the reasons."""
+        parts = [np.empty((0, self.encoder.dim), np.float32)]
+        kept: list[int] = []
+        skipped = []
+        prepare = Preparer(self.encoder, views, kind=self.adapter.views_kind, decoder=self.decoder)
         reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        return encode_ahead(each_image(images), self.preparer, start=start, **reading)
+        for batch in encode_ahead(images, prepare, **reading):
+            parts.append(to_host(batch.features))
+            kept += batch.readable
+            skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]
+            progress("encoding", len(batch.names), total)
+        return np.concatenate(parts[1:] or parts), classes[kept], skipped
+
+    def _describe_fit(self, shots: int) -> dict[str, Any]:
+        """Return the note of a fitted file."""
+        about: dict[str, Any] = {"model": self.model, "fingerprint": self.encoder.fingerprint, "shots": shots}
+        templates = self.templates.name if isinstance(self.templates, LearnedPrompts) else self.templates
+        with suppress(TypeError):  # functions cannot be written to a file
+            about["templates"] = json.loads(json.dumps(templates))
+        return about
 
 
-class Recent:
-    """Names and features of the last images that were learnt from.
+def _accuracy(logits: Array, truth: HostArray) -> float:
+    return float((to_host(logits).argmax(axis=1) == truth).mean())
 
-    Args:
-        most: how many of them.
-    """
 
-    def __init__(self, most: int = 1000) -> None:
-        self.most = most
-        # id -> name, features of a batch (n, d) where they live, and row; the latest last
-        self._images: dict[int, tuple[str, Array, int]] = {}
-
-    def add(self, adapted: Adapted, names: Sequence[str]) -> None:
-        """Remember the images of a batch of B that were learnt from; `names` are those of all."""
-        if adapted.ids is None:
-            return
-        learnt = np.flatnonzero(adapted.ids >= 0)[-self.most :]
-        features = adapted.evidence.original_view
-        features = features[index(learnt, features)]
-        for row, place in enumerate(learnt.tolist()):
-            id = int(adapted.ids[place])
-            self._images.pop(id, None)
-            self._images[id] = names[place], features, row
-        for id in list(self._images)[: -self.most]:
-            del self._images[id]
-
-    def find(self, id: int) -> tuple[str, HostArray]:
-        """The name and the feature (d,) of an image; InputError if it is not among the last."""
-        if id not in self._images:
-            raise InputError(f"no image with the id {id} was learnt from recently; pass the image instead.")
-        name, features, row = self._images[id]
-        return name, to_host(features[row])
+def _check_arguments(
+    labels: Sequence[str] | None, batch_size: int | None, views: int, unsure: float, fitted: bool, chosen: bool
+) -> None:
+    """Refuse arguments of a classifier that are out of range or contradict each other."""
+    if (batch_size is not None and batch_size < 1) or views < 1:
+        raise InputError(f"batch_size and views must be at least 1, got {batch_size} and {views}.")
+    if not 0 <= unsure <= 1:
+        raise InputError(f"unsure is a score from 0 to 1, got {unsure}.")
+    if not fitted and labels is None:
+        raise InputError("a classifier needs labels, or a fitted file that has them.")
+    if fitted and chosen:
+        raise InputError("the method and its settings come from the fitted file; leave them out.")

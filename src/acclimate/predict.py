@@ -1,10 +1,11 @@
 """The second half of the walk: observe -> adapt -> answer. Written once, used everywhere."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from itertools import chain
-from typing import NamedTuple, TypeVar
+from functools import cached_property, lru_cache
+from itertools import islice
+from math import isnan
+from typing import Any
 
 import numpy as np
 
@@ -17,8 +18,39 @@ from acclimate.methods.reject import THRESHOLD, Rejector
 from acclimate.prompts.templates import same_words
 from acclimate.reading.walk import Batch
 
-Made = TypeVar("Made", "Answer", "Prediction")
 NONE = "none of these"  # the answer for an image that belongs to no label
+# The columns of a table of results. The best labels are added: in csv as label_2, score_2, ..., elsewhere as a list.
+COLUMNS: dict[str, type] = {
+    "file": str,
+    "label": str,
+    "score": float,
+    "unsure": bool,
+    "true_label": str,
+    "correct_label": str,  # the correction made with `acclimate correct`; None in a prediction
+    "none_score": float,
+    "online_label": str,
+    "online_score": float,
+    "zero_shot_label": str,
+    "zero_shot_score": float,
+    "changed": bool,
+    "entropy": float,
+    "index": int,
+    "error": str,
+    "sorted_to": str,
+}
+# The values of an unreadable image in the columns of `Predictions`
+ABSENT: dict[str, Any] = {
+    "classes": -1,
+    "scores": 0.0,
+    "zero_shot_classes": -1,
+    "zero_shot_scores": 0.0,
+    "online_classes": -1,
+    "online_scores": 0.0,
+    "entropy": 0.0,
+    "ids": -1,
+    "none": np.nan,
+    "unsure": False,
+}
 
 
 @dataclass(frozen=True)
@@ -31,23 +63,23 @@ class Answer:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The answer for one image.
+    """The answer for one image: a row of `Predictions`.
 
     Attributes:
         index: position in the stream.
         top: the best labels after adapting, best first; empty if the image could not be read. "none of these" is among
             them by its score, first for an image that belongs to no label, and only for such an image.
-        online: the adapted answer when the image came; the first of `top` unless a second pass followed.
         zero_shot: the model's own answer.
-        entropy: of the model's own answer, in nats.
-        name: of the image; "" if it has none.
-        error: why the image could not be read; None if it could.
-        id: that names the sample in the state; None if it was not learnt from.
+        entropy: entropy of the model's own answer in nats.
+        name: name of the image; "" if it has none.
+        error: the reason why the image could not be read; None if it could.
+        id: name of the sample in the state; None if it was not learnt from.
         admitted: names of the caches that the sample entered.
-        refused: why the sample was not learnt from, if it should have been.
+        refused: the reason why the sample was not learnt from, if it should have been.
+        online: the adapted answer when the image came; the first of `top` unless a second pass followed.
         truth: the true label; None if it is not known.
         none: the score of "none of these"; None if every image must have a label.
-        unsure: whether the score is below the threshold that was asked for.
+        unsure: True if the score is below the threshold that was asked for.
 
     Examples:
         >>> from acclimate import Classifier
@@ -82,57 +114,298 @@ class Prediction:
 
     @property
     def changed(self) -> bool:
-        """Whether adapting changed the answer."""
+        """True if adapting changed the answer."""
         return self.label != self.zero_shot.label
 
+    def to_json(self) -> dict[str, Any]:
+        """Return everything that is known of the image as JSON values, the best labels as `predictions`."""
+        answers = {"predictions": [vars(answer) for answer in self.top], "zero_shot": vars(self.zero_shot)}
+        return {**vars(self), **answers, "online": vars(self.online), "changed": self.changed}
 
-class Adapted(NamedTuple):
-    """What an adapter made of a batch of B samples."""
+    def to_record(self) -> dict[str, Any]:
+        """Return the row of a table of results: every one of `COLUMNS`, and all answers as `predictions`.
 
-    evidence: Evidence
-    step: Step
-    ids: HostArray | None = (
-        None  # (B,) of the samples in the state, -1 for those not learnt from; None: none was learnt
-    )
-    refused: Sequence[str | None] = ()  # why each sample was not learnt from, if it should have been
-    none: HostArray | None = None  # (B,) the scores of "none of these"; None if every sample must have a label
+        Numbers have four decimals, and what is not valid Unicode in a name is escaped. An unreadable image has None
+        where it has no value.
+        """
+        answers = [{"label": answer.label, "score": round(answer.score, 4)} for answer in self.top]
+        record = dict.fromkeys(COLUMNS) | {"file": readable_name(self.name), "true_label": self.truth}
+        record |= {"index": self.index, "error": self.error}
+        if self.error is None:
+            record |= {
+                **answers[0],
+                "unsure": self.unsure,
+                "none_score": None if self.none is None else round(self.none, 6),
+                "online_label": self.online.label,
+                "online_score": round(self.online.score, 4),
+                "zero_shot_label": self.zero_shot.label,
+                "zero_shot_score": round(self.zero_shot.score, 4),
+                "changed": self.changed,
+                "entropy": round(self.entropy, 4),
+            }
+        return record | {"predictions": answers}
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions(Sequence[Prediction]):
+    """The answers for B images, as columns; indexing and iterating give one `Prediction` per image.
+
+    A class is an index into `labels`, or -1 for no class: an image that could not be read has none.
+
+    Attributes:
+        labels: the class names, and "none of these" as the last.
+        classes: (B, n) the best classes after adapting, best first.
+        scores: (B, n) their probabilities.
+        zero_shot_classes: (B,) the model's own answers.
+        zero_shot_scores: (B,) their probabilities.
+        online_classes: (B,) the adapted answers when the images came.
+        online_scores: (B,) their probabilities.
+        entropy: (B,) entropy of the model's own answers in nats.
+        ids: (B,) names of the samples in the state, -1 for those not learnt from.
+        none: (B,) scores of "none of these", NaN where every image must have a label.
+        unsure: (B,) True for scores below the threshold that was asked for.
+        admitted: B times the names of the caches that the sample entered.
+        refused: B reasons why a sample was not learnt from; None for none.
+        names: B names of images.
+        errors: B reasons why an image could not be read; None for those that could.
+        truths: B true labels; None for those not known.
+        start: position of the first image in the stream.
+    """
+
+    labels: tuple[str, ...]
+    classes: HostArray
+    scores: HostArray
+    zero_shot_classes: HostArray
+    zero_shot_scores: HostArray
+    online_classes: HostArray
+    online_scores: HostArray
+    entropy: HostArray
+    ids: HostArray
+    none: HostArray
+    unsure: HostArray
+    admitted: Sequence[tuple[str, ...]] = ()
+    refused: Sequence[str | None] = ()
+    names: Sequence[str] = ()
+    errors: Sequence[str | None] = ()
+    truths: Sequence[str | None] = ()
+    start: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        head: Head,
+        evidence: Evidence,
+        step: Step,
+        top_k: int,
+        unsure: float = 0.0,
+        *,
+        ids: HostArray | None = None,
+        refused: Sequence[str | None] = (),
+        none: HostArray | None = None,
+    ) -> "Predictions":
+        """Return the `top_k` best labels of B samples that could be read, from what the model and an adapter say.
+
+        Args:
+            head: the classes.
+            evidence: the model's own answers.
+            step: the adapted answers.
+            top_k: labels per sample.
+            unsure: answers with a lower score are marked.
+            ids: (B,) names of the samples in the state, -1 for those not learnt from; None if none was learnt from.
+            refused: B reasons why a sample was not learnt from; empty for none.
+            none: (B,) scores of "none of these"; None if every sample must have a label.
+        """
+        count = len(evidence)
+        none = np.full(count, np.nan) if none is None else none
+        own, own_scores = with_none(*best_of(evidence.probs, 1), none, len(head), 1)
+        best, scores = with_none(*best_of(softmax_and_entropy(step.logits)[0], top_k), none, len(head), top_k)
+        admitted: list[tuple[str, ...]] = [()] * count
+        for name, change in step.changes.items():
+            for row in set(change.admitted):
+                admitted[row] += (name,)
+        return cls(
+            (*head.class_names, NONE),
+            classes=best,
+            scores=scores,
+            zero_shot_classes=own[:, 0],
+            zero_shot_scores=own_scores[:, 0],
+            online_classes=best[:, 0],
+            online_scores=scores[:, 0],
+            entropy=evidence.host_entropy,
+            ids=np.full(count, -1) if ids is None else ids,
+            none=none,
+            unsure=scores[:, 0] < unsure,
+            admitted=admitted,
+            refused=refused or [None] * count,
+            names=[""] * count,
+            errors=[None] * count,
+            truths=[None] * count,
+        )
+
+    @classmethod
+    def from_records(cls, records: Sequence[Mapping[str, Any]], class_names: Sequence[str] = ()) -> "Predictions":
+        """Return the predictions that consecutive rows of results hold; numbers may be text.
+
+        Without `class_names`, the classes are the labels that occur.
+
+        Raises:
+            ValueError, LookupError, TypeError: the rows are not as `Prediction.to_record` makes them.
+        """
+        tops = [() if record["error"] else record["predictions"] for record in records]
+        if not class_names:
+            answers = [answer["label"] for top in tops for answer in top]
+            others = [record[name] for record in records for name in ("online_label", "zero_shot_label")]
+            class_names = [label for label in dict.fromkeys([*answers, *others]) if label not in (None, "", NONE)]
+        labels = (*class_names, NONE)
+        classes = {label: row for row, label in enumerate(labels)}
+        absent = {"label": None, "score": 0.0}
+        best = [[*top, *[absent] * (max(map(len, tops)) - len(top))] for top in tops]
+
+        def column(name: str, kind: Callable[[Any], Any], absent: Any) -> HostArray:
+            return np.array([absent if record[name] in (None, "") else kind(record[name]) for record in records])
+
+        return cls(
+            labels,
+            classes=np.array([[-1 if each is absent else classes[each["label"]] for each in top] for top in best]),
+            scores=np.array([[float(each["score"]) for each in top] for top in best]),
+            zero_shot_classes=column("zero_shot_label", classes.__getitem__, -1),
+            zero_shot_scores=column("zero_shot_score", float, 0.0),
+            online_classes=column("online_label", classes.__getitem__, -1),
+            online_scores=column("online_score", float, 0.0),
+            entropy=column("entropy", float, 0.0),
+            ids=np.full(len(records), -1),
+            none=column("none_score", float, np.nan),
+            unsure=column("unsure", is_true, False),
+            admitted=[()] * len(records),
+            refused=[None] * len(records),
+            names=[record["file"] for record in records],
+            errors=[record["error"] or None for record in records],
+            truths=[record["true_label"] or None for record in records],
+            start=int(records[0]["index"]),
+        )
+
+    def among(self, batch: Batch) -> "Predictions":
+        """Return the predictions for all images of a batch, of which these are those that could be read."""
+        rows = _readable_rows(batch.errors)
+        admitted = [*self.admitted, ()]
+        refused = [*self.refused, None]
+        columns: dict[str, Any] = {name: _spread(getattr(self, name), rows, ABSENT[name]) for name in ABSENT}
+        return replace(
+            self,
+            **columns,
+            admitted=[admitted[row] for row in rows],
+            refused=[refused[row] for row in rows],
+            names=batch.names,
+            errors=batch.errors,
+            truths=true_labels(self.labels, batch.truths),
+            start=batch.start,
+        )
+
+    def refined(self, answers: Iterator[tuple[HostArray, HostArray]], top_k: int, unsure: float) -> "Predictions":
+        """Return the same images with new answers, one of `second_answers` for each image that could be read.
+
+        The scores of "none of these" stay: they do not depend on what was learnt.
+        """
+        rows = _readable_rows(self.errors)
+        found = list(islice(answers, self.answered))
+        if not found:
+            return self
+        classes = np.stack([each for each, _ in found])
+        scores = np.stack([each for _, each in found])
+        classes, scores = with_none(classes, scores, self.none[rows >= 0], len(self.labels) - 1, top_k)
+        unsure_rows = _spread(scores[:, 0] < unsure, rows, False)
+        return replace(self, classes=_spread(classes, rows, -1), scores=_spread(scores, rows, 0.0), unsure=unsure_rows)
+
+    @property
+    def answered(self) -> int:
+        """Number of images that could be read."""
+        return sum(error is None for error in self.errors)
 
     @property
     def probs(self) -> HostArray:
-        """The adapted probabilities (B, K); where images may belong to no label, the probability of that is missing."""
-        probs: HostArray = softmax_and_entropy(to_host(self.step.logits))[0]
-        return probs if self.none is None else probs * (1 - self.none[:, None])
+        """Probabilities (B, K) of the classes, 0 for those that are not among the best."""
+        probs = np.zeros((len(self), len(self.labels)))
+        np.put_along_axis(probs, self.classes, self.scores, axis=1)
+        return probs[:, :-1]
 
-    @property
-    def half(self) -> HostArray:
-        """Unit features (B, d) or (B, V, d) in half precision, to answer the samples again."""
-        unit = self.evidence.features if self.evidence.views is None else self.evidence.views
-        xp = namespace(unit)
-        return to_host(xp.astype(unit, xp.float16))
+    @cached_property
+    def rows(self) -> list[Prediction]:
+        """The predictions one by one."""
+        labels = (*self.labels, "")
+
+        def answers(classes: HostArray, scores: HostArray) -> list[Answer]:
+            return [Answer(labels[c], score) for c, score in zip(classes.tolist(), scores.tolist(), strict=True)]
+
+        tops = zip(self.classes.tolist(), self.scores.tolist(), strict=True)
+        columns = zip(
+            range(self.start, self.start + len(self)),
+            [tuple(Answer(labels[c], score) for c, score in zip(*top, strict=True) if c >= 0) for top in tops],
+            answers(self.zero_shot_classes, self.zero_shot_scores),
+            self.entropy.tolist(),
+            self.names,
+            self.errors,
+            [None if id < 0 else id for id in self.ids.tolist()],
+            self.admitted,
+            self.refused,
+            answers(self.online_classes, self.online_scores),
+            self.truths,
+            [None if isnan(score) else score for score in self.none.tolist()],
+            self.unsure.tolist(),
+            strict=True,
+        )
+        return [Prediction(*row) for row in columns]
+
+    def __len__(self) -> int:
+        return len(self.errors)
+
+    def __getitem__(self, row: Any) -> Any:
+        return self.rows[row]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Predictions) and self.rows == other.rows
 
 
 def adapt_batch(
-    adapter: Adapter, batch: Batch, first_id: int | None = None, learn: bool = True, gates: Sequence[Gate] = ()
-) -> Adapted | None:
-    """Show a batch to an adapter, which learns from what all gates let through; None if no image could be read.
+    adapter: Adapter,
+    batch: Batch,
+    top_k: int,
+    unsure: float = 0.0,
+    *,
+    first_id: int | None = None,
+    learn: bool = True,
+    gates: Sequence[Gate] = (),
+) -> tuple[Predictions, Evidence | None]:
+    """Show a batch to an adapter, which learns from what all gates let through; there is no evidence of no image.
 
     `first_id` is the id of position 0 of the stream; without it, ids are counted on from the state.
     """
     readable = batch.readable
     if not readable:
-        return None
+        shapes = {"classes": (0, 0), "scores": (0, 0)}
+        columns: dict[str, Any] = {name: np.empty(shapes.get(name, 0), type(ABSENT[name])) for name in ABSENT}
+        return Predictions((*adapter.head.class_names, NONE), **columns).among(batch), None
     evidence = adapter.head.observe(batch.features)
     learnt, refused = choose_samples(adapter, evidence, learn, gates)
     counted = adapter.samples_seen + np.cumsum(learnt) - learnt
     ids = counted if first_id is None else first_id + np.array(readable)
     step = adapter.adapt(evidence, ids, learnt)
-    return Adapted(evidence, step, np.where(learnt, ids, -1), refused, none_scores(adapter, evidence, gates))
+    none = none_scores(adapter, evidence, gates)
+    learnt_ids = np.where(learnt, ids, -1)
+    found = Predictions.of(adapter.head, evidence, step, top_k, unsure, ids=learnt_ids, refused=refused, none=none)
+    return found.among(batch), evidence
+
+
+def float16_features(evidence: Evidence) -> HostArray:
+    """Return the unit features (B, d) or (B, V, d) of a batch as float16, to answer the samples again."""
+    unit = evidence.features if evidence.views is None else evidence.views
+    xp = namespace(unit)
+    return to_host(xp.astype(unit, xp.float16))
 
 
 def choose_samples(
     adapter: Adapter, evidence: Evidence, learn: bool | HostArray, gates: Sequence[Gate]
 ) -> tuple[HostArray, list[str | None]]:
-    """From which of B samples an adapter may learn (B,), and why not from others of those it should `learn` from."""
+    """Choose the samples (B,) to learn from, and say why not from others of those the adapter should `learn` from."""
     learnt = np.broadcast_to(learn, len(evidence)) & adapter.counts_samples
     refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.told.knows(evidence)
@@ -148,189 +421,30 @@ def choose_samples(
 
 
 def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> HostArray | None:
-    """The scores (B,) of "none of these" that a rejector among the gates gives; None if there is no rejector.
+    """Return the scores (B,) of "none of these" from the rejector among the gates; None if there is no rejector.
 
-    A corrected image belongs to the label that was told for it.
+    A corrected image belongs to the label that was given for it.
     """
     scores = [to_host(gate.none_scores(evidence)) for gate in gates if isinstance(gate, Rejector)]
     return np.where(adapter.told.knows(evidence), 0.0, scores[0]) if scores else None
 
 
-class Answers(NamedTuple):
-    """The answers for B samples as arrays, made where the logits are: small, and quick to make."""
-
-    best: HostArray  # (B, n) class indices of the best labels after adapting, best first
-    scores: HostArray  # (B, n)
-    own: HostArray  # (B, 1) class index of the model's own answer
-    own_scores: HostArray  # (B, 1)
-    entropy: HostArray  # (B,)
-    ids: HostArray | None  # (B,) as in `Adapted`
-    refused: Sequence[str | None]
-    none: HostArray | None  # (B,)
-    admitted: dict[str, list[int]]  # samples that entered each cache
+def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:
+    """Answer features (n, d) or (n, V, d) again from everything learnt; yields classes and scores (top_k,) of each."""
+    for logits in adapter.refined(features):
+        yield from zip(*best_of(softmax_and_entropy(logits)[0], top_k), strict=True)
 
 
-def answers_of(adapted: Adapted, top_k: int) -> Answers:
-    """The `top_k` best classes of B samples, and what else a prediction says of them."""
-    evidence = adapted.evidence
-    step = adapted.step
-    best, scores, own, own_scores = best_of(step.logits, top_k, evidence.probs)
-    admitted = {name: list(dict.fromkeys(change.admitted)) for name, change in step.changes.items()}
-    about = adapted.ids, adapted.refused, adapted.none, admitted
-    return Answers(best, scores, own, own_scores, evidence.host_entropy, *about)
-
-
-def predictions(
-    head: Head,
-    answers: Adapted | Answers,
-    top_k: int,
-    indices: Sequence[int],
-    names: Sequence[str] = (),
-    truths: Sequence[str | None] = (),
-    unsure: float = 0.0,
-) -> list[Prediction]:
-    """The `top_k` best labels of B samples, given their positions in the stream, and names and true labels if known.
-
-    Answers with a score below `unsure` are marked.
-    """
-    if isinstance(answers, Adapted):
-        answers = answers_of(answers, top_k)
-    count = len(answers.entropy)
-    ids = [-1] * count if answers.ids is None else answers.ids.tolist()
-    adapted = label_answers(head, answers.best, answers.scores)
-    entropy = answers.entropy.tolist()
-    zero_shot = [each[0] for each in label_answers(head, answers.own, answers.own_scores)]
-    none = [None] * count if answers.none is None else answers.none.tolist()
-    entered: dict[int, list[str]] = {}
-    for name, rows in answers.admitted.items():
-        for row in rows:
-            entered.setdefault(row, []).append(name)
-    found = []
-    for row, index in enumerate(indices):
-        top = with_none(adapted[row], none[row])[:top_k]
-        found.append(
-            _made(
-                Prediction,
-                index=index,
-                top=top,
-                online=top[0],
-                zero_shot=with_none((zero_shot[row],), none[row])[0],
-                entropy=entropy[row],
-                name=names[row] if names else "",
-                error=None,
-                id=None if ids[row] < 0 else ids[row],
-                admitted=tuple(entered.get(row, ())),
-                refused=answers.refused[row] if answers.refused else None,
-                truth=truths[row] if truths else None,
-                none=none[row],
-                unsure=top[0].score < unsure,
-            )
-        )
-    return found
-
-
-def true_labels(head: Head, names: Iterable[str | None]) -> list[str | None]:
-    """The labels that a source means by names, such as those of folders; None where a name is not that of a label."""
-    by_words = _by_words(head.class_names)
+def true_labels(labels: Sequence[str], names: Iterable[str | None]) -> list[str | None]:
+    """Return the labels that a source means by names, such as those of folders; None for names that are no label."""
+    by_words = _by_words(tuple(labels))
     return [by_words.get(same_words(name or "")) for name in names]
 
 
 @lru_cache(maxsize=8)
 def _by_words(labels: tuple[str, ...]) -> dict[str, str]:
-    """Labels by their words; made once, as it takes longer for a thousand labels than a batch of answers."""
+    """Return labels by their words; cached, as it takes longer for a thousand labels than a batch of answers."""
     return {same_words(label): label for label in (*labels, NONE)}
-
-
-def batch_predictions(
-    head: Head, batch: Batch, answers: Adapted | Answers | None, top_k: int, unsure: float = 0.0
-) -> list[Prediction]:
-    """`predictions` for all images of a batch, also for those that could not be read."""
-    truths = true_labels(head, batch.truths)
-    found = [
-        Prediction(batch.start + place, name=name, error=error, truth=truths[place])
-        for place, (name, error) in enumerate(zip(batch.names, batch.errors, strict=True))
-        if error is not None
-    ]
-    if answers is not None:
-        places = [index - batch.start for index in batch.readable]
-        names = [batch.names[place] for place in places]
-        known = [truths[place] for place in places]
-        found += predictions(head, answers, top_k, batch.readable, names, known, unsure)
-    return sorted(found, key=lambda each: each.index)
-
-
-def answer_again(
-    adapter: Adapter, features: HostArray, online: Iterable[Prediction], top_k: int, unsure: float = 0.0
-) -> Iterator[Prediction]:
-    """The second pass: online predictions answered once more, from everything that the adapter has learnt.
-
-    The features (r, d) or (r, V, d) are those of the r images that could be read; the others stay as they are. So do
-    the scores of "none of these", which do not depend on what was learnt.
-    """
-    blocks = (top_answers(adapter.head, logits, top_k) for logits in adapter.refined(features))
-    yield from with_answers(online, chain.from_iterable(blocks), top_k, unsure)
-
-
-def with_answers(
-    online: Iterable[Prediction], answers: Iterable[tuple[Answer, ...]], top_k: int, unsure: float = 0.0
-) -> Iterator[Prediction]:
-    """Online predictions with other answers, one for each image that could be read."""
-    answers = iter(answers)
-    for each in online:
-        if each.error is not None:
-            yield each
-            continue
-        top = with_none(next(answers), each.none)[:top_k]
-        yield replace(each, top=top, unsure=top[0].score < unsure)
-
-
-def top_answers(head: Head, logits: Array, count: int) -> list[tuple[Answer, ...]]:
-    """The `count` best labels for each row of logits (B, K), with their probabilities."""
-    return label_answers(head, *best_of(logits, count))
-
-
-def label_answers(head: Head, best: HostArray, scores: HostArray) -> list[tuple[Answer, ...]]:
-    """The answers that class indices (B, n) and their scores (B, n) stand for."""
-    names = head.class_names
-    rows = zip(best.tolist(), scores.tolist(), strict=True)
-    return [tuple(_made(Answer, label=names[c], score=score) for c, score in zip(*row, strict=True)) for row in rows]
-
-
-def _made(kind: type[Made], **fields: object) -> Made:
-    """A frozen dataclass of all its fields; its own constructor sets them one by one, which takes three times as long.
-
-    There are six answers per image, and a GPU classifies thousands of images in a second.
-    """
-    made = object.__new__(kind)
-    object.__setattr__(made, "__dict__", fields)
-    return made
-
-
-def best_of(logits: Array, count: int, probs: Array | None = None) -> list[HostArray]:
-    """The `count` best classes of logits (B, K), of equal ones the first, and their probabilities.
-
-    With probabilities (B, K) also the best class of these and its probability, (B, 1).
-    """
-    xp = namespace(logits)
-    scores = softmax_and_entropy(logits)[0]
-    best = top_classes(scores, count)
-    found = [best, xp.take_along_axis(scores, best, axis=1)]
-    if probs is not None:
-        own = xp.argmax(probs, axis=1, keepdims=True)
-        found += [own, xp.take_along_axis(probs, own, axis=1)]
-    return [to_host(each) for each in found]
-
-
-def with_none(answers: tuple[Answer, ...], none: float | None) -> tuple[Answer, ...]:
-    """Answers (best first) among the labels, and "none of these" with the score `none`, as one distribution.
-
-    "None of these" takes its place by its score, but it is first if, and only if, its score is at least 0.5.
-    """
-    if none is None:
-        return answers
-    labels = [Answer(answer.label, (1 - none) * answer.score) for answer in answers]
-    place = 0 if none >= THRESHOLD else max(1, sum(answer.score >= none for answer in labels))
-    return (*labels[:place], Answer(NONE, none), *labels[place:])
 
 
 def refuse_none(labels: Iterable[str]) -> None:
@@ -338,6 +452,33 @@ def refuse_none(labels: Iterable[str]) -> None:
     for label in labels:
         if same_words(label) == NONE:
             raise InputError(f"{label!r} is the answer for images that belong to no label; leave this label out.")
+
+
+def with_none(
+    classes: HostArray, scores: HostArray, none: HostArray, none_class: int, top_k: int
+) -> tuple[HostArray, HostArray]:
+    """Insert "none of these" with its scores (B,) among classes and scores (B, n), best first, as one distribution.
+
+    It is inserted by its score, but it is first if, and only if, its score is at least 0.5. NaN inserts nothing.
+    """
+    scores = scores.astype(np.float64)
+    if np.isnan(none).any():
+        return classes, scores
+    none = none.astype(np.float64)[:, None]
+    scores *= 1 - none
+    rank = np.where(none >= THRESHOLD, 0, np.maximum(1, (scores >= none).sum(axis=1, keepdims=True)))
+    column = np.arange(scores.shape[1])
+    ranks = np.concatenate([column + (column >= rank), rank], axis=1)
+    order = np.argsort(ranks, axis=1)[:, :top_k]
+    classes = np.concatenate([classes, np.full_like(rank, none_class)], axis=1)
+    scores = np.concatenate([scores, none], axis=1)
+    return np.take_along_axis(classes, order, axis=1), np.take_along_axis(scores, order, axis=1)
+
+
+def best_of(probs: Array, count: int) -> tuple[HostArray, HostArray]:
+    """Return the `count` best classes of probabilities (B, K), of equal ones the first, and their probabilities."""
+    best = top_classes(probs, count)
+    return to_host(best), to_host(namespace(probs).take_along_axis(probs, best, axis=1))
 
 
 def top_classes(scores: Array, count: int) -> Array:
@@ -353,3 +494,24 @@ def top_classes(scores: Array, count: int) -> Array:
         best = np.broadcast_to(np.arange(scores.shape[1]), scores.shape)
     by_score = np.argsort(-np.take_along_axis(scores, best, axis=1), axis=1, kind="stable")
     return np.take_along_axis(best, by_score, axis=1)
+
+
+def readable_name(name: str) -> str:
+    """Return the name of an image as results have it: what is not valid Unicode is escaped."""
+    return name.encode("utf-8", "backslashreplace").decode()
+
+
+def is_true(value: Any) -> bool:
+    """Return True if a cell of results says true; spreadsheets write it in capitals."""
+    return str(value).casefold() == "true"
+
+
+def _readable_rows(errors: Sequence[str | None]) -> HostArray:
+    """Return the row of each image among those that could be read; -1 for one that could not."""
+    readable = np.array([error is None for error in errors], bool)
+    return np.where(readable, np.cumsum(readable) - 1, -1)
+
+
+def _spread(column: HostArray, rows: HostArray, absent: Any) -> HostArray:
+    """Return the values of a column by row; `absent` for the row -1."""
+    return np.concatenate([column, np.full((1, *column.shape[1:]), absent, column.dtype)])[rows]

@@ -17,7 +17,7 @@ from acclimate.classify.report import write_report
 from acclimate.classify.summary import Summary, ranked
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.predict import NONE, Answer, Prediction, adapt_batch, answer_again, predictions
+from acclimate.predict import NONE, Answer, Prediction, adapt_batch, second_answers
 from acclimate.reading.walk import Batch
 from acclimate.sources.source import Sample
 
@@ -34,13 +34,9 @@ def make_run(stream, method="tda", labels=(), unreadable=(), known=False, unsure
     adapter = create(method, head, **settings)
     names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
     errors = ["not an image" if i in unreadable else None for i in range(len(stream))]
-    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]], [None] * len(stream))
-    readable = batch.readable
-    adapted = adapt_batch(adapter, batch, first_id=0)
-    truths = [head.class_names[stream.labels[i]] if known else None for i in readable]
-    found = predictions(head, adapted, 2, readable, [names[i] for i in readable], truths, unsure)
-    failed = [Prediction(i, name=names[i], error=errors[i]) for i in unreadable]
-    return sorted([*found, *failed], key=lambda each: each.index), adapter
+    truths = [head.class_names[label] if known else None for label in stream.labels]
+    batch = Batch(0, names, errors, stream.features[[error is None for error in errors]], truths)
+    return adapt_batch(adapter, batch, 2, unsure, first_id=0)[0], adapter
 
 
 def unreadable(index):
@@ -238,7 +234,7 @@ def test_images_that_no_label_fits_are_counted_apart(run, tmp_path):
 
 def test_report_says_which_answer_is_which(stream, tmp_path):
     found, adapter = make_run(stream)
-    final = list(answer_again(adapter, stream.features, found, 2))
+    final = found.refined(second_answers(adapter, stream.features, 2), 2, unsure=0.0)
     summary = Summary(passes=2)
     for prediction in final:
         summary.add(prediction)

@@ -74,7 +74,7 @@ def test_a_finished_job_leaves_its_results_and_nothing_else(make, tmp_path, suff
 @pytest.mark.parametrize("suffix", SUFFIXES)
 @pytest.mark.parametrize(("passes", "calls_of_stop"), [(1, 5), (2, 5 + 3)])  # after each batch, before each block
 def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, monkeypatch, suffix, passes, calls_of_stop):
-    monkeypatch.setattr(run_module, "BLOCK", 16)
+    monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 16)
     whole = make(f"whole{suffix}", passes=passes)
     whole.run()
     assert whole.summary.passes == passes
@@ -127,7 +127,7 @@ def crash_at(monkeypatch):
 @pytest.mark.untraced
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, photos, tmp_path, monkeypatch, crash_at, suffix):
-    monkeypatch.setattr(run_module, "BLOCK", 12)
+    monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 12)
     samples = open_source(str(photos))[:16]
     samples[5] = replace(samples[5], read=lambda: b"")
     make(f"whole{suffix}", samples=samples).run()
@@ -174,7 +174,7 @@ def test_features_after_the_last_checkpoint_are_encoded_again(make, tmp_path):
 
 def test_what_an_overwritten_run_has_left_is_removed(make, tmp_path, monkeypatch):
     make("plain.csv", passes=1).run()
-    monkeypatch.setattr(run_module, "BLOCK", 16)
+    monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 16)
     calls = iter(range(1000))
     make("x.csv", stop=lambda: next(calls) >= 6).run()  # in the second pass
     names = {path.name for path in (tmp_path / "work").glob("x.csv*")}
@@ -421,7 +421,7 @@ def test_a_disk_that_is_too_small_for_the_features_loses_nothing(make, encoder, 
 
 
 def test_a_disk_that_is_full_in_the_second_pass_loses_nothing(make, tmp_path, limit_file_size, monkeypatch):
-    monkeypatch.setattr(run_module, "BLOCK", 16)
+    monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 16)
     make("whole.csv").run()
 
     def fill(rows, final):
@@ -488,7 +488,7 @@ def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
         replace(each, top=tuple(Answer(answer.label, round(answer.score, 4)) for answer in each.top))
         for each in predictions
     ]
-    assert list(output.read()) == rounded
+    assert [each for block in output.read() for each in block] == rounded
     output.finish()
     assert list(path.parent.iterdir()) == [path]
     for row, prediction in zip(read_rows(path), predictions, strict=True):

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pyarrow as pa
@@ -15,7 +16,7 @@ from acclimate.cluster.encoding import EncodeBlocks, EncoderSetup, block_rows, e
 from acclimate.cluster.storage import Storage
 from acclimate.errors import MissingExtraError, ModelError, StateError
 from acclimate.methods import state_to_bytes
-from acclimate.predict import best_of
+from acclimate.predict import second_answers
 
 EVERY = 40
 
@@ -46,11 +47,9 @@ def test_a_stream_block_by_block_is_the_stream(bench):
         kept.append(parts.read_features(job.out, number, (16,)))
     assert state_to_bytes(learnt.adapter) == state_to_bytes(adapter)
     assert (mine.images, mine.answered, mine.reasons) == (summary.images, summary.answered, summary.reasons)
-    best, scores = best_of(np.concatenate(list(learnt.adapter.refined(np.concatenate(kept)))), 3)
+    answers = second_answers(learnt.adapter, np.concatenate(kept), 3)
     for number, features in enumerate(kept):
-        answer_block_again(job, number, best[: len(features)], scores[: len(features)])
-        best = best[len(features) :]
-        scores = scores[len(features) :]
+        answer_block_again(job, number, *zip(*islice(answers, len(features)), strict=True))
     assert bench.rows() == rows
 
 
@@ -64,10 +63,10 @@ def test_adapters_adapt_on_the_chosen_device(bench):
     moved, others = adapt(replace(job, device="cpu"), start, 0, block)
     assert not is_tensor(moved.adapter.head.class_vectors)
     assert moved.adapter.entries().keys() == host.adapter.entries().keys()
-    for one, other in zip(answered, others, strict=True):
-        assert np.array_equal(one.answers.best, other.answers.best)
-        np.testing.assert_allclose(one.answers.scores, other.answers.scores, rtol=1e-4)
-        assert isinstance(other.half, np.ndarray)
+    for one, other in zip(answered[0], others[0], strict=True):
+        assert np.array_equal(one.classes, other.classes)
+        np.testing.assert_allclose(one.scores, other.scores, rtol=1e-4)
+    assert all(isinstance(features, np.ndarray) for features in others[1])
     with pytest.raises(ModelError, match="cannot use device 'cuda:99'"):
         on_device("cuda:99")
 
@@ -93,7 +92,7 @@ def test_a_frozen_classifier_has_no_new_state(bench):
     job = replace(job_of(bench, classifier), learns=False, keep=False)
     after, answered = adapt(job, LearntState(classifier.adapter, []), 0, next(encoded(bench)))
     assert after is None
-    assert all(each.half is None for each in answered)
+    assert answered[1] == []
 
 
 def test_blocks_that_cannot_be_encoded_say_why(bench):

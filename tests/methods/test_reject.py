@@ -9,7 +9,7 @@ from PIL import Image
 from acclimate import Classifier, Head, Rejector, build_head, load_encoder
 from acclimate.errors import InputError
 from acclimate.methods.reject import GAP, LABELS, OFFSET
-from acclimate.predict import NONE, Answer, with_none
+from acclimate.predict import NONE, with_none
 from acclimate.prompts import negative_vectors, nouns
 from drawn_images import draw
 
@@ -99,11 +99,12 @@ def test_negatives_of_another_model_are_refused(negatives):
 @given(st.lists(st.floats(0.01, 1), min_size=1, max_size=6), st.floats(0, 1))
 def test_labels_and_none_of_these_are_one_distribution(weights, none):
     scores = sorted(np.array(weights) / sum(weights), reverse=True)
-    answers = with_none(tuple(Answer(f"label {i}", float(score)) for i, score in enumerate(scores)), none)
-    assert sum(answer.score for answer in answers) == pytest.approx(1)
-    assert (answers[0].label == NONE) == (none >= 0.5)
-    labels = [answer.score for answer in answers if answer.label != NONE]
-    assert labels == sorted(labels, reverse=True)
+    count = len(scores)
+    classes, found = with_none(np.arange(count)[None], np.array([scores]), np.array([none]), count, top_k=count + 1)
+    assert found.sum() == pytest.approx(1)
+    assert (classes[0, 0] == count) == (none >= 0.5)
+    assert classes[classes < count].tolist() == list(range(count))
+    assert (np.diff(found[classes < count]) <= 0).all()
 
 
 def test_the_list_of_nouns_is_sorted_and_plain():

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -25,89 +25,12 @@ from acclimate.files import (
     write_atomically,
     writing,
 )
-from acclimate.predict import Answer, Prediction
+from acclimate.predict import COLUMNS, Prediction, Predictions
 
-# What every format holds. The best labels are added: in csv as label_2, score_2, ..., elsewhere as `predictions`.
-COLUMNS: dict[str, type] = {
-    "file": str,
-    "label": str,
-    "score": float,
-    "unsure": bool,
-    "true_label": str,
-    "correct_label": str,  # what `acclimate correct` was told; None in a prediction
-    "none_score": float,
-    "online_label": str,
-    "online_score": float,
-    "zero_shot_label": str,
-    "zero_shot_score": float,
-    "changed": bool,
-    "entropy": float,
-    "index": int,
-    "error": str,
-    "sorted_to": str,
-}
 PATHS = ("file", "sorted_to")  # columns
 BLOCK = 2**20  # bytes read at a time
+ROWS_PER_BLOCK = 1024  # rows read at a time
 HINT = "The rows written so far are complete; free some space and resume."
-
-
-def readable_name(name: str) -> str:
-    """The name of an image as results have it: what is not valid Unicode is escaped."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-def is_true(value: Any) -> bool:
-    """Whether a cell of results says true; spreadsheets write it in capitals."""
-    return str(value).casefold() == "true"
-
-
-def to_record(prediction: Prediction) -> dict[str, Any]:
-    """A prediction by column, and all its answers as `predictions`; None where an unreadable image has no value.
-
-    Numbers have four decimals, and what is not valid Unicode in a name is escaped.
-    """
-    name = readable_name(prediction.name)
-    answers = [{"label": answer.label, "score": round(answer.score, 4)} for answer in prediction.top]
-    record = dict.fromkeys(COLUMNS) | {"file": name, "index": prediction.index, "error": prediction.error}
-    record["true_label"] = prediction.truth
-    if prediction.error is None:
-        record |= {
-            **answers[0],
-            "unsure": prediction.unsure,
-            "none_score": None if prediction.none is None else round(prediction.none, 6),
-            "online_label": prediction.online.label,
-            "online_score": round(prediction.online.score, 4),
-            "zero_shot_label": prediction.zero_shot.label,
-            "zero_shot_score": round(prediction.zero_shot.score, 4),
-            "changed": prediction.changed,
-            "entropy": round(prediction.entropy, 4),
-        }
-    return record | {"predictions": answers}
-
-
-def from_record(record: Mapping[str, Any]) -> Prediction:
-    """The prediction that `to_record` was called on, as far as it is written; numbers may be given as text."""
-    index = int(record["index"])
-    name = record["file"]
-    truth = record["true_label"] or None
-    none = record["none_score"]
-    if record["error"]:
-        return Prediction(index, name=name, error=record["error"], truth=truth)
-    top = tuple(Answer(each["label"], float(each["score"])) for each in record["predictions"])
-    online, zero_shot = (
-        Answer(record[f"{kind}_label"], float(record[f"{kind}_score"])) for kind in ("online", "zero_shot")
-    )
-    return Prediction(
-        index,
-        top,
-        zero_shot,
-        float(record["entropy"]),
-        name=name,
-        online=online,
-        truth=truth,
-        none=None if none in (None, "") else float(none),
-        unsure=is_true(record["unsure"]),
-    )
 
 
 def csv_columns(top_k: int) -> list[str]:
@@ -283,16 +206,19 @@ class ResultFile:
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
-        records = map(to_record, predictions)
+        records = [prediction.to_record() for prediction in predictions]
         text = csv_lines(records, self._columns) if self._columns else json_lines(records)
         with writing(self.path, hint=HINT):
             append(self.lines, text.encode())
         self._hash.update(text.encode())
 
-    def read(self) -> Iterator[Prediction]:
-        """The predictions that were written, as far as the columns hold them, one by one."""
+    def read(self, class_names: Sequence[str] = (), start: int = 0, stop: int | None = None) -> Iterator[Predictions]:
+        """Read the predictions that were written, as far as the columns hold them, some rows at a time."""
         with open(self.lines, encoding="utf-8", newline="") as file:
-            yield from map(from_record, csv_records(file) if self._columns else map(json.loads, file))
+            lines = csv_records(file) if self._columns else map(json.loads, file)
+            records = islice(lines, start, stop)
+            while block := list(islice(records, ROWS_PER_BLOCK)):
+                yield Predictions.from_records(block, class_names)
 
     def sync(self) -> int:
         """Make the lines durable; returns the size of the file."""

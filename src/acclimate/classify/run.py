@@ -17,7 +17,6 @@ import hashlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
@@ -25,19 +24,18 @@ from typing import Any, NamedTuple
 
 from acclimate.classifier import Classifier
 from acclimate.classify.features import FeatureFile
-from acclimate.classify.outputs import ResultFile, from_record, read_results, readable_name, write_results
+from acclimate.classify.outputs import ResultFile, read_results, write_results
 from acclimate.classify.summary import Summary, is_count, require
 from acclimate.errors import ImageError, InputError, RunError, StateError
 from acclimate.methods import load_with_notes, save_state, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import NONE, Prediction, answer_again, true_labels
+from acclimate.predict import NONE, Prediction, Predictions, readable_name, second_answers, true_labels
 from acclimate.reading.walk import OnError, precision_of
 from acclimate.sources.source import Sample, can_be_read, file_sample
 
 EDITED = "is not the checkpoint of a run: it was edited"
 UNSAID = {"decoder": "pillow", "precision": "float32"}  # of checkpoints that were written when there were no others
-BLOCK = 1024  # results of the second pass written at a time
 Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
 
 
@@ -165,17 +163,18 @@ class Classification:
         again = rows.again
         summary = Summary(passes=2)
         again.open_like(rows, self.kept.size)
-        online = rows.read()
-        for prediction in islice(online, self.kept.images):
-            summary.add(prediction)
-        refined = answer_again(self.classifier.adapter, features.read(), online, self.top_k, self.classifier.unsure)
-        while block := list(islice(refined, BLOCK)):
+        answers = second_answers(self.classifier.adapter, features.read(), self.top_k)
+        for kept in rows.read(stop=self.kept.images):
+            for prediction in kept:
+                summary.add(prediction)
+        for online in rows.read(self.classifier.labels, start=self.kept.images):
             if self.output is not None and self.stop():
                 return False
-            again.write(block)
-            for prediction in block:
+            final = online.refined(answers, self.top_k, self.classifier.unsure)
+            again.write(final)
+            for prediction in final:
                 summary.add(prediction)
-            self.emit(block, True)
+            self.emit(final, True)
         again.sync()
         self.summary = summary
         self._save_checkpoint(features)
@@ -209,8 +208,8 @@ class Classification:
             rows.open(offset)
             if stopped:
                 try:
-                    done = list(rows.read())
-                except (ValueError, KeyError, TypeError, csv.Error) as error:
+                    done = [each for block in rows.read() for each in block]
+                except (ValueError, LookupError, TypeError, csv.Error) as error:
                     raise InputError(f"cannot resume {rows.path}: it was edited ({error}); start again.") from error
                 if len(done) != self.summary.images:
                     raise StateError(f"{rows.checkpoint} {EDITED}: it counts other rows than there are.")
@@ -261,14 +260,14 @@ class Classification:
         records = read_results(rows.path)
         listed = {readable_name(sample.name): sample for sample in self.samples}
         known = [listed.get(record["file"]) for record in records]
-        truths = true_labels(self.classifier.head, [None if sample is None else sample.label for sample in known])
+        truths = true_labels(self.classifier.labels, [None if sample is None else sample.label for sample in known])
         kept: list[dict[str, Any]] = []
         for record, sample, truth in zip(records, known, truths, strict=True):
             if not record["error"] or sample is None or not can_be_read(sample):
                 kept.append(record | {"index": len(kept), "true_label": truth or record["true_label"]})
         try:
-            predictions = list(map(from_record, kept))
-        except (TypeError, ValueError) as error:
+            predictions = Predictions.from_records(kept).rows if kept else []
+        except (LookupError, TypeError, ValueError) as error:
             raise InputError(f"cannot continue {rows.path}: it was edited ({error}). Choose another --out.") from error
         self._check_kept(predictions, rows.path)
         self._line_up([each.name for each in predictions], rows, moved=any(record["sorted_to"] for record in records))
@@ -302,7 +301,7 @@ class Classification:
 
     def _check_truth(self, done: Sequence[Prediction], path: Path) -> None:
         """Refuse to continue rows whose images have other true labels now."""
-        labels = true_labels(self.classifier.head, [sample.label for sample in self.samples])
+        labels = true_labels(self.classifier.labels, [sample.label for sample in self.samples])
         truths = dict(zip((readable_name(sample.name) for sample in self.samples), labels, strict=True))
         for each in done:
             if (truth := truths.get(each.name, each.truth)) != each.truth:

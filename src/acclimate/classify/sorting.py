@@ -15,8 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
-from acclimate.classify.outputs import is_true, read_results, write_results
+from acclimate.classify.outputs import read_results, write_results
 from acclimate.errors import InputError, RunError, reason
+from acclimate.predict import is_true
 
 How = Literal["copy", "link", "move"]
 UNSURE = "unsure"  # the folder of answers that are not sure

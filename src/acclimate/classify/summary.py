@@ -10,8 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from zlib import crc32
 
 from acclimate.classify.accuracy import Accuracy
-from acclimate.classify.outputs import from_record, to_record
-from acclimate.predict import Prediction
+from acclimate.predict import Prediction, Predictions
 
 BINS = 20  # of a confidence histogram
 POINTS = 128  # bins along the stream, at most; then two become one
@@ -98,7 +97,7 @@ class Summary:
             labels[answer.label] += 1
             bins[_bin(answer.score)] += 1
         self.unsure += prediction.unsure
-        record = to_record(prediction)
+        record = prediction.to_record()
         record["predictions"] = record["predictions"][:2]
         self._keep(self.least_sure, -prediction.score, record)
         example = [prediction.index, record["score"], prediction.truth in (None, prediction.label)]
@@ -236,7 +235,7 @@ def _fits(name: str, value: Any, default: Any) -> bool:
     if name == "examples":
         return all(_is_heap(heap, _is_example) for heap in value.values())
     if name in HEAPS:
-        return _is_heap(value, lambda record: to_record(from_record(record)) == record)
+        return _is_heap(value, lambda record: Predictions.from_records([record]).rows[0].to_record() == record)
     if isinstance(default, list):
         return isinstance(value, list) and all(map(is_count, value)) and len(default) in (0, len(value))
     return is_count(value)

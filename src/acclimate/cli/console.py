@@ -29,7 +29,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
     In a pipe they are csv, and printed when they are final. People see every answer as it comes, and those that the
     second pass changes once more.
     """
-    from acclimate.classify.outputs import csv_lines, to_record
+    from acclimate.classify.outputs import csv_lines
 
     for_people = columns is not None and sys.stdout.isatty()
     done = 0
@@ -46,7 +46,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
                 if shown:
                     say(*map(_line, shown))
             elif columns is not None and final:
-                typer.echo(csv_lines(map(to_record, predictions), columns), nl=False)
+                typer.echo(csv_lines([each.to_record() for each in predictions], columns), nl=False)
             if again:
                 advance(0, "second pass")
                 return

@@ -101,7 +101,7 @@ def _score(results: Path) -> None:
     from acclimate.classify.outputs import ResultFile
     from acclimate.cli.tables import print_table
 
-    found = list(ResultFile(results, top_k=3).read())
+    found = [each for block in ResultFile(results, top_k=3).read() for each in block]
     answers = {
         "zero-shot": [each.zero_shot for each in found],
         "online": [each.online for each in found],

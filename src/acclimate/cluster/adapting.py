@@ -22,16 +22,7 @@ from acclimate.errors import missing
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, duplicate, merge_states
 from acclimate.methods.gates import Gate
-from acclimate.predict import (
-    Answers,
-    Prediction,
-    adapt_batch,
-    answers_of,
-    batch_predictions,
-    label_answers,
-    with_answers,
-)
-from acclimate.reading.walk import Batch
+from acclimate.predict import Predictions, adapt_batch, float16_features
 
 TASK_RETRIES = 5  # attempts to repeat a task whose process or machine is lost
 
@@ -60,33 +51,29 @@ class LearntState(NamedTuple):
     gates: list[str]  # their states
 
 
-class Answered(NamedTuple):
-    """An encoded batch with its answers, and without its features."""
-
-    batch: Batch
-    answers: Answers | None  # None if no image could be read
-    half: HostArray | None  # features in half precision, if they are kept
+# The answered batches of a block, and their features (float16) if they are kept
+Answered = tuple[list[Predictions], list[HostArray]]
 
 
-def adapt(job: ClusterJob, learnt: LearntState, number: int, block: Any) -> tuple[LearntState | None, list[Answered]]:
+def adapt(job: ClusterJob, learnt: LearntState, number: int, block: Any) -> tuple[LearntState | None, Answered]:
     """Show a block to a copy of an adapter, batch by batch as `Classifier.batches` does; None if nothing is learnt."""
-    # what Ray hands over is read-only
-    adapter = duplicate(learnt.adapter)
-    answered = []
+    adapter = duplicate(learnt.adapter)  # what Ray hands over is read-only
+    predictions = []
+    features = []
     if job.device:
         move(adapter, job.gates, on_device(job.device))
     for gate, remembered in zip(job.gates, learnt.gates, strict=True):
         gate.restore(remembered)
     for batch in encoded_batches(block, number):
-        adapted = adapt_batch(adapter, batch, job.first_id, True, job.gates)
-        answers = None if adapted is None else answers_of(adapted, job.top_k)
-        half = adapted.half if job.keep and adapted is not None else None
-        answered.append(Answered(batch._replace(features=None), answers, half))
+        found, evidence = adapt_batch(adapter, batch, job.top_k, job.unsure, first_id=job.first_id, gates=job.gates)
+        predictions.append(found)
+        if job.keep and evidence is not None:
+            features.append(float16_features(evidence))
     if not job.learns:
-        return None, answered
+        return None, (predictions, features)
     if job.device:
         move(adapter, job.gates, np.empty(0, np.float32))
-    return LearntState(adapter, [gate.dump() for gate in job.gates]), answered
+    return LearntState(adapter, [gate.dump() for gate in job.gates]), (predictions, features)
 
 
 def move(adapter: Adapter, gates: Sequence[Gate], like: Array) -> None:
@@ -115,25 +102,23 @@ def merge(start: LearntState, *afters: LearntState) -> LearntState:
     return LearntState(merge_states([each.adapter for each in afters], start.adapter), start.gates)
 
 
-def write_block(job: ClusterJob, number: int, answered: Sequence[Answered]) -> BlockSummary:
+def write_block(job: ClusterJob, number: int, answered: Answered) -> BlockSummary:
     """Write the rows of a block, and its features if they are kept."""
-    found: list[Prediction] = []
-    for batch, answers, _ in answered:
-        found += batch_predictions(job.head, batch, answers, job.top_k, job.unsure)
+    batches, features = answered
     if job.owner:
         check_owner(job.out, job.owner)
     if job.keep:
-        write_features(job.out, number, [half for *_, half in answered if half is not None])
-    return write_part(job.out, number, found, job.about)
+        write_features(job.out, number, features)
+    return write_part(job.out, number, [row for batch in batches for row in batch], job.about)
 
 
-def answer_block_again(job: ClusterJob, number: int, best: HostArray, scores: HostArray) -> BlockSummary:
+def answer_block_again(job: ClusterJob, number: int, classes: HostArray, scores: HostArray) -> BlockSummary:
     """Write the rows of a block once more, with the answers of the second pass."""
     if job.owner:
         check_owner(job.out, job.owner)
-    answers = label_answers(job.head, best, scores)
-    found = list(with_answers(read_part(job.out, number), answers, job.top_k, job.unsure))
-    return write_part(job.out, number, found, job.about)
+    online = read_part(job.out, number, job.head.class_names)
+    again = online.refined(zip(classes, scores, strict=True), job.top_k, job.unsure)
+    return write_part(job.out, number, again, job.about)
 
 
 SPREAD: dict[str, Any] = {"num_cpus": 0, "max_retries": TASK_RETRIES, "scheduling_strategy": "SPREAD"}

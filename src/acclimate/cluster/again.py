@@ -6,21 +6,21 @@ the same file, so a pass that was stopped or killed begins anew.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import ray
 
-from acclimate.arrays import HostArray
 from acclimate.classify.features import FeatureFile
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, again_task
 from acclimate.cluster.parts import read_features
 from acclimate.methods import Adapter
-from acclimate.predict import best_of
+from acclimate.predict import second_answers
 from acclimate.reading.walk import read_ahead
 
 FETCH_THREADS = 8
@@ -65,10 +65,14 @@ class SecondPass:
         job = ray.put(self.job)
         if not (counts := self._collect()) or self.stop():
             return None if self.blocks else summary
-        for number, (best, scores) in enumerate(self._answers(counts)):
+        answers = second_answers(self.adapter, self.features.read(), self.job.top_k)
+        for number, count in enumerate(counts):
             if self.stop():
                 return None
-            writes.append(again_task.remote(job, number, best, scores))
+            found = list(islice(answers, count))
+            classes = np.array([each for each, _ in found])
+            scores = np.array([each for _, each in found])
+            writes.append(again_task.remote(job, number, classes, scores))
             if len(writes) > CONCURRENT_WRITES:
                 self._count(summary, writes)
         while writes:
@@ -92,15 +96,3 @@ class SecondPass:
             self.features.write(rows)
             counts.append(len(rows))
         return counts
-
-    def _answers(self, counts: list[int]) -> Iterator[tuple[HostArray, HostArray]]:
-        """Yield the best classes (r, n) of the r images of each block that could be read, and their scores."""
-        top_k = self.job.top_k
-        width = min(top_k, len(self.job.head))
-        waiting: list[HostArray] = [np.empty((0, width), np.int64), np.empty((0, width), np.float32)]
-        found = (best_of(logits, top_k) for logits in self.adapter.refined(self.features.read()))
-        for count in counts:
-            while len(waiting[0]) < count:
-                waiting = [np.concatenate(pair) for pair in zip(waiting, next(found), strict=True)]
-            yield waiting[0][:count], waiting[1][:count]
-            waiting = [each[count:] for each in waiting]

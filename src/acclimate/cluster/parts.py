@@ -13,7 +13,7 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.classify.features import DTYPE
-from acclimate.classify.outputs import from_record, parquet_bytes, to_record
+from acclimate.classify.outputs import parquet_bytes
 from acclimate.classify.run import EDITED
 from acclimate.classify.summary import BlockSummary, Summary, is_count, require
 from acclimate.cluster.storage import Storage
@@ -21,7 +21,7 @@ from acclimate.errors import InputError, RunError, StateError
 from acclimate.files import parse_snapshot
 from acclimate.methods import Adapter, state_to_bytes
 from acclimate.methods.persist import build_adapter
-from acclimate.predict import Prediction
+from acclimate.predict import Prediction, Predictions
 
 OWN = "_acclimate"  # folder of everything but results
 CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
@@ -46,17 +46,18 @@ def write_part(out: Storage, block: int, predictions: Sequence[Prediction], abou
     summary = BlockSummary()
     for prediction in predictions:
         summary.add(prediction)
-    write(out, part_name(block), parquet_bytes([list(map(to_record, predictions))], about))
+    write(out, part_name(block), parquet_bytes([[each.to_record() for each in predictions]], about))
     return summary
 
 
-def read_part(out: Storage, block: int) -> list[Prediction]:
+def read_part(out: Storage, block: int, class_names: Sequence[str] = ()) -> Predictions:
     """Read the predictions of a block, as far as the columns hold them."""
     import pyarrow.parquet as pq
 
     try:
-        return list(map(from_record, pq.read_table(io.BytesIO(out.read(part_name(block)))).to_pylist()))
-    except (FileNotFoundError, ValueError, KeyError, TypeError) as error:
+        records = pq.read_table(io.BytesIO(out.read(part_name(block)))).to_pylist()
+        return Predictions.from_records(records, class_names)
+    except (FileNotFoundError, ValueError, LookupError, TypeError) as error:
         raise _edited(out, part_name(block), error) from error
 
 

@@ -35,7 +35,6 @@ from acclimate.cluster.parts import Checkpoint
 from acclimate.cluster.rounds import FirstPass
 from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
-from acclimate.fitting import fit_notes
 from acclimate.images.opening import URL
 from acclimate.methods import duplicate, state_to_bytes
 from acclimate.methods.gates import NearDuplicates
@@ -335,9 +334,8 @@ class ClusterRun:
         classifier = self.classifier
         parts.check_owner(self.out, self._owner)
         if self.state is not None:
-            notes = fit_notes(classifier.encoder, classifier.decoder, classifier.about_fit)
             storage, name = storage_of(self.state)
-            parts.write(storage, name, state_to_bytes(classifier.adapter, notes))
+            parts.write(storage, name, state_to_bytes(classifier.adapter, classifier.notes))
         parts.write_complete(self.out, self._identity, self.summary, self._about)
 
     def _job(self, done: Checkpoint) -> ClusterJob:

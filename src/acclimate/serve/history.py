@@ -20,7 +20,6 @@ from acclimate.errors import StateError, reason
 from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, Step
 from acclimate.methods.cache import Cache
-from acclimate.predict import Adapted
 from acclimate.serve.guard import FairSlots
 from acclimate.serve.http_errors import NotFoundError, StorageError
 from acclimate.serve.journal import ABOUT_BYTES, Journal, read_journal, read_mark
@@ -80,8 +79,10 @@ class History:
         client: str,
         thumbnails: tuple[bytes, ...] = (),
         age: int | None = None,
-    ) -> Adapted:
+    ) -> tuple[Step, HostArray]:
         """Write samples to the journal, then learn from those that may be learnt from (n,).
+
+        Returns the step, and the ids (n,) of the samples, -1 for those not learnt from.
 
         `evidence` belongs to the features: (n, d), or (n, V, d) for V views per sample, float32. Thumbnails are n small
         JPEG files, or none. Samples that are not learnt from are written as well, as the same batch gives the same
@@ -98,11 +99,11 @@ class History:
         if not learnt.all():
             record["learnt"] = learnt.tolist()
         if not learnt.any():
-            return Adapted(evidence, self.adapter.adapt(evidence, learn=False), None)
+            return self.adapter.adapt(evidence, learn=False), np.full(len(features), -1)
         body = features.tobytes() + b"".join(thumbnails)
         with self._written(record, body):
             step = self._learn(evidence, record, body)
-        return Adapted(evidence, step, np.where(learnt, _ids(record, learnt), -1))
+        return step, np.where(learnt, _ids(record, learnt), -1)
 
     def correct(self, label: str, sample_id: int | None, features: HostArray, thumbnail: bytes = b"") -> int:
         """Give a sample its right label; returns the correction's id once it is on disk.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from acclimate.evidence import Head
 from acclimate.methods import Adapter
-from acclimate.predict import Prediction
+from acclimate.predict import Predictions
 from acclimate.prompts.head import TextEncoder
 from acclimate.views import Kind
 
@@ -65,7 +65,7 @@ class AnyStream(Protocol):
         top_k: int = 5,
         unsure: float | None = None,
         client: str = "",
-    ) -> "Future[list[Prediction]]":
+    ) -> "Future[Predictions]":
         """Classify images in order."""
 
     def correct(

@@ -4,10 +4,11 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
+from acclimate.methods import Step
 from acclimate.methods.cache import Cache
 from acclimate.methods.gates import Gate, NearDuplicates
 from acclimate.methods.reject import Rejector
-from acclimate.predict import Adapted, choose_samples, none_scores
+from acclimate.predict import Predictions, choose_samples, none_scores
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
 from acclimate.serve.http_errors import StorageError
@@ -47,38 +48,48 @@ class Learning:
         """Make the gates anew for the next sample, as the stream has another adapter."""
         self._duplicates = self._rejector = None
 
-    def answer(self, evidence: Evidence) -> Adapted:
+    def answer(self, evidence: Evidence, top_k: int, unsure: float) -> tuple[Predictions, Step]:
         """Answer samples without learning from them."""
         adapter = self._history.adapter
-        return Adapted(
-            evidence, adapter.adapt(evidence, learn=False), none=none_scores(adapter, evidence, self._gates())
-        )
+        step = adapter.adapt(evidence, learn=False)
+        none = none_scores(adapter, evidence, self._gates())
+        return Predictions.of(adapter.head, evidence, step, top_k, unsure, none=none), step
 
-    def learn(self, evidence: Evidence, features: HostArray, client: str, thumbnails: tuple[bytes, ...]) -> Adapted:
+    def learn(
+        self,
+        evidence: Evidence,
+        features: HostArray,
+        client: str,
+        thumbnails: tuple[bytes, ...],
+        top_k: int,
+        unsure: float,
+    ) -> tuple[Predictions, Step]:
         """Answer samples and learn from those that may be learnt from; none if they cannot be written."""
         history = self._history
+        head = history.adapter.head
         guard = self.guard
         count = len(features)
         gates = self._gates()
         none = none_scores(history.adapter, evidence, gates)
-        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(history.adapter.head))
+        allowed, why = (count, "") if guard is None else guard.allowed(client, count, len(head))
         learnt, refused = choose_samples(history.adapter, evidence, np.arange(count) < allowed, gates)
         refused[allowed:] = [why] * (count - allowed)
         age = guard.rules.age if guard is not None and guard.rules.fair else None
         try:
-            adapted = history.learn(evidence, features, learnt, client, thumbnails, age)
+            step, ids = history.learn(evidence, features, learnt, client, thumbnails, age)
         except Exception as error:
             self._duplicates = None  # it remembers samples that were not learnt
             if not isinstance(error, StorageError):
                 raise
             self._problems.report("journal", str(error))
             step = history.adapter.adapt(evidence, learn=False)
-            return Adapted(evidence, step, refused=[str(error)] * count, none=none)
+            refused = [str(error)] * count
+            return Predictions.of(head, evidence, step, top_k, unsure, refused=refused, none=none), step
         if learnt.any():
             self._problems.report("journal", None)
             if guard is not None:
                 guard.learnt(client, int(learnt.sum()))
-        return adapted._replace(refused=refused, none=none)
+        return Predictions.of(head, evidence, step, top_k, unsure, ids=ids, refused=refused, none=none), step
 
     def _gates(self) -> list[Gate]:
         """Return the gates that samples have to pass to be learnt from."""

@@ -2,7 +2,6 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import isfinite
 from typing import Annotated, Any
 
@@ -249,14 +248,5 @@ def data_url(picture: bytes | None) -> str | None:
 def _result(prediction: Prediction) -> dict[str, Any]:
     if not isfinite(prediction.score):
         raise InputError("this stream's settings give scores that are not numbers; create one with other settings.")
-    return {
-        "id": prediction.id,
-        "predictions": [asdict(answer) for answer in prediction.top],
-        "zero_shot": asdict(prediction.zero_shot),
-        "entropy": prediction.entropy,
-        "changed": prediction.changed,
-        "admitted": list(prediction.admitted),
-        "refused": prediction.refused,
-        "unsure": prediction.unsure,
-        "none": prediction.none,
-    }
+    fields = prediction.to_json()
+    return {name: fields[name] for name in schemas.ResultResponse.model_fields}

@@ -20,7 +20,7 @@ from acclimate.errors import InputError, reason
 from acclimate.evidence import Head
 from acclimate.files import sync_folder
 from acclimate.methods import Adapter, Step, create, duplicate, find_method, require
-from acclimate.predict import Adapted, Prediction, predictions, refuse_none
+from acclimate.predict import Prediction, Predictions, refuse_none
 from acclimate.serve.http_errors import NotFoundError, StorageError, TooManyError, validation_message
 from acclimate.serve.interfaces import AnyBatcher, AnyStream
 from acclimate.serve.limits import Limits
@@ -187,9 +187,9 @@ class Service(ABC):
         encoded = await waiting(self.batcher.submit([image], client=client))
         head = await waiting(self.texts.head_for_request(names, template, client))
         evidence = head.observe(encoded.features)
-        found = predictions(head, Adapted(evidence, Step(evidence.logits)), len(names), [0])
+        found = Predictions.of(head, evidence, Step(evidence.logits), len(names))
         self.metrics.answered(found, len(head))
-        return found[0]
+        return found.rows[0]
 
     def _check_streams(self, streams: int, client: str, of_client: int) -> None:
         """Refuse a stream that would be one too many: of all, or of those that this client has made."""

@@ -13,7 +13,7 @@ from acclimate.evidence import Head
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
 from acclimate.methods.persist import MOST_ORIGINS
 from acclimate.methods.state import LARGEST_ID
-from acclimate.predict import Prediction, predictions, refuse_none
+from acclimate.predict import Predictions, refuse_none
 from acclimate.serve.batcher import Encoded, WorkQueue
 from acclimate.serve.history import History
 from acclimate.serve.http_errors import BusyError, NotFoundError
@@ -102,7 +102,7 @@ class Stream:
         top_k: int = 5,
         unsure: float | None = None,
         client: str = "",
-    ) -> "Future[list[Prediction]]":
+    ) -> "Future[Predictions]":
         """Classify image files (or these as base64) in order, after everything requested from this stream before.
 
         The images are learnt if `adapt`, unless the stream is frozen, its guard refuses the client, they belong to no
@@ -358,18 +358,17 @@ class Stream:
             raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         return history.correct(label, sample_id, features, picture)
 
-    def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> list[Prediction]:
+    def _classify(self, encoded: Encoded, learn: bool, top_k: int, unsure: float, client: str) -> Predictions:
         self.check_open()
         began = perf_counter()
         adapter = self.history.adapter
         features = encoded.features
         seen = adapter.head.observe(features)
         if learn and adapter.counts_samples:
-            adapted = self.learning.learn(seen, features, client, encoded.thumbnails)
+            found, step = self.learning.learn(seen, features, client, encoded.thumbnails, top_k, unsure)
         else:
-            adapted = self.learning.answer(seen)
-        replaced = sum(len(change.dropped) for change in adapted.step.changes.values())
-        found = predictions(adapter.head, adapted, top_k, range(len(features)), unsure=unsure)
+            found, step = self.learning.answer(seen, top_k, unsure)
+        replaced = sum(len(change.dropped) for change in step.changes.values())
         self._summary.count(found)
         self._metrics.answered(found, len(adapter.head))
         self._metrics.adapted(found, replaced, perf_counter() - began)

@@ -8,8 +8,8 @@ from urllib.request import urlopen
 
 import pytest
 
-from acclimate.classify.outputs import csv_columns, csv_records, from_record
-from acclimate.predict import NONE
+from acclimate.classify.outputs import csv_columns, csv_records
+from acclimate.predict import NONE, Predictions
 from page_driver import LABELS, cards, correct, create, says, send, show_only
 
 playwright = pytest.importorskip("playwright.sync_api", reason="the page is tested with playwright")
@@ -46,8 +46,8 @@ def test_filters_and_order_agree_with_the_downloaded_answers(run_service, open_p
     columns = text.splitlines()[0].split(",")
     records = rows(page, "#save-jsonl")
     assert columns == csv_columns(5)  # those of `acclimate classify`
-    read = [from_record(each) for each in csv_records(text.splitlines())]
-    assert read == [from_record(each) for each in records]
+    read = Predictions.from_records(list(csv_records(text.splitlines()))).rows
+    assert read == Predictions.from_records(records).rows
     assert [(each.name, each.zero_shot.label, each.label, each.changed) for each in read] == list(
         map(tuple, cards(page))
     )

@@ -14,7 +14,7 @@ from acclimate.cluster.serving.service_settings import STREAM, Model, Settings
 from acclimate.cluster.serving.stream_actor import StreamActor
 from acclimate.evidence import Head
 from acclimate.methods import Adapter
-from acclimate.predict import Prediction
+from acclimate.predict import Predictions
 from acclimate.serve.http_errors import NotFoundError
 from acclimate.serve.service import not_there
 from acclimate.serve.stream import Stream
@@ -147,7 +147,7 @@ class RemoteStream:
         top_k: int = 5,
         unsure: float | None = None,
         client: str = "",
-    ) -> "Future[list[Prediction]]":
+    ) -> "Future[Predictions]":
         """Call `Stream.classify`; its immediate errors are raised by the future."""
         options = {"names": list(names), "adapt": adapt, "top_k": top_k, "unsure": unsure, "client": client}
         return self._actors.ask(self.name, "classify", _Images(images), options, put=Sent.is_large(images))

@@ -16,7 +16,7 @@ from acclimate.errors import AcclimateError
 from acclimate.evidence import Head
 from acclimate.files import remove_leftovers
 from acclimate.methods import Adapter, duplicate
-from acclimate.predict import Prediction
+from acclimate.predict import Predictions
 from acclimate.serve.http_errors import NotFoundError, StorageError, UnusableError
 from acclimate.serve.logs import logger
 from acclimate.serve.prometheus import Metrics
@@ -71,7 +71,7 @@ class StreamActor:
         self._closing = Event()
         Thread(target=self._tick, name="acclimate-tick", daemon=True).start()
 
-    async def classify(self, images: Sequence[bytes | str], options: Mapping[str, Any]) -> list[Prediction]:
+    async def classify(self, images: Sequence[bytes | str], options: Mapping[str, Any]) -> Predictions:
         """Call `Stream.classify`."""
         stream = self._opened()
         answers = await asyncio.wrap_future(stream.classify(images, **options))
