@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from acclimate.cluster.nodes import Cluster, check_versions, look_around
+from acclimate.cluster.nodes import Cluster, check_versions, find_nodes
 from acclimate.errors import InputError, RunError, missing
 from acclimate.methods.registry import loaded_plugins
 
@@ -54,7 +54,7 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
     if ray.is_initialized():
         if address not in (None, "auto"):
             raise InputError(f"this process is connected to a Ray already; call ray.shutdown() to use {address}.")
-        yield look_around()
+        yield find_nodes()
         return
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
     try:
@@ -63,7 +63,7 @@ def connect(address: str | None = None, **how: Any) -> Iterator[Cluster]:
                 _start(**{"num_cpus": usable_cores(), "include_dashboard": False, **quiet, **how})
         else:
             _join(address, **{**quiet, **how})
-        cluster = look_around()
+        cluster = find_nodes()
         if address is not None:
             check_versions()
         yield cluster

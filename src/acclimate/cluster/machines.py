@@ -4,7 +4,7 @@ from time import monotonic
 
 import ray
 
-from acclimate.cluster.nodes import look_around
+from acclimate.cluster.nodes import find_nodes
 from acclimate.errors import InputError, RunError
 
 POLL_S = 1.0  # interval between checks of the machines while nothing happens
@@ -40,7 +40,7 @@ class Machines:
         self.patience = patience
         self._known = _alive()
         room = self.room()
-        cluster = look_around()
+        cluster = find_nodes()
         least, most = workers
         if adapter_gpus > max(node.get("GPU", 0.0) for node in cluster.nodes) and not cluster.grows:
             raise InputError(
@@ -58,7 +58,7 @@ class Machines:
 
     def room(self) -> int:
         """Return the number of encoders the machines have room for, if nobody else uses them."""
-        cluster = look_around()
+        cluster = find_nodes()
         room = cluster.room(self.cpus, self.gpus)
         if self.gpus and self.adapter_gpus:
             room = min(room, int((cluster.total("GPU") - self.adapter_gpus) / self.gpus + 1e-9))

@@ -74,7 +74,7 @@ def _words(cpus: float, gpus: float) -> str:
     return " and ".join(named if gpus else named[:1])
 
 
-def look_around() -> Cluster:
+def find_nodes() -> Cluster:
     """Return the nodes that are alive."""
     import ray
 

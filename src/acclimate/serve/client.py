@@ -121,13 +121,13 @@ class Client:
         query = {"adapt": str(adapt).lower(), "top_k": top_k} | ({} if unsure is None else {"unsure": unsure})
         body, kind = _form([_named(image) for image in images])
         path = f"{_path(stream, 'classify')}?{urlencode(query)}"
-        return self._parsed(self._send("POST", path, body, kind, again=not adapt), list, "results")
+        return self._parsed(self._send("POST", path, body, kind, idempotent=not adapt), list, "results")
 
     def zero_shot(self, image: Any, labels: Iterable[str], template: str | None = None) -> list[dict[str, Any]]:
         """Classify an image into any labels without a stream; nothing is learnt."""
         parameters = {"candidate_labels": list(labels), "hypothesis_template": template}
         body = _dumped({"inputs": _base64(image), "parameters": parameters})
-        return self._parsed(self._send("POST", "/classify", body, JSON, again=True), list)
+        return self._parsed(self._send("POST", "/classify", body, JSON, idempotent=True), list)
 
     def change_labels(self, stream: str, add: Iterable[str] = (), remove: Iterable[str] = ()) -> dict[str, Any]:
         """Add and remove labels; what was learnt about the others is kept."""
@@ -137,7 +137,7 @@ class Client:
         """Correct the label of an image: one that was learnt, by its id, or any image. Returns the correction's id."""
         given = {"id": image_or_id} if isinstance(image_or_id, Integral) else {"image": _base64(image_or_id)}
         body = _dumped({**given, "label": label})
-        return self._parsed(self._send("POST", _path(stream, "corrections"), body, JSON, again=True), int, "id")
+        return self._parsed(self._send("POST", _path(stream, "corrections"), body, JSON, idempotent=True), int, "id")
 
     def corrections(self, stream: str) -> list[dict[str, Any]]:
         """Return the corrections of a stream."""
@@ -149,7 +149,7 @@ class Client:
 
     def freeze(self, stream: str, frozen: bool = True) -> dict[str, Any]:
         """Stop learning, or with `frozen=False` resume it."""
-        return self._json("POST", _path(stream, "freeze" if frozen else "unfreeze"), again=True)
+        return self._json("POST", _path(stream, "freeze" if frozen else "unfreeze"), idempotent=True)
 
     def reset(self, stream: str) -> dict[str, Any]:
         """Forget everything learnt; the snapshots remain."""
@@ -189,10 +189,10 @@ class Client:
         return self._parsed(self._send("GET", path), list, field)
 
     def _json(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None, again: bool = False
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, idempotent: bool = False
     ) -> dict[str, Any]:
         content = b"" if body is None else _dumped(body)
-        return self._parsed(self._send(method, path, content, JSON, again=again), dict)
+        return self._parsed(self._send(method, path, content, JSON, idempotent=idempotent), dict)
 
     def _parsed(self, content: bytes, kind: type[Value], field: str = "") -> Value:
         """Return the JSON of an answer, or one of its fields."""
@@ -215,14 +215,14 @@ class Client:
         body: bytes = b"",
         kind: str = "",
         *,
-        again: bool = False,
+        idempotent: bool = False,
         retries: int | None = None,
         most: int = MAX_ANSWER_BYTES,
     ) -> bytes:
-        """Send a request, several times if it was not carried out, or if it may be carried out `again`."""
+        """Send a request, several times if it was not carried out or is `idempotent`."""
         headers = self._headers | ({"Content-Type": kind} if kind else {})
         left = self.retries if retries is None else retries
-        again = again or method == "GET"
+        idempotent = idempotent or method == "GET"
         wait = 0.5
         deadline = time.monotonic() + self.timeout
         while True:
@@ -238,7 +238,7 @@ class Client:
             except (URLError, HTTPException, OSError) as error:
                 reason = getattr(error, "reason", error)
                 failure = ServiceError(0, "unreachable", f"{self.url} cannot be reached: {reason}"[:MAX_ERROR_CHARS])
-                worth_it = again or isinstance(reason, ConnectionRefusedError)
+                worth_it = idempotent or isinstance(reason, ConnectionRefusedError)
             except ValueError as error:  # headers that cannot be understood
                 raise self._unexpected() from error
             wait = min(wait, RETRY_S)

@@ -17,7 +17,7 @@ BODIES = (
     schemas.RollbackRequest,
     schemas.TaskRequest,
 )
-_MADE: dict[tuple[object, ...], tuple[dict[str, Any], bytes]] = {}  # the description of each kind of service
+_DESCRIPTIONS: dict[tuple[object, ...], tuple[dict[str, Any], bytes]] = {}  # the description of each kind of service
 CLASSIFY = {("get", f"{STREAMS}/{{name}}"), ("post", f"{STREAMS}/{{name}}/classify")}
 
 
@@ -42,12 +42,12 @@ def _inlined(schema: dict[str, Any]) -> dict[str, Any]:
 
 def _described(app: FastAPI) -> dict[str, Any]:
     """Return FastAPI's description of an application with our additions."""
-    made = app.openapi()
-    made["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
-    for path, operations in made["paths"].items():
+    description = app.openapi()
+    description["components"]["schemas"] |= {each.__name__: _inlined(each.model_json_schema()) for each in BODIES}
+    for path, operations in description["paths"].items():
         for method, operation in operations.items():
             operation["description"] = f"{operation['description']}\n\n{permission(method, path)}"
-    return made
+    return description
 
 
 def document(app: FastAPI) -> None:
@@ -57,11 +57,11 @@ def document(app: FastAPI) -> None:
     same operations.
     """
     operations = (bool(app.router.dependencies), *(str(getattr(route, "path", "")) for route in app.routes))
-    if operations not in _MADE:
+    if operations not in _DESCRIPTIONS:
         described = _described(app)
-        _MADE[operations] = described, json.dumps(described, separators=(",", ":")).encode()
-    made, content = _MADE[operations]
-    app.openapi = lambda: made  # type: ignore[method-assign]
+        _DESCRIPTIONS[operations] = described, json.dumps(described, separators=(",", ":")).encode()
+    description, content = _DESCRIPTIONS[operations]
+    app.openapi = lambda: description  # type: ignore[method-assign]
 
     async def respond(_: Request) -> Response:
         return Response(content, media_type="application/json")

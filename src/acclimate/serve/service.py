@@ -28,7 +28,7 @@ from acclimate.serve.logs import logger
 from acclimate.serve.pools import FairPool
 from acclimate.serve.prometheus import Metrics
 from acclimate.serve.schemas import NAME_PATTERN, NAME_RULE, StreamSetup
-from acclimate.serve.setups import Made, create_files
+from acclimate.serve.setups import StreamRecord, create_files
 from acclimate.serve.texts import Texts
 
 NAME = re.compile(NAME_PATTERN)
@@ -157,9 +157,9 @@ class Service(ABC):
         else:
             adapter = duplicate(fitted)
         unfinished = self._folder / f"{NEW}{token_hex(8)}"
-        made = Made(setup, self.batcher.encoder.fingerprint, client)
+        record = StreamRecord(setup, self.batcher.encoder.fingerprint, client)
         try:
-            create_files(unfinished, made, adapter, self.limits.history)
+            create_files(unfinished, record, adapter, self.limits.history)
             stream = self._place(unfinished, name, client)
             sync_folder(self._folder)
             return stream

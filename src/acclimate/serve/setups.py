@@ -13,10 +13,10 @@ from acclimate.serve.schemas import StreamSetup
 FILE = "stream.json"
 VERSION = 1
 # Values for streams that were created before these settings existed; new streams may have other defaults.
-BEFORE = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
+OLD_DEFAULTS = {"views_kind": "augmix", "skip_duplicates": False, "guard": None}
 
 
-class Made(NamedTuple):
+class StreamRecord(NamedTuple):
     """The setup, model and creator of a stream."""
 
     setup: StreamSetup
@@ -24,21 +24,23 @@ class Made(NamedTuple):
     client: str = ""  # the name of its token, or its network; "" for none
 
 
-def create_files(folder: Path, made: Made, adapter: Adapter, keep: int) -> None:
+def create_files(folder: Path, record: StreamRecord, adapter: Adapter, keep: int) -> None:
     """Write the files of a new stream: its setup and its first snapshot."""
     folder.mkdir()
-    fields = {"version": VERSION, "model": made.model, "client": made.client, "setup": made.setup.model_dump()}
+    fields = {"version": VERSION, "model": record.model, "client": record.client, "setup": record.setup.model_dump()}
     write_atomically(folder / FILE, json.dumps(fields, indent=1).encode())
     History(folder, keep, adapter)
 
 
-def read_setup(folder: Path) -> Made:
+def read_setup(folder: Path) -> StreamRecord:
     """Read the setup of a stream; StateError if the file cannot be used."""
     try:
         fields = json.loads((folder / FILE).read_bytes())
         if fields["version"] != VERSION:
             raise StateError(f"{FILE} was written by another version of acclimate; use that version.")
-        return Made(StreamSetup(**{**BEFORE, **fields["setup"]}), str(fields["model"]), str(fields.get("client", "")))
+        return StreamRecord(
+            StreamSetup(**{**OLD_DEFAULTS, **fields["setup"]}), str(fields["model"]), str(fields.get("client", ""))
+        )
     except (OSError, ValueError, KeyError, TypeError) as error:
         why = reason(error) if isinstance(error, OSError) else error  # an OSError names folders of the server
         raise StateError(f"{FILE} cannot be read ({why}); restore the file, or delete the stream.") from error

@@ -10,10 +10,10 @@ import ray
 
 from acclimate.cluster.serving import encoders as encoders_module
 from acclimate.cluster.serving import reports as reports_module
-from acclimate.cluster.serving.answers import Asked, answer, plain, within
+from acclimate.cluster.serving.answers import RemoteFuture, answer, unwrapped, within
 from acclimate.cluster.serving.encoders import Encoders
 from acclimate.cluster.serving.front import Application, Front
-from acclimate.cluster.serving.images import Sent
+from acclimate.cluster.serving.images import SentImages
 from acclimate.cluster.serving.remote_streams import ClusterStreams
 from acclimate.cluster.serving.reports import Reports
 from acclimate.cluster.serving.service_settings import Settings
@@ -48,8 +48,8 @@ def test_an_encoder_replica(cluster, settings, model, pictures, monkeypatch):
 
     async def use():
         assert await replica.model() == model
-        encoded = await replica.encode(known, Sent(pictures[:1]), OPTIONS)
-        large = await replica.encode(known, Sent([pictures[0] + bytes(2**17)]), OPTIONS)  # more than an image
+        encoded = await replica.encode(known, SentImages(pictures[:1]), OPTIONS)
+        large = await replica.encode(known, SentImages([pictures[0] + bytes(2**17)]), OPTIONS)  # more than an image
         assert (encoded.features == large.features).all()
         assert encoded.thumbnails[0][:2] == b"\xff\xd8"
         assert (await replica.encode_text(known, ["cat", "dog"])).shape == (2, model.dim)
@@ -86,7 +86,7 @@ def test_the_process_of_a_stream(cluster, settings, model, pictures):
     stream = StreamActor(settings, "direct", model)
 
     async def use():
-        answers = await stream.classify(Sent(pictures[:3]), {"client": "me"})
+        answers = await stream.classify(SentImages(pictures[:3]), {"client": "me"})
         assert [each.id for each in answers] == [0, 1, 2]
         journal = stream._stream.history._journal
         assert read_mark(journal.path.parent)[1] == journal.size  # it is on the disk before it is acknowledged
@@ -103,7 +103,7 @@ def test_the_process_of_a_stream(cluster, settings, model, pictures):
         assert (await stream.describe())["samples_seen"] == 3
         assert await stream.close() is None
         with pytest.raises(NotFoundError):
-            await stream.classify(Sent(pictures[:1]), {})
+            await stream.classify(SentImages(pictures[:1]), {})
 
     asyncio.run(use())
     again = StreamActor(settings, "direct", model)
@@ -155,7 +155,7 @@ def test_a_replica_of_the_front(settings, model, pictures):
             assert (await client.get("/v1/streams/here")).status_code == 404
 
     asyncio.run(use())
-    streams = Application.made.state.streams
+    streams = Application.app.state.streams
     with pytest.raises(NotFoundError):
         streams.get("here")
     streams.close()
@@ -214,7 +214,7 @@ def test_errors_of_ray_are_explained():
         (TaskCancelledError(), CancelledError, ""),
         (KeyError("bug"), KeyError, "bug"),
     ):
-        found = plain(error, "the stream 'shop'")
+        found = unwrapped(error, "the stream 'shop'")
         assert isinstance(found, kind)
         assert message in str(found)
     with pytest.raises(TimeoutError):
@@ -230,8 +230,8 @@ def test_errors_of_other_processes_come_back_as_themselves(local_ray):
         with pytest.raises(type(error), match=str(error)) as raised:
             answer(fail.remote(error), 60)
         assert vars(raised.value) == vars(error)
-    asked = Asked()
-    asked.follow(fail.remote(BusyError("full", 7)), plain)
+    asked = RemoteFuture()
+    asked.follow(fail.remote(BusyError("full", 7)), unwrapped)
     assert not asked.cancel()  # nobody can promise that it will not be done
     with pytest.raises((BusyError, Exception)):
         asked.result(60)

@@ -22,7 +22,7 @@ Result = TypeVar("Result")
 TIMEOUT_S = 10.0  # time limit of calls that return at once
 
 
-class Asked(Future[Result]):
+class RemoteFuture(Future[Result]):
     """A future answer of another process. Cancelling it does not guarantee that the work is not done.
 
     Hence `cancel` returns False; it asks that process to stop, which helps unless it has begun.
@@ -52,7 +52,7 @@ class Asked(Future[Result]):
                 self.set_exception(translate(error))
 
 
-def plain(error: BaseException, what: str = "it") -> Exception:
+def unwrapped(error: BaseException, what: str = "it") -> Exception:
     """Return the error that another process has raised, without Ray's wrapping; `what` is restarting if it has died."""
     while isinstance(error, RayTaskError) and isinstance(error.cause, Exception):
         error = error.cause
@@ -84,4 +84,4 @@ def answer(reference: Any, seconds: float = TIMEOUT_S, what: str = "it") -> Any:
     try:
         return ray.get(reference, timeout=seconds)
     except Exception as error:
-        raise plain(error, what) from error
+        raise unwrapped(error, what) from error

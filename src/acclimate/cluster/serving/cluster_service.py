@@ -16,7 +16,7 @@ import ray
 from ray import serve as ray_serve
 from ray.serve.exceptions import RayServeException
 
-from acclimate.cluster.serving.answers import answer, plain
+from acclimate.cluster.serving.answers import answer, unwrapped
 from acclimate.cluster.serving.encoders import MAX_ONGOING_REQUESTS, MAX_QUEUED_REQUESTS, Encoders
 from acclimate.cluster.serving.front import Application, Front
 from acclimate.cluster.serving.remote_stream import StreamActors
@@ -242,7 +242,7 @@ class ClusterService:
             why = last_line(self._settings.encoders) or str(error)
             raise RunError(f"no encoder replica could be started: {why}; see `serve status` and Ray's logs.") from error
         except Exception as error:
-            raise plain(error) from error
+            raise unwrapped(error) from error
         return model
 
     def _start_front(self, model: Model) -> None:
@@ -355,7 +355,7 @@ def end_actors(settings: Settings) -> dict[str, str]:
         try:
             why = answer(asked, CLOSE_S, "the stream")
         except Exception as error:
-            why = str(plain(error)) or "no answer in time."
+            why = str(unwrapped(error)) or "no answer in time."
         if why:
             unsaved[name.removeprefix(STREAM)] = why
         ray.kill(handles[name], no_restart=True)

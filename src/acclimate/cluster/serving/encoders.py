@@ -7,7 +7,7 @@ from time import monotonic
 from typing import Any
 
 from acclimate.arrays import HostArray, to_host
-from acclimate.cluster.serving.images import Sent
+from acclimate.cluster.serving.images import SentImages
 from acclimate.cluster.serving.reports import Reporter
 from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.encoders import load_encoder
@@ -58,7 +58,7 @@ class Encoders:
         Here and below, `model` is the fingerprint of the model that the caller knows.
         """
         self._check_loaded(model)
-        if isinstance(images, Sent):
+        if isinstance(images, SentImages):
             images = await asyncio.to_thread(images.fetch)
         return await asyncio.wrap_future(self._batcher.submit(images, **options))
 

@@ -22,7 +22,7 @@ REQUEST_ID = b"x-request-id"
 class Application:
     """The ASGI application of this process, which `Front` makes; unlike that one, this can be sent to a replica."""
 
-    made: ClassVar[ASGIApp | None] = None
+    app: ClassVar[ASGIApp | None] = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request. Ray Serve's proxy adds the request's id to the response, too."""
@@ -32,8 +32,8 @@ class Application:
                 message["headers"] = [each for each in message["headers"] if each[0] != REQUEST_ID]
             await send(message)
 
-        assert Application.made is not None
-        await Application.made(scope, receive, send_without_id)
+        assert Application.app is not None
+        await Application.app(scope, receive, send_without_id)
 
 
 class Front:
@@ -57,7 +57,7 @@ class Front:
     ) -> None:
         settings.begin()
         file = TokenFile(settings.tokens) if tokens else None
-        Application.made = create_app(ClusterStreams(settings, model, defaults), file, hosts)
+        Application.app = create_app(ClusterStreams(settings, model, defaults), file, hosts)
         if file is not None:
             Thread(target=_watch, args=(file,), name="acclimate-tokens", daemon=True).start()
 

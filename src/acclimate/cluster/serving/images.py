@@ -8,7 +8,7 @@ import ray
 INLINE_BYTES = 64 * 2**10  # images up to this size are sent with the request itself
 
 
-class Sent(Sequence[Any]):
+class SentImages(Sequence[Any]):
     """The images of a request: many bytes lie in Ray's object store, and only a reference travels.
 
     Whoever passes them on knows how many there are; they are fetched where they are decoded.

@@ -10,7 +10,7 @@ from ray import serve
 from ray.exceptions import RayActorError
 
 from acclimate.arrays import HostArray
-from acclimate.cluster.serving.answers import plain, within
+from acclimate.cluster.serving.answers import unwrapped, within
 from acclimate.cluster.serving.service_settings import Model, Settings
 from acclimate.serve.batcher import Encoded
 from acclimate.views import Kind
@@ -46,10 +46,10 @@ class RemoteEncoder:
                 raise
             except RayActorError as error:
                 if not left:
-                    raise plain(error, "the model") from None
+                    raise unwrapped(error, "the model") from None
                 await asyncio.sleep(PAUSE_S)
             except Exception as error:
-                raise plain(error, "the model") from None
+                raise unwrapped(error, "the model") from None
         raise AssertionError
 
     def encode_text(self, texts: Sequence[str]) -> HostArray:

@@ -8,8 +8,8 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import ray
 from ray.exceptions import ActorDiedError, RayActorError
 
-from acclimate.cluster.serving.answers import Asked, plain, within
-from acclimate.cluster.serving.images import Sent
+from acclimate.cluster.serving.answers import RemoteFuture, unwrapped, within
+from acclimate.cluster.serving.images import SentImages
 from acclimate.cluster.serving.service_settings import STREAM, Model, Settings
 from acclimate.cluster.serving.stream_actor import StreamActor
 from acclimate.evidence import Head
@@ -41,19 +41,19 @@ class StreamActors:
         """Return True if there is a stream with this name: whether it has a folder."""
         return (self._settings.streams / name).is_dir()
 
-    def ask(self, name: str, method: str, *args: Any, put: bool = False) -> "Asked[Any]":
+    def ask(self, name: str, method: str, *args: Any, put: bool = False) -> "RemoteFuture[Any]":
         """Call a method of a stream's actor, without waiting. If it has to `put` images, that is done in a thread."""
-        asked: Asked[Any] = Asked()
+        asked: RemoteFuture[Any] = RemoteFuture()
 
         def send(handle: Any) -> None:
-            given = [Sent(each) if isinstance(each, _Images) else each for each in args]
+            given = [SentImages(each) if isinstance(each, _Images) else each for each in args]
             asked.follow(getattr(handle, method).remote(*given), lambda error: self._translate(name, handle, error))
 
         def find_and_send() -> None:
             try:
                 send(self.handle(name))
             except Exception as error:
-                asked.set_exception(plain(error, f"the stream {name!r}"))
+                asked.set_exception(unwrapped(error, f"the stream {name!r}"))
 
         handle = self._handles.get(name)
         if handle is None or put:
@@ -124,7 +124,7 @@ class StreamActors:
             self._forget(name, handle)
         if isinstance(error, RayActorError) and not self.exists(name):
             return not_there(name)
-        return plain(error, f"the stream {name!r}")
+        return unwrapped(error, f"the stream {name!r}")
 
 
 class _Images(list[Any]):
@@ -150,7 +150,7 @@ class RemoteStream:
     ) -> "Future[Predictions]":
         """Call `Stream.classify`; its immediate errors are raised by the future."""
         options = {"names": list(names), "adapt": adapt, "top_k": top_k, "unsure": unsure, "client": client}
-        return self._actors.ask(self.name, "classify", _Images(images), options, put=Sent.is_large(images))
+        return self._actors.ask(self.name, "classify", _Images(images), options, put=SentImages.is_large(images))
 
     def correct(
         self, label: str, sample_id: int | None = None, image: bytes | str | None = None, client: str = ""

@@ -8,7 +8,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from acclimate.cluster.serving.answers import TIMEOUT_S, answer, plain
+from acclimate.cluster.serving.answers import TIMEOUT_S, answer, unwrapped
 from acclimate.cluster.serving.remote_encoder import RemoteBatcher, RemoteEncoder
 from acclimate.cluster.serving.remote_stream import RemoteStream, StreamActors, actor_name
 from acclimate.cluster.serving.reports import RemoteAudit, Reporter, find_reports
@@ -107,7 +107,7 @@ class ClusterStreams(Service):
             self._actors.open(name)
         except Exception as error:
             os.replace(path, unfinished)  # the name is free again
-            raise StorageError(f"the stream {name!r} could not be opened: {plain(error)}") from error
+            raise StorageError(f"the stream {name!r} could not be opened: {unwrapped(error)}") from error
         return RemoteStream(name, self._actors)
 
     def _delete(self, name: str) -> None:
@@ -140,7 +140,7 @@ class ClusterStreams(Service):
             reports = find_reports(self._settings)
             problems = answer(reports.degraded.remote())
         except Exception as error:
-            return f"the model or the reports of the streams cannot be reached: {plain(error) or 'no answer'}"
+            return f"the model or the reports of the streams cannot be reached: {unwrapped(error) or 'no answer'}"
         return f"degraded streams: {len(problems)}; they answer, but {problems[0]}" if problems else None
 
 
