@@ -18,10 +18,14 @@ RAY ?= 2.40.0
 RAY_VENV ?= .venv-ray-$(RAY)
 RAY_NEEDS := $(if $(filter 2.4% 2.50% 2.51% 2.52% 2.53% 2.54% 2.55% 2.56%,$(RAY)),'protobuf<7')
 
-.PHONY: demo test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
+.PHONY: demo stub test test-cluster test-others test-numpy test-ray coverage lint docs benchmark clean
 
 demo: $(VENV)/.installed
 	$(BIN)/acclimate demo
+
+# The public names for type checkers; needed after a method was added.
+stub: $(VENV)/.installed-dev
+	$(BIN)/python tests/test_package.py
 
 test: $(VENV)/.installed-dev
 	$(MAKE) --jobs=2 lint docs

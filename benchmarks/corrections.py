@@ -77,13 +77,13 @@ def ask(
             if count * SHARE > shown:
                 continue
             told = order[:count]
-            adapter.correct(features[told], labels[told], told)
+            adapter.corrections.correct(features[told], labels[told], told)
             rest = np.full(len(plain), True)
             if question == "second pass":
                 rest[told] = False
             wrong = int((online[told].argmax(axis=1) != labels[told]).sum())
             yield choice, count, float(plain[rest].mean()), float(answers(adapter)[rest].mean()), wrong
-            adapter.undo([each.id for each in adapter.corrections])
+            adapter.corrections.undo([each.id for each in adapter.corrections])
 
 
 def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:

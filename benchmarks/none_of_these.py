@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from acclimate import Classifier, Head, Rejector, build_head, create, load_encoder, read_stream
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, pyplot
 from acclimate.files import write_atomically
-from acclimate.methods.reject import GAP, LABELS, OFFSET
+from acclimate.methods.gates import GAP, LABELS, OFFSET
 from acclimate.predict import NONE
 from acclimate.prompts import negative_vectors
 from acclimate.stream import FeatureStream

@@ -95,6 +95,7 @@ def to_backend(request):
 def own_registry(monkeypatch):
     """Restore the registered methods and the searched folders after the test."""
     monkeypatch.setattr(sys, "path", [*sys.path])
+    registry.own_methods()  # imported now, so that they are registered after the test, too
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     monkeypatch.setattr(registry, "_PLUGINS", [])
     registry._installed.cache_clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import acclimate
-from acclimate.methods import reject as reject
+from acclimate.methods import gates as reject
 
 DOCS = Path(__file__).parents[1] / "docs"
 PACKAGE = Path(acclimate.__file__).parent

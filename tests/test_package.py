@@ -1,27 +1,37 @@
-import ast
-from importlib import import_module
+"""The names of the package. `python tests/test_package.py` writes the stub that type checkers read."""
+
 from pathlib import Path
 
 import pytest
 
 import acclimate
 
-ROOT = Path(__file__).parents[1]
+STUB = Path(__file__).parents[1] / "src/acclimate/__init__.pyi"
+
+
+def stub():
+    """Return the stub of the package: every public name, imported from the module that defines it."""
+    homes = acclimate._HOMES | {name: method.__module__ for name, method in acclimate._methods().items()}
+
+    def order(name):
+        return homes[name], not name.isupper(), not name[0].isupper(), name
+
+    lines = [f"from {homes[name]} import {name} as {name}\n" for name in sorted(homes, key=order)]
+    return "# Written by `make stub`.\n" + "".join(lines) + "\n__version__: str\n"
 
 
 def test_every_public_name_is_there():
     for name in acclimate.__all__:
         assert getattr(acclimate, name) is not None
+    assert {"TDA", "Accord", "CoOp", "Head", "create"} < set(acclimate.__all__)
     assert set(dir(acclimate)) == {*acclimate.__all__, "__version__"}
     with pytest.raises(AttributeError, match="no attribute 'TAD'"):
         acclimate.TAD  # noqa: B018
 
 
 def test_type_checkers_see_the_same_names():
-    stub = ast.parse((ROOT / "src/acclimate/__init__.pyi").read_text(encoding="utf-8"))
-    imported = {
-        (node.module, name.name) for node in stub.body if isinstance(node, ast.ImportFrom) for name in node.names
-    }
-    assert sorted(name for _, name in imported) == acclimate.__all__
-    for module, name in imported:
-        assert getattr(import_module(module), name) is getattr(acclimate, name)
+    assert STUB.read_text(encoding="utf-8") == stub(), "a public name was added or moved: run `make stub`"
+
+
+if __name__ == "__main__":
+    STUB.write_text(stub(), encoding="utf-8")

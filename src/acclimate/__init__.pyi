@@ -1,100 +1,52 @@
-from acclimate.bench.evaluation import Evaluation, evaluate
-from acclimate.classifier import Classifier
-from acclimate.encoders import load_encoder
-from acclimate.errors import AcclimateError
-from acclimate.evidence import Evidence, Head
-from acclimate.methods import (
-    BCA,
-    DEFAULT_METHOD,
-    DMN,
-    DOTA,
-    MTA,
-    OGA,
-    SCA,
-    TDA,
-    TPT,
-    Accord,
-    Adapter,
-    BoostAdapter,
-    CoCoOp,
-    CoOp,
-    Correction,
-    DiffTPT,
-    FewShot,
-    FreeTTA,
-    OnZeta,
-    Prior,
-    Step,
-    Sums,
-    Tensors,
-    TipAdapter,
-    TipAdapterF,
-    Zero,
-    ZeroShot,
-    create,
-    list_methods,
-    load_state,
-    merge_states,
-    refine,
-    register,
-    save_state,
-    state_from_bytes,
-    state_to_bytes,
-)
-from acclimate.methods.reject import Rejector
-from acclimate.predict import Prediction
-from acclimate.prompts import build_head
-from acclimate.stream import FeatureStream, read_stream, write_stream
+# Written by `make stub`.
+from acclimate.bench.evaluation import Evaluation as Evaluation
+from acclimate.bench.evaluation import evaluate as evaluate
+from acclimate.classifier import Classifier as Classifier
+from acclimate.encoders import load_encoder as load_encoder
+from acclimate.errors import AcclimateError as AcclimateError
+from acclimate.evidence import Evidence as Evidence
+from acclimate.evidence import Head as Head
+from acclimate.methods.accord import Accord as Accord
+from acclimate.methods.adapter import Adapter as Adapter
+from acclimate.methods.adapter import Step as Step
+from acclimate.methods.adapter import refine as refine
+from acclimate.methods.bca import BCA as BCA
+from acclimate.methods.boost import BoostAdapter as BoostAdapter
+from acclimate.methods.corrections import Correction as Correction
+from acclimate.methods.dmn import DMN as DMN
+from acclimate.methods.dota import DOTA as DOTA
+from acclimate.methods.few_shot import FewShot as FewShot
+from acclimate.methods.free_tta import FreeTTA as FreeTTA
+from acclimate.methods.gates import Rejector as Rejector
+from acclimate.methods.gradient.cocoop import CoCoOp as CoCoOp
+from acclimate.methods.gradient.coop import CoOp as CoOp
+from acclimate.methods.gradient.difftpt import DiffTPT as DiffTPT
+from acclimate.methods.gradient.tpt import TPT as TPT
+from acclimate.methods.merging import merge_states as merge_states
+from acclimate.methods.mta import MTA as MTA
+from acclimate.methods.oga import OGA as OGA
+from acclimate.methods.onzeta import OnZeta as OnZeta
+from acclimate.methods.persist import load_state as load_state
+from acclimate.methods.persist import save_state as save_state
+from acclimate.methods.persist import state_from_bytes as state_from_bytes
+from acclimate.methods.persist import state_to_bytes as state_to_bytes
+from acclimate.methods.prior import Prior as Prior
+from acclimate.methods.registry import DEFAULT_METHOD as DEFAULT_METHOD
+from acclimate.methods.registry import create as create
+from acclimate.methods.registry import list_methods as list_methods
+from acclimate.methods.registry import register as register
+from acclimate.methods.sca import SCA as SCA
+from acclimate.methods.state import Sums as Sums
+from acclimate.methods.state import Tensors as Tensors
+from acclimate.methods.tda import TDA as TDA
+from acclimate.methods.tip_adapter import TipAdapter as TipAdapter
+from acclimate.methods.tip_adapter_f import TipAdapterF as TipAdapterF
+from acclimate.methods.zero import Zero as Zero
+from acclimate.methods.zero_shot import ZeroShot as ZeroShot
+from acclimate.predict import Prediction as Prediction
+from acclimate.prompts import build_head as build_head
+from acclimate.stream import FeatureStream as FeatureStream
+from acclimate.stream import read_stream as read_stream
+from acclimate.stream import write_stream as write_stream
 
 __version__: str
-__all__ = [
-    "BCA",
-    "DEFAULT_METHOD",
-    "DMN",
-    "DOTA",
-    "MTA",
-    "OGA",
-    "SCA",
-    "TDA",
-    "TPT",
-    "AcclimateError",
-    "Accord",
-    "Adapter",
-    "BoostAdapter",
-    "Classifier",
-    "CoCoOp",
-    "CoOp",
-    "Correction",
-    "DiffTPT",
-    "Evaluation",
-    "Evidence",
-    "FeatureStream",
-    "FewShot",
-    "FreeTTA",
-    "Head",
-    "OnZeta",
-    "Prediction",
-    "Prior",
-    "Rejector",
-    "Step",
-    "Sums",
-    "Tensors",
-    "TipAdapter",
-    "TipAdapterF",
-    "Zero",
-    "ZeroShot",
-    "build_head",
-    "create",
-    "evaluate",
-    "list_methods",
-    "load_encoder",
-    "load_state",
-    "merge_states",
-    "read_stream",
-    "refine",
-    "register",
-    "save_state",
-    "state_from_bytes",
-    "state_to_bytes",
-    "write_stream",
-]

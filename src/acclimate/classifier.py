@@ -30,8 +30,7 @@ from acclimate.methods import (
     require,
     save_state,
 )
-from acclimate.methods.gates import Gate, NearDuplicates
-from acclimate.methods.reject import THRESHOLD, Rejector
+from acclimate.methods.gates import THRESHOLD, Gate, NearDuplicates, Rejector
 from acclimate.predict import NONE, Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
 from acclimate.prompts.templates import DEFAULT_SET, as_words
@@ -376,21 +375,21 @@ class Classifier:
         if not isinstance(image_or_id, (int, np.integer)):
             one_view = Preparer(self.encoder, decoder=self.decoder)
             [batch] = encode_ahead([image_or_id], one_view, batch_size=1, workers=1, on_error="raise")
-            return self.adapter.correct(batch.features, label_index, names=batch.names)[0]
+            return self.adapter.corrections.correct(batch.features, label_index, names=batch.names)[0]
         id = int(image_or_id)
         if id not in self._recent:
             raise InputError(f"no image with the id {id} was learnt from recently; pass the image instead.")
         name, feature = self._recent[id]
-        return self.adapter.correct(feature[None], label_index, ids=[id], names=[name])[0]
+        return self.adapter.corrections.correct(feature[None], label_index, ids=[id], names=[name])[0]
 
     def undo(self, id: int) -> None:
         """Take a correction back, as if it had never been made."""
-        self.adapter.undo([id])
+        self.adapter.corrections.undo([id])
 
     @property
     def corrections(self) -> list[Correction]:
         """The images whose label was told, sorted by id."""
-        return self.adapter.corrections
+        return self.adapter.corrections.listed()
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""

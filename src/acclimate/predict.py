@@ -13,8 +13,7 @@ from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
-from acclimate.methods.gates import Gate
-from acclimate.methods.reject import THRESHOLD, Rejector
+from acclimate.methods.gates import THRESHOLD, Gate, Rejector
 from acclimate.prompts.templates import same_words
 from acclimate.reading.walk import Batch
 
@@ -408,7 +407,7 @@ def choose_samples(
     """Choose the samples (B,) to learn from, and say why not from others of those the adapter should `learn` from."""
     learnt = np.broadcast_to(learn, len(evidence)) & adapter.counts_samples
     refused: list[str | None] = [None] * len(evidence)
-    corrected = learnt & adapter.told.knows(evidence)
+    corrected = learnt & adapter.corrections.knows(evidence)
     for row in np.flatnonzero(corrected).tolist():
         refused[row] = "its class was told by a correction"
     learnt &= ~corrected
@@ -426,7 +425,7 @@ def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> 
     A corrected image belongs to the label that was given for it.
     """
     scores = [to_host(gate.none_scores(evidence)) for gate in gates if isinstance(gate, Rejector)]
-    return np.where(adapter.told.knows(evidence), 0.0, scores[0]) if scores else None
+    return np.where(adapter.corrections.knows(evidence), 0.0, scores[0]) if scores else None
 
 
 def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tuple[HostArray, HostArray]]:

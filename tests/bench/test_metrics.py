@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acclimate import DOTA, TDA
 from acclimate.bench.metrics import (
     accuracy_over_time,
     changes,
@@ -16,7 +17,7 @@ from acclimate.bench.metrics import (
     squared_errors,
     worst_tenth,
 )
-from acclimate.methods import DOTA, TDA, Entry
+from acclimate.methods import Entry
 
 
 def test_recall_is_averaged_over_the_classes_that_occur():

@@ -4,6 +4,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from acclimate import TDA
 from acclimate.bench.comparison import every_table, group_results, recipe_tables
 from acclimate.bench.datasets import DATASETS, SUITES
 from acclimate.bench.plots import FIGURES
@@ -16,7 +17,7 @@ from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE, read_results
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
-from acclimate.methods import TDA, find_method
+from acclimate.methods import find_method
 from acclimate.stream import write_stream
 
 ABLATIONS = [name for name, recipe in RECIPES.items() if recipe.kind == "settings"]

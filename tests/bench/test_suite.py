@@ -7,6 +7,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 
+from acclimate import TDA
 from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import Protocol, variant_for
@@ -15,7 +16,6 @@ from acclimate.bench.store import Setup, stored_stream
 from acclimate.bench.suite import job_for, result_name, run_suite
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, ModelError, RunError
-from acclimate.methods import TDA
 from miniatures import draw_dataset, few
 
 

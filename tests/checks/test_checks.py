@@ -7,7 +7,6 @@ from acclimate import TDA, Prior, Step, Sums, Tensors, ZeroShot
 from acclimate.checks import LAWS, check_adapter, why_not
 from acclimate.errors import InputError
 from acclimate.methods import CLASSES, DIM, State
-from acclimate.methods.corrections import Corrections
 
 
 class Sound(TDA):
@@ -167,7 +166,7 @@ class NeverSettles(ZeroShot):
 
 
 class SettlesLate(NeverSettles):
-    def period(self):
+    def settles_at(self, seen):
         return 5000
 
 
@@ -248,8 +247,8 @@ class Silent(TDA):
 class Deaf(ZeroShot):
     """Answers as if nothing had been corrected."""
 
-    def adapt(self, evidence, ids=None, learn=True):
-        return self._adapt(evidence, ids, learn)
+    def setup(self):
+        self.corrections.vote = lambda logits, evidence: logits
 
 
 class Amnesiac(ZeroShot):
@@ -267,16 +266,11 @@ class ComparesTheBatch(ZeroShot):
         return Step(step.logits - step.logits.mean(axis=0)) if self.corrections else step
 
 
-class LastWord(Corrections):
-    def merged(self, dumps):
-        return dumps[-1]
-
-
 class HasTheLastWord(ZeroShot):
     """Merging takes the corrections of the last state."""
 
     def setup(self):
-        self.declare("corrections", LastWord(self.head))
+        self.corrections.merged = lambda dumps: dumps[-1]
 
 
 def test_a_sound_adapter_passes():
@@ -328,7 +322,7 @@ def test_a_broken_adapter_breaks_its_law(method, law, monkeypatch):
 @pytest.mark.parametrize(
     ("method", "advice"),
     [
-        (NeverSettles, r"what was added to the Sums in 'sums' still waits. Define period\(\)"),
+        (NeverSettles, r"what was added to the Sums in 'sums' is still pending. Define settles_at\(\)"),
         (SettlesLate, "the Sums in 'sums' count only after 5000 samples. Check it with a shorter period."),
         (Says, r"respond\(\) must change the state"),
         (StepsOncePerBatch, r"The Tensors in 'moved' must change after every sample.*add what is learnt to Sums"),

@@ -205,7 +205,7 @@ def test_the_state_is_bounded_at_many_classes():
     adapter = Accord(Head(vectors, logit_scale=100.0))
     adapter.step(vectors[rng.integers(0, 1000, 300)] + 2 * rng.standard_normal((300, 512), np.float32))
     assert sum(values.nbytes for values in adapter.dump().values()) <= 6e6  # sums, and what waits to be added to them
-    assert adapter.capacity == 0
+    assert adapter.entries() == {}
 
 
 def test_rounds_cannot_be_negative(plain):

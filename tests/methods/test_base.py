@@ -9,6 +9,7 @@ from acclimate import TDA, Adapter, Head, Step, create, list_methods, refine, re
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import require
+from acclimate.methods.adapter import next_multiple
 
 
 def test_methods_are_found_by_name(stream):
@@ -183,8 +184,8 @@ def test_a_period_cuts_batches_and_joins_what_happened(stream):
         name = "periodic"
         seen_sizes = ()
 
-        def period(self):
-            return 30
+        def settles_at(self, seen):
+            return next_multiple(seen, 30)
 
         def respond(self, evidence, ids, learn):
             self.seen_sizes += (len(ids),)

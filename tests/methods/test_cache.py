@@ -151,11 +151,10 @@ def test_memory_grows_with_the_classes_seen():
     [
         ("keys", np.zeros((12, 4), np.float32), "keys must have 5 columns"),
         ("keys", np.full((12, 5), np.nan, np.float32), "keys must be finite"),
-        ("keys", np.full((12, 5), 9, np.float32), "keys must have unit length"),
-        ("keys", np.zeros(12, np.float32), "keys must have 2 axes"),
+        ("keys", np.zeros(12, np.float32), "keys must be real numbers of 2 axes"),
         ("classes", np.full(12, 7, np.int32), "classes must be from 0 to 6"),
         ("classes", np.full(12, -1, np.int32), "classes must be from 0 to 6"),
-        ("classes", np.zeros(12, np.int32), "a class may hold at most 4 entries, one holds 12"),
+        ("classes", np.zeros(12, np.int32), "a class may hold at most 4 entries"),
         ("targets", np.full((12, 1), 9, np.int32), "targets must be from -1 to 6"),
         ("targets", np.full((12, 1), -2, np.int32), "targets must be from -1 to 6"),
         ("targets", np.zeros((12, 0), np.int32), "targets must have 1 to 7 columns"),

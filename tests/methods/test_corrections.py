@@ -9,7 +9,7 @@ from acclimate import TDA, Head, ZeroShot, create, load_state, merge_states, ref
 from acclimate.arrays import to_host
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, StateError
-from acclimate.methods.corrections import DOUBT, MOST, SHARPNESS, STRENGTH, Corrections, id_of
+from acclimate.methods.corrections import DOUBT, MAX_CORRECTIONS, SHARPNESS, STRENGTH, Corrections, id_of
 
 STREAM = shifted_stream(samples=120, classes=5, dim=16, seed=1)
 METHODS = ("zero-shot", "tda", "accord", "dota", "dmn", "oga", "prior")
@@ -44,10 +44,10 @@ def test_undo_restores_the_state_to_the_bit_in_any_order(method, data):
     ids = data.draw(st.lists(st.integers(0, 79), min_size=1, max_size=8, unique=True))
     classes = data.draw(st.lists(st.integers(0, 4), min_size=len(ids), max_size=len(ids)))
     for sample, label in zip(ids, classes, strict=True):
-        adapter.correct(STREAM.features[sample : sample + 1], [label], ids=[sample])
+        adapter.corrections.correct(STREAM.features[sample : sample + 1], [label], ids=[sample])
     assert {(each.id, each.class_index) for each in adapter.corrections} == set(zip(ids, classes, strict=True))
     for sample in data.draw(st.permutations(ids)):
-        adapter.undo([sample])
+        adapter.corrections.undo([sample])
     assert_same(adapter, untouched)
     np.testing.assert_array_equal(adapter.step(STREAM.features[80:]), untouched.step(STREAM.features[80:]))
 
@@ -56,11 +56,11 @@ def test_undo_after_more_samples_leaves_what_would_be_there_without_the_correcti
     adapter = shown()
     untouched = shown()
     ids, classes = zip(*wrong_entries(adapter)[:4], strict=True)
-    adapter.correct(STREAM.features[list(ids)], classes, ids)
+    adapter.corrections.correct(STREAM.features[list(ids)], classes, ids)
     for each in (adapter, untouched):
         each.step(STREAM.features[80:])
     assert adapter.entries() != untouched.entries()
-    adapter.undo(ids)
+    adapter.corrections.undo(ids)
     assert adapter.entries() == untouched.entries()
     assert_same(merge_states([adapter]), merge_states([untouched]))
 
@@ -69,7 +69,7 @@ def test_undo_after_more_samples_leaves_what_would_be_there_without_the_correcti
 def test_a_corrected_image_gets_its_class_when_it_is_shown_again(method):
     adapter = shown(method)
     classes = np.arange(20) % 5
-    adapter.correct(STREAM.features[:20], classes, np.arange(20))
+    adapter.corrections.correct(STREAM.features[:20], classes, np.arange(20))
     seen = adapter.samples_seen
     np.testing.assert_array_equal(adapter.step(STREAM.features[:20]).argmax(axis=1), classes)
     assert adapter.samples_seen == seen  # its class is known: there is nothing to learn
@@ -81,12 +81,12 @@ def test_a_wrong_entry_leaves_the_cache_and_its_slot_is_free():
     adapter = shown()
     sample, label = wrong_entries(adapter)[0]
     old = next(entry.class_index for entry in adapter.entries()["positive"] if entry.id == sample)
-    adapter.correct(STREAM.features[[sample]], [label], [sample])
+    adapter.corrections.correct(STREAM.features[[sample]], [label], [sample])
     assert sample not in [entry.id for entry in adapter.entries()["positive"]]
     adapter.step(STREAM.features[80:])
     held = [entry for entry in adapter.entries()["positive"] if entry.class_index == old]
     assert len(held) == adapter.positive_capacity
-    adapter.correct(STREAM.features[[sample]], [old], [sample])  # it was right after all
+    adapter.corrections.correct(STREAM.features[[sample]], [old], [sample])  # it was right after all
     assert len([entry for entry in adapter.entries()["positive"] if entry.class_index == old]) == 3
 
 
@@ -95,7 +95,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors():
     keys = STREAM.features[:6].astype(np.float64)
     labels = np.array([0, 1, 2, 3, 4, 0])
     keys /= np.linalg.norm(keys, axis=1, keepdims=True)
-    adapter.correct(STREAM.features[:6], labels, range(6))
+    adapter.corrections.correct(STREAM.features[:6], labels, range(6))
     queries = STREAM.features[6:40].astype(np.float64)
     queries /= np.linalg.norm(queries, axis=1, keepdims=True)
     vectors = to_host(STREAM.head.class_vectors).astype(np.float64)
@@ -120,7 +120,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors():
 def test_what_the_model_knew_changes_nothing_and_confirmations_are_listed():
     head = Head(np.eye(3), logit_scale=100.0)
     adapter = ZeroShot(head)
-    adapter.correct(np.eye(3)[:1], [0], [4], names=["a.jpg"])
+    adapter.corrections.correct(np.eye(3)[:1], [0], [4], names=["a.jpg"])
     [told] = adapter.corrections
     assert (told.id, told.label, told.name) == (4, "0", "a.jpg")
     other = np.array([[0.6, 0.8, 0.0]])
@@ -129,33 +129,33 @@ def test_what_the_model_knew_changes_nothing_and_confirmations_are_listed():
 
 def test_correcting_again_replaces():
     adapter = shown()
-    adapter.correct(STREAM.features[:2], [0, 1], [0, 1])
-    adapter.correct(STREAM.features[:1], [2])  # the same image, without its id
+    adapter.corrections.correct(STREAM.features[:2], [0, 1], [0, 1])
+    adapter.corrections.correct(STREAM.features[:1], [2])  # the same image, without its id
     assert sorted(each.class_index for each in adapter.corrections) == [1, 2]
-    adapter.correct(STREAM.features[5:6], [3], [1])  # the same id
+    adapter.corrections.correct(STREAM.features[5:6], [3], [1])  # the same id
     assert sorted(each.class_index for each in adapter.corrections) == [2, 3]
 
 
 def test_the_order_of_corrections_does_not_matter():
     one = shown()
     other = shown()
-    one.correct(STREAM.features[:6], np.arange(6) % 5, range(6), names=list("abcdef"))
+    one.corrections.correct(STREAM.features[:6], np.arange(6) % 5, range(6), names=list("abcdef"))
     for sample in (3, 0, 5, 1, 4, 2):
-        other.correct(STREAM.features[[sample]], [sample % 5], [sample], names=["abcdef"[sample]])
+        other.corrections.correct(STREAM.features[[sample]], [sample % 5], [sample], names=["abcdef"[sample]])
     assert_same(one, other)
 
 
 def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_them(tmp_path):
     adapter = shown("accord")
     adapter.freeze()
-    adapter.correct(STREAM.features[:3], [1, 2, 3], names=["ä.jpg", "", "c/" * 50])
+    adapter.corrections.correct(STREAM.features[:3], [1, 2, 3], names=["ä.jpg", "", "c/" * 50])
     save_state(adapter, tmp_path / "state.safetensors")
     loaded = load_state(tmp_path / "state.safetensors")
-    assert loaded.corrections == adapter.corrections
+    assert loaded.corrections.listed() == adapter.corrections.listed()
     assert sorted(each.name for each in loaded.corrections) == ["", "c/" * 50, "ä.jpg"]
     np.testing.assert_array_equal(loaded.step(STREAM.features), adapter.step(STREAM.features))
     adapter.reset()
-    assert adapter.corrections == []
+    assert adapter.corrections.listed() == []
     assert adapter.dump().keys() == create("accord", STREAM.head).dump().keys()
 
 
@@ -163,8 +163,8 @@ def test_merging_unites_corrections_and_removes_what_they_contradict():
     one = shown(origin="a")
     other = shown(origin="b")
     sample, label = wrong_entries(one)[0]
-    one.correct(STREAM.features[[sample]], [label], [sample])
-    other.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
+    one.corrections.correct(STREAM.features[[sample]], [label], [sample])
+    other.corrections.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
     merged = merge_states([one, other])
     kept = min(label, (label + 1) % 5)  # of two different answers
     assert {(each.id, each.class_index) for each in merged.corrections} == {(sample, kept), (3, 0)}
@@ -188,7 +188,7 @@ def test_merging_tells_one_class_for_each_image_in_any_order(shards):
     for place, told in enumerate(shards):
         adapters.append(create("zero-shot", STREAM.head))
         images, classes = zip(*told, strict=True)
-        adapters[-1].correct(rounded(STREAM.features[list(images)], place), classes)
+        adapters[-1].corrections.correct(rounded(STREAM.features[list(images)], place), classes)
     one, two, three = adapters
     merged = merge_states(adapters)
     assert_same(merged, merge_states([three, one, two]))
@@ -204,17 +204,17 @@ def test_merging_tells_one_class_for_each_image_in_any_order(shards):
 
 def test_as_many_as_there_may_be_are_told_at_once_and_no_more():
     head = Head(np.eye(64, dtype=np.float32)[:3], logit_scale=10.0)
-    features = np.random.default_rng(0).standard_normal((MOST, 64), np.float32)
+    features = np.random.default_rng(0).standard_normal((MAX_CORRECTIONS, 64), np.float32)
     adapter = ZeroShot(head)
-    adapter.correct(features, np.arange(MOST) % 3)
-    assert len(adapter.corrections) == MOST
-    adapter.correct(features[:5], [1] * 5)  # known ones
+    adapter.corrections.correct(features, np.arange(MAX_CORRECTIONS) % 3)
+    assert len(adapter.corrections) == MAX_CORRECTIONS
+    adapter.corrections.correct(features[:5], [1] * 5)  # known ones
     before = adapter.dump()
     for more in (-features[:1], np.concatenate([features, -features])):
         with pytest.raises(InputError, match=r"at most 2000 images can be corrected; .* `acclimate fit` instead"):
-            adapter.correct(more, np.zeros(len(more), int))
+            adapter.corrections.correct(more, np.zeros(len(more), int))
     other = ZeroShot(head)
-    other.correct(-features[:1], [0])
+    other.corrections.correct(-features[:1], [0])
     with pytest.raises(StateError, match="the state has 2001 corrections; at most 2000"):
         merge_states([adapter, other])
     assert all(np.array_equal(values, before[name]) for name, values in adapter.dump().items())
@@ -226,16 +226,16 @@ def test_the_last_word_on_an_image_counts_within_a_call():
     places = [0, 1, 0, 2, 3]
     classes = [0, 1, 2, 3, 4]
     ids = [0, 1, 7, 2, 2]
-    one.correct(STREAM.features[places], classes, ids)
+    one.corrections.correct(STREAM.features[places], classes, ids)
     for place, label, name in zip(places, classes, ids, strict=True):
-        other.correct(STREAM.features[[place]], [label], [name])
+        other.corrections.correct(STREAM.features[[place]], [label], [name])
     assert [(each.id, each.class_index) for each in one.corrections] == [(1, 1), (2, 4), (7, 2)]
     assert_same(one, other)
 
 
 def test_corrections_follow_the_classes():
     adapter = shown()
-    adapter.correct(STREAM.features[:3], [1, 2, 4], [0, 1, 2])
+    adapter.corrections.correct(STREAM.features[:3], [1, 2, 4], [0, 1, 2])
     adapter.remove_classes(["class 2"])
     assert [(each.id, each.label) for each in adapter.corrections] == [(0, "class 1"), (2, "class 4")]
     adapter.add_classes(STREAM.head.class_vectors[2:3], ["class 2"])
@@ -247,7 +247,7 @@ def test_corrections_move_with_the_adapter(to_backend):
     adapter = shown("accord")
     moved = shown("accord")
     for each in (adapter, moved):
-        each.correct(STREAM.features[:4], [0, 1, 2, 3])
+        each.corrections.correct(STREAM.features[:4], [0, 1, 2, 3])
     moved.to(to_backend(np.empty(0, np.float32)))
     features = STREAM.features[80:]
     np.testing.assert_allclose(moved.step(features), adapter.step(features), rtol=1e-3, atol=1e-3)
@@ -267,12 +267,12 @@ def test_an_image_is_recognised_whatever_its_other_views(method):
     versions = (plain, views_of(plain, 1), views_of(plain, 2))
     for corrected in versions:
         adapter = shown(method)
-        ids = adapter.correct(corrected, classes)
+        ids = adapter.corrections.correct(corrected, classes)
         for again in versions:
-            assert adapter.told.knows(STREAM.head.observe(again)).all()
+            assert adapter.corrections.knows(STREAM.head.observe(again)).all()
             np.testing.assert_array_equal(adapter.step(again).argmax(axis=1), classes)
         assert adapter.samples_seen == 80
-        assert ids == adapter.correct(plain, classes)
+        assert ids == adapter.corrections.correct(plain, classes)
 
 
 def test_a_wrong_entry_of_several_views_leaves_the_cache():
@@ -282,9 +282,9 @@ def test_a_wrong_entry_of_several_views_leaves_the_cache():
     before = adapter.entries()
     ids, classes = zip(*wrong_entries(adapter), strict=True)
     for told in (views, STREAM.features):
-        adapter.correct(told[list(ids)], classes, ids)
+        adapter.corrections.correct(told[list(ids)], classes, ids)
         assert not {entry.id for entry in adapter.entries()["positive"]} & set(ids)
-        adapter.undo(ids)
+        adapter.corrections.undo(ids)
         assert adapter.entries() == before
 
 
@@ -306,21 +306,21 @@ def test_what_cannot_be_a_correction_is_refused_and_changes_nothing():
         (good[:0], [], []),
     ]:
         with pytest.raises(InputError):
-            adapter.correct(features, classes, ids)
+            adapter.corrections.correct(features, classes, ids)
     with pytest.raises(InputError, match="no correction has the id 3; there is none"):
-        adapter.undo([3])
-    adapter.correct(good, [0, 1], [7, 8])
+        adapter.corrections.undo([3])
+    adapter.corrections.correct(good, [0, 1], [7, 8])
     with pytest.raises(InputError, match="no correction has the id 3; there are 7, 8"):
-        adapter.undo([7, 3])
+        adapter.corrections.undo([7, 3])
     assert len(adapter.corrections) == 2
-    adapter.undo([7, 8])
+    adapter.corrections.undo([7, 8])
     assert_same(adapter, untouched)
 
 
 @pytest.mark.parametrize("field", ["keys", "classes", "ids", "names"])
 def test_damaged_corrections_are_refused(field):
     corrections = Corrections(STREAM.head)
-    corrections.add(STREAM.head.class_vectors[:2], np.array([0, 1]), np.array([0, 1]))
+    corrections.correct(STREAM.head.class_vectors[:2], [0, 1], [0, 1])
     dump = corrections.dump()
     for broken in (dump[field][:1], dump[field].astype(np.complex64), dump[field][None]):
         with pytest.raises(StateError):
@@ -329,8 +329,8 @@ def test_damaged_corrections_are_refused(field):
         corrections.restore({name: values for name, values in dump.items() if name != field})
     with pytest.raises(StateError, match="classes"):
         corrections.restore(dump | {"classes": np.array([0, 5])})
-    with pytest.raises(StateError, match="unit length"):
-        corrections.restore(dump | {"keys": 2 * dump["keys"]})
+    with pytest.raises(StateError, match="keys must be finite"):
+        corrections.restore(dump | {"keys": np.nan * dump["keys"]})
 
 
 def test_ids_of_images_are_stable_and_fit_into_a_double():
@@ -344,7 +344,8 @@ def test_learning_with_corrections_does_not_depend_on_batches():
         adapters = [shown(method, samples=40) for _ in range(2)]
         answers = []
         for adapter, step in zip(adapters, (7, 80), strict=True):
-            adapter.correct(STREAM.features[30:50], np.arange(20) % 5, range(30, 50))  # half of them are yet to come
+            corrected = slice(30, 50)  # half of them are yet to come
+            adapter.corrections.correct(STREAM.features[corrected], np.arange(20) % 5, range(30, 50))
             rest = STREAM.features[40:]
             answers.append(np.concatenate([adapter.step(rest[at : at + step]) for at in range(0, len(rest), step)]))
         np.testing.assert_allclose(answers[0], answers[1], rtol=1e-3, atol=1e-3, err_msg=method)
@@ -356,7 +357,7 @@ def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
     adapter.step(STREAM.features[:80])
     wrong = wrong_entries(adapter, "negative") + wrong_entries(adapter)
     ids, classes = zip(*wrong, strict=True)
-    adapter.correct(STREAM.features[list(ids)], classes, ids)
+    adapter.corrections.correct(STREAM.features[list(ids)], classes, ids)
     adapter.step(STREAM.features[80:])
     save_state(adapter, tmp_path / "state.safetensors")
     loaded = load_state(tmp_path / "state.safetensors", like=adapter)
@@ -366,7 +367,7 @@ def test_a_cache_with_excluded_entries_grows_and_is_saved(tmp_path):
 
 def test_names_are_bounded():
     adapter = ZeroShot(Head(np.eye(2), logit_scale=10.0))
-    adapter.correct(np.eye(2)[:1], [1], names=["x" * 5000 + "end.jpg"])
+    adapter.corrections.correct(np.eye(2)[:1], [1], names=["x" * 5000 + "end.jpg"])
     [correction] = adapter.corrections
     assert len(correction.name) == 4096
     assert correction.name.endswith("end.jpg")

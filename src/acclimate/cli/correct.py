@@ -80,7 +80,7 @@ def correct(
         gone = _find_corrections(adapter, undo)
         if results:  # first, since a correction that is still in the state can be taken back again
             _mark(results, records, {each.name or str(each.id): None for each in gone})
-        adapter.undo([each.id for each in gone])
+        adapter.corrections.undo([each.id for each in gone])
         save_state(adapter, state, notes)
         say(f"{len(gone)} taken back, {len(adapter.corrections)} left in {state}.", err=True)
     elif results and encoder:
@@ -91,7 +91,7 @@ def correct(
         samples = _find_images([by_file[name] for name in labels], source)
         features, _ = encode_images(samples, Preparer(encoder, decoder=decoder), batch_size, workers, "raise")
         classes = [adapter.head.class_names.index(label) for label in labels.values()]
-        adapter.correct(features, classes, names=list(labels))
+        adapter.corrections.correct(features, classes, names=list(labels))
         save_state(adapter, state, notes)
         _mark(results, records, labels)
         confirmed = sum(by_file[name][LABEL] == label for name, label in labels.items())

@@ -9,7 +9,7 @@ from typing import Any
 
 from acclimate.cluster.filesystems import STORES, check_scheme, explained, is_local, local_path, locate, split
 from acclimate.errors import InputError, reason
-from acclimate.files import MOST_BYTES, read_regular, write_atomically
+from acclimate.files import MAX_SNAPSHOT, read_regular, write_atomically
 from acclimate.images.opening import MAX_BYTES
 from acclimate.sources.source import read_file
 
@@ -64,8 +64,8 @@ class Storage:
             OSError: it cannot be read.
         """
         if self.local:
-            return read_regular(self.where(name), MOST_BYTES)
-        return read_bytes(self.where(name), MOST_BYTES)
+            return read_regular(self.where(name), MAX_SNAPSHOT)
+        return read_bytes(self.where(name), MAX_SNAPSHOT)
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file and the folders above it; a writer that is killed leaves the old file, or the new one.

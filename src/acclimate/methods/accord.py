@@ -10,7 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step, observed
 from acclimate.methods.agreement import (
     BETAS,
     FIRST_TAU,
@@ -135,13 +135,10 @@ class Accord(Adapter):
             "tempered": one,  # samples on which temperatures were measured
             "reached": (len(BETAS),),  # confidence of the answer at each temperature
         }
-        ranges = dict.fromkeys(counted, (0.0, 1.0))
-        del ranges["information"]
         losses = (*by_belief, len(TAUS))
-        self.counted = self.declare("counted", Sums(self.head, ranges=ranges, **counted, losses=losses))
+        self.counted = self.declare("counted", Sums(self.head, **counted, losses=losses))
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
-        ranges = dict.fromkeys(("probs", "predicted"), (0.0, 1.0))
-        last = Tensors(self.head, dtype="float64", ranges=ranges, probs=by_class, predicted=by_class)
+        last = Tensors(self.head, dtype="float64", probs=by_class, predicted=by_class)
         self.last = self.declare("last", last)
 
     def _new_sums(self) -> Sums:
@@ -149,8 +146,7 @@ class Accord(Adapter):
         dims = [len(range(self.head.dim)[view]) for view in VIEWS]
         shapes: dict[str, Any] = {"counts": (CLASSES,), "by_class": (CLASSES, DIM), "features": (DIM,)}
         shapes |= {f"outer_{number}": (dim, dim) for number, dim in enumerate(dims)}
-        ranges = dict.fromkeys(shapes, (-1.0, 1.0)) | {"counts": (0.0, 1.0)}
-        return Sums(self.head, dtype=None, ranges=ranges, **shapes)
+        return Sums(self.head, dtype=None, **shapes)
 
     def settles_at(self, seen: int) -> int:
         """Positions grow by a factor; the first is late enough to have seen a quarter of the classes."""
@@ -246,7 +242,7 @@ class Accord(Adapter):
         self.parameters: Parameters | None = None
         self.likeness = 0.0
         self.trial: Array | float = 0.0
-        figures = {name: to_host(self.counted[name]) for name in self.counted.lasting}
+        figures = {name: to_host(self.counted[name]) for name in self.counted.names}
         samples = float(figures["samples"][0])
         if not samples or len(self.head) < 2:
             return
@@ -343,9 +339,9 @@ class Accord(Adapter):
         rounds: list[Parameters] = []
         for _ in range(self.rounds):
             rounds.append(self._round(features, rounds))
-        for _, evidence in self.observed(features):
+        for _, evidence in observed(self.head, features):
             answer, _ = self._relabel(evidence, rounds)
-            yield self.told.voted(answer + rounds[-1].offset, evidence)
+            yield self.corrections.vote(answer + rounds[-1].offset, evidence)
 
     def _relabel(self, evidence: Evidence, rounds: Sequence[Parameters]) -> tuple[Array, Array]:
         """Return the answers (B, K) of the last of some rounds, and the soft labels (B, K) that follow from them."""
@@ -361,7 +357,7 @@ class Accord(Adapter):
     def _round(self, features: Array, rounds: Sequence[Parameters]) -> Parameters:
         """Learn from the answers of the rounds so far, and measure what was learnt on some of the samples."""
         sums = self._new_sums()
-        for _, evidence in self.observed(features):
+        for _, evidence in observed(self.head, features):
             self._learn(sums, evidence.features, self._relabel(evidence, rounds)[1])
         sums.settle()
         samples = features.shape[0]

@@ -1,37 +1,60 @@
-"""What an adapter is: the frame that every method fills in.
+"""The adapter: the frame that every method fills in.
 
 A method is one file: a dataclass whose fields are its settings. It declares the parts of its state in `setup` and
 answers evidence in `respond`; saving, loading, merging, class changes, moves between devices and resets follow from the
-declared parts. `acclimate.checks.check_adapter` says whether a method keeps the library's laws.
+declared parts. `acclimate.checks.check_adapter` checks that a method keeps the library's laws.
 """
 
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import KW_ONLY, dataclass, fields, replace
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace, to_host
+from acclimate.arrays import Array, HostArray, as_floats, is_array_api_obj, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.corrections import Correction, Corrections, id_of
-from acclimate.methods.settings import check_settings
-from acclimate.methods.settings import require as require
-from acclimate.methods.state import Dump, Entry, MergeRule, State
-from acclimate.methods.step import Change as Change
-from acclimate.methods.step import Ids as Ids
-from acclimate.methods.step import Step as Step
-from acclimate.methods.step import check_ids, joined
+from acclimate.methods.corrections import Corrections
+from acclimate.methods.settings import check_settings, require
+from acclimate.methods.state import Dump, Entry, Ids, MergeRule, State, check_ids
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-CORRECTIONS = "corrections"  # the part of the state that every adapter has
 MethodKind = Literal["online", "episodic", "few-shot"]
 ViewsKind = Literal["augmix", "crop", "large-crop", "diffusion"]
 AnyState = TypeVar("AnyState", bound=State)
+
+
+class Change(NamedTuple):
+    """The effect of a batch on the entries of a part."""
+
+    admitted: list[int]  # positions in the batch of the samples that entered, even if a later one pushed them out again
+    dropped: list[int]  # ids of the entries that were pushed out
+
+
+@dataclass(frozen=True)
+class Step:
+    """The result of one call.
+
+    Attributes:
+        logits: (B, K) adapted.
+        changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head
+        >>> head = Head(np.eye(3), logit_scale=10.0)
+        >>> step = TDA(head).adapt(head.observe(np.eye(3)))
+        >>> step.logits.shape, step.changes["positive"].admitted
+        ((3, 3), [0, 1, 2])
+    """
+
+    logits: Array
+    changes: Mapping[str, Change] = field(default_factory=dict)
 
 
 @dataclass(eq=False, repr=False)
@@ -47,7 +70,7 @@ class Adapter(ABC):
         text: the encoder, for methods that need its text tower.
 
     Attributes:
-        name: of the method, for `create` and the command line.
+        name: the name of the method, for `create` and the command line.
         summary: one line on what it does.
         kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
             to labelled samples).
@@ -57,6 +80,8 @@ class Adapter(ABC):
         views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
         frozen: whether it answers without learning.
+        parts: the declared parts of the state by name.
+        corrections: the images that a person has corrected; a part of every adapter's state.
 
     Examples:
         A method that sharpens the zero-shot answer:
@@ -100,7 +125,9 @@ class Adapter(ABC):
         self.seen: dict[str, int] = {}
         self.frozen = False
         self.parts: dict[str, State] = {}
-        self.declare(CORRECTIONS, Corrections(self.head))  # first, so that the other parts can follow it
+        self.corrections = Corrections(self.head)
+        self.corrections.changed = self._review
+        self.declare("corrections", self.corrections)
         self.setup()
         self.derive()
 
@@ -110,13 +137,8 @@ class Adapter(ABC):
     def declare(self, name: str, part: AnyState) -> AnyState:
         """Declare a part of the state, to be cleared, saved, loaded, merged and moved with the adapter."""
         self.parts[name] = part
-        part.contradicted = self.told.contradicts
+        part.contradicted = self.corrections.contradicts
         return part
-
-    @property
-    def told(self) -> Corrections:
-        """The corrections, as a part of the state."""
-        return cast(Corrections, self.parts[CORRECTIONS])
 
     @abstractmethod
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
@@ -128,24 +150,19 @@ class Adapter(ABC):
     def derive(self) -> None:  # noqa: B027
         """Compute what follows from the state; called whenever the state was settled, restored, moved or cleared."""
 
-    def period(self) -> int:
-        """Samples of the stream from one settling of the state to the next; 0 for methods that settle by themselves.
+    def settles_at(self, seen: int) -> int:
+        """Return the position of the stream, after `seen` samples, where the state settles next; 0 for nowhere.
 
-        Batches are cut at multiples of the period, so `respond` never sees samples of two periods at once.
+        Batches are cut at these positions, so `respond` never sees samples before and after one at once.
         """
         return 0
 
-    def settles_at(self, seen: int) -> int:
-        """The position of the stream, after `seen` samples, where the state settles next; for periods that vary."""
-        period = self.period()
-        return (seen // period + 1) * period if period else 0
-
     def advice(self) -> str:
-        """What a user should know of the stream, in one line; "" if there is nothing to say."""
+        """Return one line that a user should know of the stream; "" if there is nothing to say."""
         return ""
 
     def learnt(self) -> dict[str, HostArray]:
-        """What was learnt of each class, as named columns (K,); entries per class for methods that keep entries."""
+        """Return what was learnt of each class, as named columns (K,); by default, entries per class."""
         classes = {name: [entry.class_index for entry in entries] for name, entries in self.entries().items()}
         return {name: np.bincount(held, minlength=len(self.head)) for name, held in classes.items()}
 
@@ -156,13 +173,13 @@ class Adapter(ABC):
 
     @classmethod
     def default_settings(cls) -> dict[str, Any]:
-        """The method's settings with their defaults."""
+        """Return the method's settings with their defaults."""
         return {each.name: each.default for each in fields(cls) if each.name not in ("head", "origin", "text")}
 
     @property
     def counts_samples(self) -> bool:
-        """Whether the samples it is shown count as seen."""
-        return not self.frozen
+        """True if the samples it is shown count as seen."""
+        return not self.frozen and self.kind != "few-shot"
 
     @property
     def samples_seen(self) -> int:
@@ -170,17 +187,12 @@ class Adapter(ABC):
         return sum(self.seen.values())
 
     @property
-    def capacity(self) -> int:
-        """The most samples per class that it keeps as entries; 0 for methods that keep none."""
-        return sum(part.capacity for part in self.parts.values())
-
-    @property
     def next_id(self) -> int:
         """An id above all that were given out."""
         return max([self.samples_seen, *(part.next_id for part in self.parts.values())])
 
     def entries(self) -> dict[str, list[Entry]]:
-        """The samples that each part keeps, sorted by class and entropy; empty for methods that keep none."""
+        """Return the samples that each part keeps, sorted by class and entropy; empty for methods that keep none."""
         return {name: part.entries() for name, part in self.parts.items() if part.capacity}
 
     def step(self, features: Array, ids: Ids | None = None, learn: bool = True) -> Array:
@@ -197,7 +209,7 @@ class Adapter(ABC):
         """
         unit = self.head.unit_features(features)
         ids = None if ids is None else check_ids(ids, unit.shape[0])
-        size = self._block_size(unit)
+        size = block_size(self.head, unit)
         answers = []
         for start in range(0, unit.shape[0], size):
             block = slice(start, start + size)
@@ -209,87 +221,34 @@ class Adapter(ABC):
     def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
         """Answer evidence from the adapter's head, for B samples as if they came one by one.
 
-        `ids` (B,) are those of `step`. `learn` says whether to learn from the samples, or (B,) from which of them.
+        `ids` (B,) are those of `step`. `learn` is True to learn from the samples, or (B,) booleans.
         Images that were corrected are not learnt from: their class is known.
         """
         if "views" in self.needs and evidence.views is None:
             require(type(self))
-        if not len(self.told):
-            return self._adapt(evidence, ids, learn)
-        step = self._adapt(evidence, ids, learn & ~self.told.knows(evidence))
-        return replace(step, logits=self.told.voted(step.logits, evidence))
-
-    def _adapt(self, evidence: Evidence, ids: Ids | None, learn: bool | HostArray) -> Step:
-        """`adapt` without corrections."""
         count = len(evidence)
         first = self.samples_seen
-        chosen = np.full(count, learn) & self.counts_samples
+        chosen = learn & self.counts_samples & ~self.corrections.knows(evidence)
         ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
-        if not chosen.any():
-            return self.respond(evidence, ids, False)
-        if len(self.parts) > 1:
+        if chosen.any() and len(self.parts) > 1:
             evidence.require_finite()
-        turns = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # where runs of samples of one kind end
+        runs = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # ends of runs of samples of one kind
         steps = []
         start = 0
-        turn = 0
         while start < count:
             learning = bool(chosen[start])
-            seen = self.samples_seen
-            end = turns[turn]
-            due = self.settles_at(seen) if learning else 0
-            end = min(end, start + due - seen) if due else end
+            end = runs[bisect_right(runs, start)]
+            due = self.settles_at(self.samples_seen) if learning else 0
+            if due:
+                end = min(end, start + due - self.samples_seen)
             steps.append(self.respond(evidence[start:end], ids[start:end], learning))
             if learning:
                 self.seen[self.origin] = self.seen.get(self.origin, 0) + end - start
                 if self.samples_seen == due:
                     self.settle()
             start = end
-            turn = turn + (end == turns[turn])
-        return steps[0] if len(steps) == 1 else joined(steps)
-
-    def correct(
-        self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None, names: Sequence[str] = ()
-    ) -> list[int]:
-        """Tell the classes of images, even while frozen; `undo` takes it back as if it had never been told.
-
-        A corrected image gets its class when it is shown again, votes for it on images that are like it, and leaves the
-        caches of other classes. It is not learnt from any more. Correcting it again replaces the earlier correction.
-
-        Args:
-            features: (n, d), or (n, V, d) for V views per image, of which the first, the image itself, counts.
-            classes: (n,) class indices; they may confirm what the adapter answers.
-            ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
-            names: (n,) of the images for people, such as paths, to be listed with the corrections.
-
-        Returns:
-            The n ids.
-
-        Examples:
-            >>> import numpy as np
-            >>> from acclimate import TDA, Head
-            >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
-            >>> image = np.array([[0.9, 0.4, 0.1]])
-            >>> adapter.correct(image, [1], ids=[7])
-            [7]
-            >>> adapter.step(image).argmax(axis=1), adapter.corrections[0].label
-            (array([1]), '1')
-        """
-        unit = self.head.observe(features).original_view
-        named = np.array([id_of(row) for row in to_host(unit)]) if ids is None else check_ids(ids, unit.shape[0])
-        self.told.add(unit, np.asarray(classes), named, names)
-        self._review()
-        return [int(each) for each in named]
-
-    def undo(self, ids: Ids) -> None:
-        """Take back the corrections with these ids, as if they had never been made."""
-        self.told.discard(check_ids(ids, len(ids)))
-        self._review()
-
-    @property
-    def corrections(self) -> list[Correction]:
-        """The images whose class was told, sorted by id."""
-        return self.told.listed()
+        step = steps[0] if len(steps) == 1 else _joined(steps)
+        return replace(step, logits=self.corrections.vote(step.logits, evidence)) if len(self.corrections) else step
 
     def refined(self, features: Array) -> Iterator[Array]:
         """Answer a whole stream once more from everything learnt from it; the adapter does not change.
@@ -299,19 +258,9 @@ class Adapter(ABC):
         """
         final = deepcopy(self)
         final.settle()
-        yield from final.answer_all(features)
-
-    def answer_all(self, features: Array) -> Iterator[Array]:
-        """Answer features (n, d) or (n, V, d) without learning, (b, K) logits of b samples at a time."""
-        for start, evidence in self.observed(features):
-            logits = self.respond(evidence, np.arange(start, start + len(evidence)), False).logits
-            yield self.told.voted(logits, evidence)
-
-    def observed(self, features: Array) -> Iterator[tuple[int, Evidence]]:
-        """Evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""
-        size = self._block_size(features)
-        for start in range(0, features.shape[0], size):
-            yield start, self.head.observe(features[start : start + size])
+        for start, evidence in observed(self.head, features):
+            logits = final.respond(evidence, np.arange(start, start + len(evidence)), False).logits
+            yield self.corrections.vote(logits, evidence)
 
     def settle(self) -> None:
         """Let everything that was learnt count from now on."""
@@ -348,40 +297,23 @@ class Adapter(ABC):
         self._follow(self.head.to(like))
 
     def dump(self) -> Dump:
-        """The whole state as host arrays named "PART.ARRAY"."""
+        """Return the whole state as host arrays named "PART.ARRAY"."""
         return {f"{name}.{key}": values for name, part in self.parts.items() for key, values in part.dump().items()}
 
-    def exports(self) -> Dump:
-        """Arrays that a state file also holds, by name, for readers who do not know the method."""
-        return {}
-
-    def restore(self, arrays: Mapping[str, HostArray], seen: Mapping[str, int] | None = None) -> None:
-        """Take over what `dump` gave; with `seen`, numbers of samples by origin, also what only a file can break.
+    def restore(self, arrays: Mapping[str, HostArray]) -> None:
+        """Take over what `dump` gave.
 
         Raises:
-            StateError: the arrays are not a state of this adapter; the message says which rule they break.
+            StateError: the arrays are not a state of this adapter; the message names the rule that they break.
         """
-        dumps = self.by_part(arrays)
-        self.seen = self.seen if seen is None else dict(seen)
-        for name, part in self.parts.items():
-            part.restore(dumps[name])
-            if seen is not None:
-                part.check(dumps[name], self.samples_seen)
-        self.derive()
-
-    def by_part(self, arrays: Mapping[str, HostArray]) -> dict[str, Dump]:
-        """The arrays of a dump by the parts of the state."""
         dumps: dict[str, Dump] = {name: {} for name in self.parts}
         for full_name, values in arrays.items():
             name, _, key = full_name.partition(".")
             State.require(name in dumps, f"{self.name!r} has no part named {name[:80]!r}")
             dumps[name][key] = values
-        return dumps
-
-    def _block_size(self, features: Array) -> int:
-        """How many samples to answer at once."""
-        views = 1 if features.ndim == 2 else features.shape[1]
-        return max(1, min(1024, max(256, BLOCK_LOGITS // len(self.head))) // views)
+        for name, part in self.parts.items():
+            part.restore(dumps[name])
+        self.derive()
 
     def _review(self) -> None:
         """Follow a change of the corrections."""
@@ -390,8 +322,8 @@ class Adapter(ABC):
         self.derive()
 
     def _follow(self, head: Head) -> None:
-        place = {name: i for i, name in enumerate(head.class_names)}
-        position = np.array([place.get(name, -1) for name in self.head.class_names])
+        found = {name: i for i, name in enumerate(head.class_names)}
+        position = np.array([found.get(name, -1) for name in self.head.class_names])
         for part in self.parts.values():
             part.move(head, position)
         self.head = head
@@ -401,3 +333,61 @@ class Adapter(ABC):
         state = f"classes={len(self.head)}, dim={self.head.dim}, samples_seen={self.samples_seen}"
         settings = "".join(f", {key}={value!r}" for key, value in self.settings.items())
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
+
+
+def next_multiple(seen: int, period: int) -> int:
+    """Return the first multiple of a period above `seen`, for methods that settle after every so many samples."""
+    return (seen // period + 1) * period
+
+
+def block_size(head: Head, features: Array) -> int:
+    """Return how many samples with features (n, d) or (n, V, d) to answer at once."""
+    views = 1 if features.ndim == 2 else features.shape[1]
+    return max(1, min(1024, max(256, BLOCK_LOGITS // len(head))) // views)
+
+
+def observed(head: Head, features: Array) -> Iterator[tuple[int, Evidence]]:
+    """Yield evidence for features (n, d) or (n, V, d), block by block, each with the position of its first sample."""
+    size = block_size(head, features)
+    for start in range(0, features.shape[0], size):
+        yield start, head.observe(features[start : start + size])
+
+
+def refine(adapter: Adapter, features: Array) -> Array:
+    """Answer a whole stream once more from everything that the adapter has learnt from it: the second pass.
+
+    The first samples of a stream are answered by an adapter that has seen little. Where a stream has an end, they can
+    be answered again, and their order matters far less. The adapter does not change.
+
+    Args:
+        adapter: that has been shown the stream.
+        features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
+
+    Returns:
+        (n, K) logits in the caller's array library, device and dtype.
+
+    Examples:
+        >>> import numpy as np
+        >>> from acclimate import TDA, Head, refine
+        >>> adapter = TDA(Head(np.eye(3), logit_scale=10.0))
+        >>> features = np.tile(np.eye(3), (5, 1))
+        >>> online = adapter.step(features)
+        >>> bool((refine(adapter, features)[0] > online[0]).any())
+        True
+    """
+    answers = list(adapter.refined(adapter.head.unit_features(features)))
+    logits = namespace(answers[0]).concat(answers)
+    return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
+
+
+def _joined(steps: Sequence[Step]) -> Step:
+    """Return the steps of one batch, cut into pieces, as one."""
+    logits = namespace(steps[0].logits).concat([step.logits for step in steps])
+    changes = {name: Change([], []) for name in steps[0].changes}
+    start = 0
+    for step in steps:
+        for name, change in step.changes.items():
+            changes[name].admitted.extend(start + position for position in change.admitted)
+            changes[name].dropped.extend(change.dropped)
+        start += step.logits.shape[0]
+    return Step(logits, changes)

@@ -10,7 +10,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Adapter, Step
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, LARGEST_ID, Tensors
+from acclimate.methods.state import CLASSES, DIM, Tensors
 
 
 @register
@@ -65,8 +65,7 @@ class BCA(Adapter):
             "priors": (CLASSES, CLASSES),
             "updates": (CLASSES,),
         }
-        ranges = {"moves": (0.0, LARGEST_ID), "priors": (-1.01, 1.01), "updates": (0.0, LARGEST_ID)}
-        self.tensors = self.declare("tensors", Tensors(self.head, ranges=ranges, unit="moved", **axes))
+        self.tensors = self.declare("tensors", Tensors(self.head, **axes))
 
     def derive(self) -> None:
         """Compute the prototypes (K, d)."""

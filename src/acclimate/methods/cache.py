@@ -13,9 +13,8 @@ from acclimate.arrays import Array, HostArray, device, index, move, namespace, t
 from acclimate.evidence import Head
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
 from acclimate.methods.schedule import EvictionRule, Queued, Queues, Schedule, last_if_worse, schedule
-from acclimate.methods.state import LARGEST_ID, Dump, Entry, State
+from acclimate.methods.state import Dump, Entry, State
 
-HIGHEST = 64.0  # entropy in nats: that of more classes than there can be; those of removed classes may exceed log K
 # name -> kind of number and number of axes
 FIELDS = {"keys": ("f", 2), "classes": ("i", 1), "entropies": ("f", 1), "ids": ("i", 1), "targets": ("i", 2)}
 
@@ -29,7 +28,6 @@ class Cache(State):
         head: the keys live where it lives.
         capacity: the most entries per class; None to keep every sample that is offered, for labelled ones.
         highest: keep the highest entropies instead of the lowest.
-        longest: the greatest length of a key that is trained; features, which are not, have unit length.
 
     Attributes:
         eviction_rule: the rule of a full class; None to evict the entry of highest (or lowest) entropy.
@@ -38,11 +36,10 @@ class Cache(State):
     rule = "union"
     eviction_rule: EvictionRule | None = None
 
-    def __init__(self, head: Head, capacity: int | None, highest: bool = False, longest: float | None = None) -> None:
+    def __init__(self, head: Head, capacity: int | None, highest: bool = False) -> None:
         self.bounded = capacity is not None
         self.capacity = capacity or 0  # of a cache without a bound: the most entries that a class holds
         self.highest = highest
-        self.longest = longest
         super().__init__(head)
 
     def clear(self) -> None:
@@ -194,35 +191,28 @@ class Cache(State):
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Replace the entries by dumped ones; slots are taken in their order."""
-        wrong = self._check(arrays)
+        self.require_entries(arrays, FIELDS)
+        classes = len(self.head)
+        targets = arrays["targets"]
+        self.require(0 < targets.shape[1] <= classes, f"targets must have 1 to {classes} columns")
+        self.require(np.all((targets >= -1) & (targets < classes)), f"targets must be from -1 to {classes - 1}")
+        wrong = self.contradicted(arrays["keys"], arrays["classes"], arrays["ids"])
+        most = np.bincount(arrays["classes"][~wrong], minlength=1).max()
+        self.require(not self.bounded or most <= self.capacity, f"a class may hold at most {self.capacity} entries")
         self.clear()
         if wrong.any():
             self._aside = {name: values[wrong].copy() for name, values in arrays.items()}
             self._places = np.cumsum(~wrong)[wrong]
             arrays = {name: values[~wrong] for name, values in arrays.items()}
-        classes, entropies, ids = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
+        columns = [arrays[name].tolist() for name in ("classes", "entropies", "ids")]
         sign = -1.0 if self.highest else 1.0
         queues: Queues = {}
-        for slot, (label, entropy, entry_id) in enumerate(zip(classes, entropies, ids, strict=True)):
+        for slot, (label, entropy, entry_id) in enumerate(zip(*columns, strict=True)):
             queues.setdefault(label, []).append(Queued(sign * entropy, entry_id, slot))
         self._take({label: sorted(queue) for label, queue in queues.items()})
-        self.size = len(classes)
+        self.size = len(arrays["classes"])
         self._keys = move(arrays["keys"].copy(), self.head.class_vectors)
         self._targets = np.array(arrays["targets"], np.int32)
-
-    def check(self, arrays: Mapping[str, HostArray], samples: int) -> None:
-        """Refuse entropies, ids and targets that no sample has, and entries that are there twice.
-
-        Entries may share an id, if they are of merged streams that both counted from 0; see `merge_states`.
-        """
-        self.require_within(arrays["entropies"], 0.0, HIGHEST, "entropies")
-        self.require_within(arrays["ids"], 0, LARGEST_ID, "ids")
-        targets = np.where(arrays["targets"] < 0, len(self.head), arrays["targets"])
-        rising = (targets[:, :-1] < targets[:, 1:]) | (targets[:, 1:] == len(self.head))
-        self.require(rising.all(), "the targets of an entry must be sorted, each once, and then padded with -1")
-        columns = (arrays[name].tolist() for name in ("classes", "entropies", "ids"))
-        entries = zip(*columns, (row.tobytes() for row in arrays["keys"]), strict=True)
-        self.require(len(set(entries)) == len(targets), "entries must differ")
 
     def reindexed(self, arrays: Dump, position: HostArray, classes: int) -> Dump:
         """Keep the entries of the classes that remain."""
@@ -264,38 +254,6 @@ class Cache(State):
                 best.append(place)
             previous = tuple(entry)
         return best
-
-    def _check(self, arrays: Mapping[str, HostArray]) -> HostArray:
-        """Which entries (E,) corrections contradict; refuses arrays that are not the entries of a cache."""
-        require = self.require
-        classes = len(self.head)
-        require(set(arrays) == set(FIELDS), f"a cache holds {', '.join(FIELDS)}")
-        for name, (kind, axes) in FIELDS.items():
-            numbers = "real numbers" if kind == "f" else "whole numbers"
-            require(arrays[name].dtype.kind == kind, f"{name} must be {numbers}")
-            require(arrays[name].ndim == axes, f"{name} must have {axes} axes")
-            require(len(arrays[name]) == len(arrays["classes"]), f"{name} must have one row per entry")
-        require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
-        require(0 < arrays["targets"].shape[1] <= classes, f"targets must have 1 to {classes} columns")
-        require(np.isfinite(arrays["keys"]).all(), "keys must be finite")
-        with np.errstate(over="ignore"):
-            lengths = np.linalg.norm(arrays["keys"], axis=1)
-        if self.longest is None:
-            require(np.all(np.abs(lengths - 1.0) < 0.01), "keys must have unit length")
-        else:
-            require(np.all(lengths < self.longest), f"keys must be of length {self.longest:.3g} at most")
-        require(np.isfinite(arrays["entropies"]).all(), "entropies must be finite")
-        held = arrays["classes"]
-        targets = arrays["targets"]
-        require(not np.any((held < 0) | (held >= classes)), f"classes must be from 0 to {classes - 1}")
-        require(not np.any((targets < -1) | (targets >= classes)), f"targets must be from -1 to {classes - 1}")
-        wrong = self.contradicted(arrays["keys"], held, arrays["ids"])
-        full = np.bincount(held[~wrong], minlength=1).max(initial=0)
-        require(
-            not self.bounded or full <= self.capacity,
-            f"a class may hold at most {self.capacity} entries, one holds {full}",
-        )
-        return wrong
 
     def _take(self, queues: Queues) -> None:
         self.queues.update(queues)

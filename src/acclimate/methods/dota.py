@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step, next_multiple
 from acclimate.methods.registry import register
 from acclimate.methods.state import MergeRule, Moments
 
@@ -87,9 +87,9 @@ class DOTA(Adapter):
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def period(self) -> int:
-        """Samples between two refreshes."""
-        return self.refresh
+    def settles_at(self, seen: int) -> int:
+        """Return the end of the block of samples that is under way."""
+        return next_multiple(seen, self.refresh)
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""

@@ -10,7 +10,9 @@ import numpy as np
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
-from acclimate.methods.adapter import Adapter, Ids, MethodKind, Step, ViewsKind, require
+from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
+from acclimate.methods.settings import require
+from acclimate.methods.state import Ids
 
 Labels = Sequence[int] | HostArray
 Progress = Callable[[int], None]
@@ -121,11 +123,6 @@ class FewShot(Adapter):
             named = ", ".join(repr(self.head.class_names[label]) for label in missing[:5])
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
-
-    @property
-    def counts_samples(self) -> bool:
-        """Never: what it answers teaches it nothing."""
-        return False
 
     def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
         """Answer evidence; an adapter that was not fitted refuses."""

@@ -6,7 +6,7 @@ from math import log
 from acclimate.arrays import HostArray, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step, next_multiple
 from acclimate.methods.dota import gaussians
 from acclimate.methods.registry import register
 from acclimate.methods.state import Moments
@@ -62,9 +62,9 @@ class FreeTTA(Adapter):
             raise InputError("refresh must be at least 1, and decay at least 0.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def period(self) -> int:
-        """Samples between two refreshes."""
-        return self.refresh
+    def settles_at(self, seen: int) -> int:
+        """Return the end of the block of samples that is under way."""
+        return next_multiple(seen, self.refresh)
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""

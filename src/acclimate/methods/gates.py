@@ -1,39 +1,55 @@
-"""Gates: from which samples of a stream an adapter may learn."""
+"""Gates: they decide from which samples of a stream an adapter may learn. All samples are answered.
 
+`NearDuplicates` lets every image through once. `Rejector` recognises images that belong to none of the labels, by
+everyday nouns as negatives: an image that shows one of the labels is closer to this label than to thousands of other
+nouns, an image of something else is closer to some of the nouns. The idea of negative labels is NegLabel's (Jiang et
+al., ICLR 2024).
+"""
+
+import math
+from abc import ABC, abstractmethod
 from base64 import b85decode, b85encode
-from typing import Protocol
 
 import numpy as np
 
-from acclimate.arrays import HostArray, to_host
+from acclimate.arrays import Array, HostArray, as_floats, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
 
+NEAREST_SHARE = 0.05  # share of the negatives, the nearest to a label, that are left out: its synonyms and kinds
+THRESHOLD = 0.5  # an image with at least this score belongs to no label
+# The logistic function of the score, fitted by benchmarks/none_of_these.py (to seven sets, 2 to 102 labels)
+GAP = 2.15
+LABELS = 1.0
+OFFSET = 6.55
 
-class Gate(Protocol):
-    """Decides from which samples of a stream the adapter may learn; all are answered."""
 
-    reason: str  # why it refuses samples
+class Gate(ABC):
+    """A rule for the samples of a stream that an adapter may learn from.
 
+    Attributes:
+        reason: why it refuses samples.
+    """
+
+    reason: str
+
+    @abstractmethod
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
-        """Which of B samples may be learnt from (B,), among those that are offered (B,)."""
-        ...
+        """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
 
-    def relabel(self, head: Head) -> None:
+    def relabel(self, head: Head) -> None:  # noqa: B027
         """Follow a change of the labels."""
-        ...
 
     def dump(self) -> str:
-        """What it remembers of the stream, as text; "" for nothing."""
-        ...
+        """Return what it remembers of the stream, as text; "" for nothing."""
+        return ""
 
-    def restore(self, remembered: str) -> None:
+    def restore(self, remembered: str) -> None:  # noqa: B027
         """Take over what `dump` gave."""
-        ...
 
 
-class NearDuplicates:
+class NearDuplicates(Gate):
     """A gate that lets an image through once: a camera that stands still must not fill the caches with one view.
 
     An image whose feature is close to that of one of the last images that were let through is not learnt from.
@@ -59,7 +75,7 @@ class NearDuplicates:
         self.recent: HostArray | None = None  # (up to remembered, d) unit features, the latest last
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
-        """Which of B samples may be learnt from (B,), among those that are offered (B,)."""
+        """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
         features = to_host(evidence.features)
         unit = features / np.linalg.norm(features, axis=1, keepdims=True)
         recent = unit[:0] if self.recent is None else self.recent
@@ -73,13 +89,85 @@ class NearDuplicates:
         self.recent = known[kept[-self.remembered :]]
         return allowed
 
-    def relabel(self, head: Head) -> None:
-        """Follow a change of the labels: what it remembers does not depend on them."""
-
     def dump(self) -> str:
-        """What it remembers of the stream, as text; "" for nothing."""
+        """Return the features of the last images that were let through, as text."""
         return "" if self.recent is None else b85encode(snapshot_bytes({"recent": self.recent}, {})).decode()
 
     def restore(self, remembered: str) -> None:
         """Take over what `dump` gave."""
         self.recent = parse_snapshot(b85decode(remembered))[0]["recent"] if remembered else None
+
+
+class Rejector(Gate):
+    """A gate for images that belong to none of the labels, with a score of how likely that is.
+
+    With the logits z of K labels and n of the negatives, the gap of an image is
+    `(logsumexp(z) - logsumexp(n)) / std(n)`, and its score is `sigmoid(ln K - 6.55 - 2.15 gap)`. In units of the
+    spread of an image's own logits, gaps of different models and images can be compared. The gap of an image that
+    belongs to no label grows with the number of labels, one of which is the nearest by chance. The score depends on
+    the model's own answer alone, never on what was learnt.
+
+    Args:
+        head: the labels.
+        negatives: (M, d) text vectors of the negatives, at least two, from the same model; see
+            `acclimate.prompts.negative_vectors`.
+
+    Examples:
+        >>> from acclimate import build_head, load_encoder
+        >>> from acclimate.prompts import negative_vectors
+        >>> encoder = load_encoder("bundled")
+        >>> head = build_head(encoder, ["cat", "dog", "bird"])
+        >>> rejector = Rejector(head, negative_vectors(encoder))
+        >>> black = encoder.encode_images([np.full((3, 128, 128), -1.7, np.float32)])
+        >>> bool(rejector.none_scores(head.observe(black))[0] > 0.5)
+        True
+    """
+
+    reason = "belongs to no label"
+
+    def __init__(self, head: Head, negatives: Array) -> None:
+        self._all = unit_rows(as_floats(negatives, "negatives"), "negatives")
+        if self._all.ndim != 2 or self._all.shape[0] < 2 or self._all.shape[1] != head.dim:
+            raise InputError(
+                f"negatives must be (2 or more, {head.dim}), got {tuple(self._all.shape)}; encode them by the same "
+                "model as the labels."
+            )
+        self.relabel(head)
+
+    def relabel(self, head: Head) -> None:
+        """Follow a change of the labels."""
+        negatives = move(self._all, head.class_vectors)
+        nearness = to_host(negatives @ head.class_vectors.T).max(axis=1)
+        farthest = np.sort(np.argsort(nearness, kind="stable")[: math.ceil((1 - NEAREST_SHARE) * len(nearness))])
+        self.head = head
+        self.negatives = negatives[index(farthest, negatives)]
+
+    def none_scores(self, evidence: Evidence, logits: Array | None = None) -> Array:
+        """Return the score (B,) that each of B images belongs to no label, from 0 to 1; at least 0.5 if it does not.
+
+        `logits` (B, K) are of the labels; the zero-shot ones when not given.
+        """
+        gaps = self.gaps(evidence, logits)
+        xp = namespace(gaps)
+        # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to twelve digits.
+        exponent = xp.clip(GAP * gaps - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
+        return 1.0 / (1.0 + xp.exp(exponent))
+
+    def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
+        """Return by how many standard deviations (B,) of its logits each of B images is closer to the labels."""
+        xp = namespace(evidence.features)
+        labels = evidence.logits if logits is None else logits
+        others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
+        return (_log_sum_exp(labels) - _log_sum_exp(others)) / xp.std(others, axis=-1)
+
+    def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
+        """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
+        allowed: HostArray = offered & (to_host(self.none_scores(evidence)) < THRESHOLD)
+        return allowed
+
+
+def _log_sum_exp(logits: Array) -> Array:
+    """Return the logarithm (B,) of the sum of exponentials over the last axis."""
+    xp = namespace(logits)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    return top[..., 0] + xp.log(xp.sum(xp.exp(logits - top), axis=-1))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from acclimate.errors import AcclimateError, InputError
 from acclimate.methods.adapter import Adapter
-from acclimate.methods.persist import MOST_ORIGINS, compare_states, duplicate, load_state
+from acclimate.methods.persist import MAX_ORIGINS, compare_states, duplicate, load_state
 
 FAN = 8  # states that a tree merges at once; fewer take less memory and more time, as more merges follow each other
 FilePath = str | os.PathLike[str]
@@ -197,8 +197,8 @@ class _Members:
                         f"{path} and {self.holders[origin]} both hold samples of the origin {origin!r}, which would "
                         "count twice; merge each origin once, and give every stream its own origin."
                     )
-        if len(self.holders.keys() | origins) > MOST_ORIGINS:
-            raise InputError(f"with {path}, these are samples of more than {MOST_ORIGINS} streams; merge fewer.")
+        if len(self.holders.keys() | origins) > MAX_ORIGINS:
+            raise InputError(f"with {path}, these are samples of more than {MAX_ORIGINS} streams; merge fewer.")
         self.holders |= dict.fromkeys(origins, path)
         if self.first is None:
             self.first = adapter

@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Change, Step
+from acclimate.methods.adapter import Adapter, Change, Step, next_multiple
 from acclimate.methods.cache import Cache
 from acclimate.methods.jagged import add_by_class, lay_out
 from acclimate.methods.registry import register
@@ -64,11 +64,11 @@ class OGA(Adapter):
             raise InputError("cache_capacity and refresh must be at least 1.")
         self.cache = self.declare("cache", Cache(self.head, self.cache_capacity))
         axes: dict[str, Any] = {"moved": (CLASSES, DIM), "precision": (DIM, DIM)}
-        self.gaussians = self.declare("gaussians", Tensors(self.head, ranges={"moved": (-2.1, 2.1)}, **axes))
+        self.gaussians = self.declare("gaussians", Tensors(self.head, **axes))
 
-    def period(self) -> int:
-        """Samples between two refreshes."""
-        return self.refresh
+    def settles_at(self, seen: int) -> int:
+        """Return the end of the block of samples that is under way."""
+        return next_multiple(seen, self.refresh)
 
     def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""

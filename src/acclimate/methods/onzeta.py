@@ -7,9 +7,9 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step, next_multiple
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, LARGEST, Tensors
+from acclimate.methods.state import CLASSES, DIM, Tensors
 
 BLOCK = 64  # samples between two writes of the proxies; it has no influence on the answers
 
@@ -65,12 +65,11 @@ class OnZeta(Adapter):
         if not (0 <= self.balance <= 1 and 0 < self.mix < 1 and self.horizon > 0 and self.sharpness > 0):
             raise InputError("balance must be from 0 to 1, mix between 0 and 1, horizon and sharpness above 0.")
         axes: dict[str, Any] = {"duals": (CLASSES,), "moved": (CLASSES, DIM)}
-        tensors = Tensors(self.head, ranges={"duals": (0.0, LARGEST)}, unit="moved", **axes)
-        self.tensors = self.declare("tensors", tensors)
+        self.tensors = self.declare("tensors", Tensors(self.head, **axes))
 
-    def period(self) -> int:
-        """Samples per block."""
-        return BLOCK
+    def settles_at(self, seen: int) -> int:
+        """Return the end of the block of samples that is under way."""
+        return next_multiple(seen, BLOCK)
 
     def derive(self) -> None:
         """Compute the proxies (K, d)."""

@@ -49,7 +49,7 @@ class Prior(Adapter):
         """Declare the sum of all answers."""
         if self.smoothing <= 0:
             raise InputError(f"smoothing must be above 0, got {self.smoothing}.")
-        self.answers = self.declare("answers", Sums(self.head, ranges={"counts": (0.0, 1.0)}, counts=(CLASSES,)))
+        self.answers = self.declare("answers", Sums(self.head, counts=(CLASSES,)))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Zero-shot logits less the logarithm of the running shares, (B, K)."""

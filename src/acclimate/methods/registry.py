@@ -1,7 +1,8 @@
 """The registry: methods by name, those of this library, of installed packages and of single files.
 
-A package offers methods as entry points of the group `acclimate.methods`, name -> class; they are imported when they
-are needed. A file is imported with `load_plugin`.
+The modules of this package are imported when a method is first asked for, and `register` notes what they define. A
+package offers methods as entry points of the group `acclimate.methods`, name -> class; they are imported when they are
+needed. A file is imported with `load_plugin`.
 """
 
 import sys
@@ -9,9 +10,11 @@ import traceback
 import warnings
 import zlib
 from functools import cache
+from importlib import import_module
 from importlib.machinery import SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
+from pkgutil import walk_packages
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -22,7 +25,7 @@ from acclimate.methods.settings import check_settings
 
 DEFAULT_METHOD = "accord"
 REPLACED = {"halves": "accord"}  # methods that are gone, and what took their place
-ENTRY_POINTS = "acclimate.methods"  # the group
+PACKAGE = "acclimate.methods"  # name of this package, and of the group of entry points
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}
 _PLUGINS: list[Path] = []
@@ -41,6 +44,8 @@ def register(method: AnyAdapter) -> AnyAdapter:
         >>> list_methods()["tda"] is register(TDA)
         True
     """
+    if not method.__module__.startswith(f"{PACKAGE}."):
+        _import_own()
     known = _REGISTRY.get(method.name, method)
     if _full_name(known) != _full_name(method):
         raise InputError(f"the name {method.name!r} is taken by {_full_name(known)}; give the method another name.")
@@ -49,13 +54,14 @@ def register(method: AnyAdapter) -> AnyAdapter:
 
 
 def list_methods() -> dict[str, type[Adapter]]:
-    """Every known method by name; a method of another package that cannot be used is left out with a warning.
+    """Return every known method by name; one of another package that cannot be used is left out with a warning.
 
     Examples:
         >>> from acclimate import list_methods
         >>> list_methods()["tda"].summary
         'positive and negative caches of the most useful samples of the stream'
     """
+    _import_own()
     for entry in _installed():
         try:
             _load(entry)
@@ -64,8 +70,15 @@ def list_methods() -> dict[str, type[Adapter]]:
     return dict(sorted(_REGISTRY.items()))
 
 
+def own_methods() -> list[type[Adapter]]:
+    """Return the methods of this library."""
+    _import_own()
+    return [method for method in _REGISTRY.values() if method.__module__.startswith(f"{PACKAGE}.")]
+
+
 def find_method(name: str) -> type[Adapter]:
-    """The method of that name; of the packages that offer methods, only its own is imported."""
+    """Return the method of that name; of the packages that offer methods, only its own is imported."""
+    _import_own()
     if name in REPLACED and name not in _REGISTRY:
         raise InputError(f"{name!r} was replaced by {REPLACED[name]!r}, which cannot read its states; start a new one.")
     if name not in _REGISTRY:
@@ -73,7 +86,7 @@ def find_method(name: str) -> type[Adapter]:
         if entry is None:
             known = sorted({*_REGISTRY, *(entry.name for entry in _installed())})
             own = "A method of your own must be imported first; on the command line: --plugin FILE.py."
-            raise InputError(f"unknown method {name!r}; {nearest(name, known)} {own}")
+            raise InputError(f"unknown method {name!r:.80}; {nearest(name, known)} {own}")
         _load(entry)
     return _REGISTRY[name]
 
@@ -86,6 +99,7 @@ def load_plugin(file: Path) -> None:
     """
     if not file.is_file():
         raise InputError(f"no plugin at {file}; give a Python file that registers a method.")
+    _import_own()
     path = file.resolve()
     # The same in every process, so that its objects can be sent from one to another.
     name = f"acclimate_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
@@ -114,7 +128,7 @@ def load_plugin(file: Path) -> None:
 
 
 def loaded_plugins() -> tuple[Path, ...]:
-    """The files that were imported, for processes that need the same methods."""
+    """Return the files that were imported, for processes that need the same methods."""
     return tuple(_PLUGINS)
 
 
@@ -122,7 +136,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     """Make an adapter by the name of its method.
 
     Args:
-        name: of the method; see `list_methods`.
+        name: the name of the method; see `list_methods`.
         head: the zero-shot classifier to start from.
         **settings: of the method, and `origin` and `text` as for `Adapter`.
 
@@ -138,9 +152,16 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
 
 
 @cache
+def _import_own() -> None:
+    """Import every module of this package, so that its methods are registered."""
+    for module in walk_packages(import_module(PACKAGE).__path__, f"{PACKAGE}."):
+        import_module(module.name)
+
+
+@cache
 def _installed() -> tuple[EntryPoint, ...]:
-    """What installed packages offer; nothing is imported."""
-    return tuple(entry_points(group=ENTRY_POINTS))
+    """Return what installed packages offer; nothing is imported."""
+    return tuple(entry_points(group=PACKAGE))
 
 
 def _load(entry: EntryPoint) -> None:
@@ -163,7 +184,7 @@ def _full_name(method: type[Adapter]) -> str:
 
 
 def _line(error: BaseException, path: Path) -> int | None:
-    """The line of a file that an error comes from."""
+    """Return the line of a file that an error comes from."""
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return error.lineno
     frames = traceback.extract_tb(error.__traceback__)

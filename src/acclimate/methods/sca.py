@@ -6,7 +6,7 @@ from typing import ClassVar
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
+from acclimate.methods.adapter import Adapter, Step, next_multiple
 from acclimate.methods.registry import register
 from acclimate.methods.state import MergeRule, Moments
 
@@ -61,9 +61,9 @@ class SCA(Adapter):
             raise InputError("refresh must be at least 1, ridge above 0, and cover from 0 to 1.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def period(self) -> int:
-        """Samples between two refreshes."""
-        return self.refresh
+    def settles_at(self, seen: int) -> int:
+        """Return the end of the block of samples that is under way."""
+        return next_multiple(seen, self.refresh)
 
     def derive(self) -> None:
         """Compute the weights (K, d) of the ridge classifier, on the scale of logits."""

@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Change, Step, ViewsKind
+from acclimate.methods.adapter import Change, Step, ViewsKind, block_size, observed
 from acclimate.methods.cache import Cache
 from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.jagged import add_by_class
@@ -17,10 +17,9 @@ from acclimate.methods.registry import register
 from acclimate.methods.schedule import Schedule
 from acclimate.methods.state import Tensors
 
-SMALLEST = 0.1  # value of alpha and of beta that the search begins with
-# values that the search tries
-BETAS = 200
-ALPHAS = 20
+SMALLEST = 0.1  # alpha and beta where the search begins
+BETAS = 200  # values of beta that the search tries
+ALPHAS = 20  # values of alpha that the search tries
 ROUNDING = 1e-4  # scores that differ by less are equal
 
 
@@ -74,31 +73,24 @@ class TipAdapter(FewShot):
             raise InputError("alpha and beta must not be negative.")
         if min(self.largest_alpha, self.largest_beta) <= SMALLEST:
             raise InputError(f"largest_alpha and largest_beta must be above {SMALLEST}, where the search begins.")
-        self.shots = self.declare("shots", Cache(self.head, None, longest=self.longest))
-        found = (0.0, max(self.alpha, self.beta, self.largest_alpha, self.largest_beta))
-        weights = Tensors(self.head, dtype="float64", ranges={"alpha_beta": found}, alpha_beta=(2,))
-        self.weights = self.declare("weights", weights)
-
-    @property
-    def longest(self) -> float | None:
-        """The greatest length of a key that is trained; None where keys are features."""
-        return None
+        self.shots = self.declare("shots", Cache(self.head, None))
+        self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
 
     def chosen(self) -> dict[str, float]:
-        """The alpha and beta that count."""
+        """Return the alpha and beta that count."""
         alpha, beta = to_host(self.weights["alpha_beta"]).tolist()
         return {"alpha": alpha, "beta": beta}
 
     def fit_steps(self, samples: int, held_out: int = 0) -> int:
-        """Blocks of validation samples that the search takes, and one."""
-        return 1 + ceil(held_out / self._block_size(self.head.class_vectors))
+        """Return the number of blocks of validation samples that the search takes, plus one."""
+        return 1 + ceil(held_out / block_size(self.head, self.head.class_vectors))
 
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Fill the cache, and choose alpha and beta by the validation samples."""
         keys, labels = shots
         if keys.ndim == 3:
             keys = unit_rows(namespace(keys).mean(keys, axis=1), "means of the versions of a sample")
-        entropies = np.concatenate([evidence.host_entropy for _, evidence in self.observed(keys)])
+        entropies = np.concatenate([evidence.host_entropy for _, evidence in observed(self.head, keys)])
         plan = self.shots.plan(np.full(len(labels), True), labels, entropies, np.arange(len(labels)))
         self.shots.commit(plan, self.trained(keys, shots, progress))
         found = (self.alpha, self.beta) if validation is None else self._search(validation, progress)
@@ -106,11 +98,11 @@ class TipAdapter(FewShot):
         progress(1)
 
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
-        """The keys (n, d) that the cache holds of shots with these keys."""
+        """Return the keys (n, d) that the cache holds of shots with these keys."""
         return keys
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the votes of the shots."""
+        """Return zero-shot logits plus the votes of the shots."""
         logits = evidence.logits
         xp = namespace(evidence.logits)
         votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
@@ -120,13 +112,13 @@ class TipAdapter(FewShot):
         return Step(votes.T, {"shots": Change([], [])})
 
     def _search(self, validation: Labelled, progress: Progress) -> tuple[float, float]:
-        """The pair with the highest mean accuracy over the classes; of equal ones, the nearest to the settings."""
+        """Return the pair with the highest mean accuracy over classes; of equal ones, the nearest to the settings."""
         features, labels = validation
         betas = _grid(self.largest_beta, BETAS)
         alphas = _grid(self.largest_alpha, ALPHAS)
         right = np.zeros((BETAS, ALPHAS))
         shares = 1.0 / np.bincount(labels)[labels]
-        for start, evidence in self.observed(features):
+        for start, evidence in observed(self.head, features):
             logits = evidence.logits
             xp = namespace(evidence.logits)
             block = slice(start, start + len(evidence))

@@ -13,8 +13,8 @@ from acclimate.methods.jagged import Layout, add_by_class, lay_out
 from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
 
-EXPONENT = 80.0  # of the affinity of the longest keys; exp overflows in single precision above 88
-# AdamW's; all but epsilon are PyTorch's defaults
+MAX_EXPONENT = 80.0  # exp overflows in single precision above 88
+# Settings of AdamW; all but epsilon are PyTorch's defaults
 MOMENTUM = 0.9
 SCALING = 0.999
 EPSILON = 1e-4
@@ -68,24 +68,19 @@ class TipAdapterF(TipAdapter):
             raise InputError("epochs and seed must not be negative, batch at least 1, learning_rate above 0.")
         super().setup()
 
-    @property
-    def longest(self) -> float:
-        """The greatest length of a key: as long as single precision can hold its votes."""
-        return 1.0 + EXPONENT / max(self.beta, self.largest_beta)
-
     def fit_steps(self, samples: int, held_out: int = 0) -> int:
-        """Batches of all epochs, and the search."""
+        """Return the number of batches of all epochs, plus the steps of the search."""
         return self.epochs * ceil(samples / self.batch) + super().fit_steps(samples, held_out)
 
     def trained(self, keys: Array, shots: Labelled, progress: Progress) -> Array:
-        """The keys after all epochs of AdamW."""
+        """Return the keys after all epochs of AdamW."""
         features, labels = shots
         xp = namespace(keys)
         layout = lay_out(labels[:, None], keys)
         versions = features[:, None] if features.ndim == 2 else features
-        # running means of the gradient and of its square
-        first = xp.zeros_like(keys)
-        second = xp.zeros_like(keys)
+        longest = 1.0 + MAX_EXPONENT / max(self.beta, self.largest_beta)  # single precision must hold the votes
+        first = xp.zeros_like(keys)  # running mean of the gradient
+        second = xp.zeros_like(keys)  # running mean of its square
         step = 0
         steps = self.fit_steps(len(labels)) - 1
         for epoch in range(self.epochs):
@@ -100,13 +95,13 @@ class TipAdapterF(TipAdapter):
                 second = SCALING * second + (1.0 - SCALING) * slope**2
                 spread = xp.sqrt(second / (1.0 - SCALING**step)) + EPSILON
                 keys = (1.0 - rate * DECAY) * keys - rate / (1.0 - MOMENTUM**step) * first / spread
-                if not bool(xp.all(xp.vecdot(keys, keys) < self.longest**2)):
+                if not bool(xp.all(xp.vecdot(keys, keys) < longest**2)):
                     raise InputError("the training diverged: keys became too long. Lower learning_rate, alpha or beta.")
                 progress(1)
         return keys
 
     def gradient(self, keys: Array, classes: HostArray, layout: Layout, features: Array, labels: HostArray) -> Array:
-        """Gradient (E, d) of the mean cross-entropy of answers to features (B, d) with labels (B,).
+        """Return the gradient (E, d) of the mean cross-entropy of answers to features (B, d) with labels (B,).
 
         The answers are `z + A^T L` with `A = alpha exp(-beta (1 - Q F^T))` (E, B). The gradient of the cross-entropy
         with respect to answers is `G = (softmax - onehot) / B` (B, K), and `dA/dQ = beta A F`, so that with respect to

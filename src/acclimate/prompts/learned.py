@@ -11,7 +11,7 @@ import numpy as np
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import InputError, ModelError, StateError
 from acclimate.evidence import Head
-from acclimate.files import EXPORTS, read_snapshot
+from acclimate.files import read_snapshot
 
 LARGEST = 1e6  # number of a context; far beyond those that make sense
 PREFIX = "learned:"  # before the path of a file on the command line, and before a name
@@ -42,7 +42,7 @@ class LearnedPrompts:
     def load(cls, path: str | os.PathLike[str]) -> "LearnedPrompts":
         """Read the prompts of a state file whose method has learned some; of `cocoop`, those of its mean image."""
         arrays, description = read_snapshot(path)
-        context = arrays.get(f"{EXPORTS}context")
+        context = arrays.get("exports.context")
         encoder = description.get("encoder", "")
         if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")

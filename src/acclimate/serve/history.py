@@ -223,11 +223,11 @@ class History:
         notes = self.notes()
         if "undo" in record:
             correction = int(record["undo"])
-            adapter.undo([correction])
+            adapter.corrections.undo([correction])
         else:
             label = adapter.head.class_names.index(record["label"])
-            given = record["correct"]
-            (correction,) = adapter.correct(features_of(record, body), [label], None if given is None else [given])
+            ids = None if record["correct"] is None else [record["correct"]]
+            (correction,) = adapter.corrections.correct(features_of(record, body), [label], ids)
             (picture,) = thumbnails_of(record, body)
             if picture:
                 notes["thumbnails"][str(correction)] = b64encode(picture).decode()

@@ -6,8 +6,7 @@ from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
 from acclimate.methods import Step
 from acclimate.methods.cache import Cache
-from acclimate.methods.gates import Gate, NearDuplicates
-from acclimate.methods.reject import Rejector
+from acclimate.methods.gates import Gate, NearDuplicates, Rejector
 from acclimate.predict import Predictions, choose_samples, none_scores
 from acclimate.serve.guard import Guard
 from acclimate.serve.history import History
@@ -31,7 +30,7 @@ class Learning:
         self._problems = problems
         self._duplicates: NearDuplicates | None = None  # made when they are first needed, as is the rejector
         self._rejector: Rejector | None = None
-        parts = [part for part in history.adapter.parts.values() if part is not history.adapter.told]
+        parts = [part for part in history.adapter.parts.values() if part is not history.adapter.corrections]
         rules = setup.guard if parts else None  # a method without state cannot be poisoned
         self.guard: Guard | None = None
         if rules is not None:

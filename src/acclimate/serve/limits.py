@@ -6,7 +6,7 @@ from itertools import chain
 from typing import Any
 
 from acclimate.errors import InputError
-from acclimate.methods.corrections import MOST
+from acclimate.methods.corrections import MAX_CORRECTIONS
 from acclimate.prompts import clean_labels, prompts_for
 from acclimate.prompts.learned import PREFIX
 from acclimate.prompts.templates import check_prompts, resolve
@@ -92,7 +92,7 @@ class Limits:
         for name, value in vars(self).items():
             if name not in ("wait_s", "workers") and not value > 0:
                 raise InputError(f"the limit {name} must be above 0, got {value}.")
-        for name, most in {"corrections": MOST, "labels": MAX_LABELS, "images": MAX_IMAGES}.items():
+        for name, most in {"corrections": MAX_CORRECTIONS, "labels": MAX_LABELS, "images": MAX_IMAGES}.items():
             if getattr(self, name) > most:
                 raise InputError(f"the limit {name} must be at most {most}, got {getattr(self, name)}.")
         if self.images > self.queue:

@@ -8,8 +8,7 @@ from threading import Lock
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 
 from acclimate import __version__
-from acclimate.methods.gates import NearDuplicates
-from acclimate.methods.reject import Rejector
+from acclimate.methods.gates import NearDuplicates, Rejector
 from acclimate.predict import NONE, Prediction
 
 SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)

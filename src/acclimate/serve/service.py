@@ -224,7 +224,8 @@ def check_setup(
     if "text" in method.needs and method.kind != "few-shot":
         raise InputError(f"the service does not run {method.name!r}, which tunes prompts; use `acclimate classify`.")
     require(method, views=setup.views > 1)
-    kept = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings).capacity
+    adapter = create(setup.method, Head(np.eye(2), logit_scale=1.0), **setup.settings)
+    kept = sum(part.capacity for part in adapter.parts.values())
     if kept > limits.capacity:
         raise InputError(f"the settings keep {kept} samples per label; lower them to {limits.capacity} at most.")
     return names, setup

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from acclimate.errors import InputError, StateError, nearest, reason
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, duplicate, state_from_bytes, state_to_bytes
-from acclimate.methods.persist import MOST_ORIGINS
+from acclimate.methods.persist import MAX_ORIGINS
 from acclimate.methods.state import LARGEST_ID
 from acclimate.predict import Predictions, refuse_none
 from acclimate.serve.batcher import Encoded, WorkQueue
@@ -242,7 +242,7 @@ class Stream:
     def read_state(self, content: bytes) -> Adapter:
         """Return the adapter in a state file that this stream can continue from; StateError if there is none."""
         adapter = state_from_bytes(content, like=self.history.adapter)
-        if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MOST_ORIGINS:
+        if adapter.next_id > LARGEST_ID // 2 or len(adapter.seen.keys() | {self.name}) > MAX_ORIGINS:
             raise StateError("the state leaves no room for more samples, ids or origins; use another.")
         if len(adapter.corrections) > self.limits.corrections:
             raise StateError(f"the state has more than {self.limits.corrections} corrections; use another.")
@@ -353,7 +353,10 @@ class Stream:
         else:
             assert sample_id is not None
             features, picture = history.files.find(sample_id)
-        known = sample_id in history.corrected or history.adapter.told.knows(history.adapter.head.observe(features))[0]
+        known = (
+            sample_id in history.corrected
+            or history.adapter.corrections.knows(history.adapter.head.observe(features))[0]
+        )
         if not known and len(history.corrected) >= self.limits.corrections:
             raise InputError(f"the maximum of {self.limits.corrections} corrections is reached; undo one first.")
         return history.correct(label, sample_id, features, picture)

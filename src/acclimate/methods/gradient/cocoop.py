@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from acclimate.arrays import HostArray, move, to_host
+from acclimate.arrays import HostArray, move
 from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Step
 from acclimate.methods.few_shot import Labelled, Progress
-from acclimate.methods.gradient.prompt import WEIGHTS, TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
-from acclimate.methods.state import DIM, Dump, Tensors
+from acclimate.methods.state import DIM, Tensors
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
-LARGEST_SHIFT = 1e6  # number of the shift of the mean image
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
 
 
@@ -58,8 +57,9 @@ class CoCoOp(TrainedPrompt):
         axes: dict[str, Any] = {"weight_1": (hidden, DIM), "bias_1": (hidden,)}
         axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}
         axes["context"] = (tokens, width)
-        ranges = dict.fromkeys(axes, WEIGHTS) | {"mean_shift": (-LARGEST_SHIFT, LARGEST_SHIFT)}
-        self.learned = self.declare("learned", Tensors(self.head, ranges=ranges, **axes))
+        self.learned = self.declare("learned", Tensors(self.head, **axes))
+        # The context of the mean image, for `acclimate.prompts.LearnedPrompts`
+        self.exported = self.declare("exports", Tensors(self.head, context=(tokens, width)))
 
     @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
@@ -86,6 +86,7 @@ class CoCoOp(TrainedPrompt):
             values = [*parameters, _shift(torch.nn.functional.normalize(flat.mean(dim=0), dim=0), layers)]
         for name, value in zip(("context", *LAYERS, "mean_shift"), values, strict=True):
             self.learned[name][...] = move(value.detach(), self.head.class_vectors)
+        self.exported["context"][...] = self.learned["context"] + self.learned["mean_shift"]
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Logits (B, K) of every image for its own prompt."""
@@ -94,10 +95,6 @@ class CoCoOp(TrainedPrompt):
         context, *layers = (self.tensor(self.learned[name]) for name in ("context", *LAYERS))
         with torch.no_grad():
             return Step(self.answer([self._logits(each, context, layers) for each in self.tensor(evidence.features)]))
-
-    def exports(self) -> Dump:
-        """The context of the mean image, for `acclimate.prompts.LearnedPrompts`."""
-        return {"context": to_host(self.learned["context"] + self.learned["mean_shift"])}
 
     def _logits(self, feature: Any, context: Any, layers: Sequence[Any]) -> Any:
         """Logits (K,) of one image."""

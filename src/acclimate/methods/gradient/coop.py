@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from acclimate.arrays import Array, HostArray, move, to_host
+from acclimate.arrays import Array, HostArray, move
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Step
 from acclimate.methods.few_shot import Labelled, Progress
-from acclimate.methods.gradient.prompt import WEIGHTS, TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
 from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, Dump, Tensors
+from acclimate.methods.state import CLASSES, Tensors
 
 START = 0.02  # standard deviation of a context that does not start from words
 
@@ -62,8 +62,9 @@ class CoOp(TrainedPrompt):
             raise InputError(f"context_tokens must be at least 1, got {tokens}.")
         self.prompts(tokens)  # refuses a context that the model cannot hold
         classes = (CLASSES,) if self.class_specific else ()
-        context = Tensors(self.head, ranges={"context": WEIGHTS}, context=(*classes, tokens, tower.width))
-        self.learned = self.declare("learned", context)
+        axes = (*classes, tokens, tower.width)
+        self.learned = self.declare("learned", Tensors(self.head, context=axes))
+        self.exported = self.declare("exports", Tensors(self.head, context=axes))  # for `LearnedPrompts`
 
     @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
@@ -79,7 +80,8 @@ class CoOp(TrainedPrompt):
         context.requires_grad_()
         prompts = self.prompts(shape[-2])
         self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
-        self.learned["context"][...] = move(context.detach(), self.head.class_vectors)
+        for part in (self.learned, self.exported):
+            part["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def derive(self) -> None:
         """The head of the learned prompt; until there is one, that of the words."""
@@ -100,10 +102,6 @@ class CoOp(TrainedPrompt):
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
         """Unless every class has its own context."""
         return not settings["class_specific"]
-
-    def exports(self) -> Dump:
-        """The context, for `acclimate.prompts.LearnedPrompts`."""
-        return {"context": to_host(self.learned["context"])}
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
         """Append classes; a context of each class has none for them."""

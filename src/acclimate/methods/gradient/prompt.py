@@ -21,7 +21,6 @@ WARM_UP_RATE = 1e-5
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
-WEIGHTS = (-DIVERGED, DIVERGED)  # the range of such numbers in a state
 AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 

@@ -8,7 +8,7 @@ from PIL import Image
 
 from acclimate import Classifier, Head, Rejector, build_head, load_encoder
 from acclimate.errors import InputError
-from acclimate.methods.reject import GAP, LABELS, OFFSET
+from acclimate.methods.gates import GAP, LABELS, OFFSET
 from acclimate.predict import NONE, with_none
 from acclimate.prompts import negative_vectors, nouns
 from drawn_images import draw
