@@ -224,7 +224,7 @@ def test_a_tree_holds_few_states_and_gives_what_one_merge_gives(method, count):
 
 
 def test_files_of_more_streams_than_a_state_counts_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.merging.MOST_ORIGINS", 10)
+    monkeypatch.setattr("acclimate.methods.merging.MAX_ORIGINS", 10)
     head, features = streamed("tda", 12, 0)
     for i in range(12):
         adapter = create("tda", head, origin=f"site {i}")

@@ -105,7 +105,7 @@ class State(ABC):
     def require_entries(self, arrays: Mapping[str, HostArray], fields: Mapping[str, tuple[str, int]]) -> None:
         """Refuse arrays that are not entries: one row each, of these kinds of number and axes, finite, known classes.
 
-        They must hold "keys" (n, d) and "classes" (n,).
+        They must hold "keys" (n, d), "classes" and "ids" (n,).
         """
         self.require(arrays.keys() == fields.keys(), f"entries must hold {', '.join(fields)}")
         for name, (kind, axes) in fields.items():
@@ -118,6 +118,7 @@ class State(ABC):
         count = len(self.head)
         self.require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         self.require(np.all((classes >= 0) & (classes < count)), f"classes must be from 0 to {count - 1}")
+        self.require(np.all((arrays["ids"] >= 0) & (arrays["ids"] <= LARGEST_ID)), f"ids must be up to {LARGEST_ID}")
 
 
 class Tensors(State):
