@@ -276,7 +276,8 @@ def test_a_context_of_zeros_answers(encoder, drawn):
     head, features, labels = drawn
     adapter = create("coop", head, text=encoder, context_tokens=4, epochs=1)
     adapter.fit(features[:3], labels[:3])
-    adapter.restore({"learned.context": np.zeros((4, 32), np.float32)})
+    zeros = np.zeros((4, 32), np.float32)
+    adapter.restore({"learned.context": zeros, "exports.context": zeros})
     assert np.isfinite(adapter.step(features)).all()
 
 

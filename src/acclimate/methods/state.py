@@ -118,7 +118,8 @@ class State(ABC):
         count = len(self.head)
         self.require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         self.require(np.all((classes >= 0) & (classes < count)), f"classes must be from 0 to {count - 1}")
-        self.require(np.all((arrays["ids"] >= 0) & (arrays["ids"] <= LARGEST_ID)), f"ids must be up to {LARGEST_ID}")
+        known = (arrays["ids"] >= 0) & (arrays["ids"] <= LARGEST_ID)
+        self.require(known.all(), f"ids must be from 0 to {LARGEST_ID}")
 
 
 class Tensors(State):
