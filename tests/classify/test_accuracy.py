@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.classify.accuracy import Accuracy, paired_difference, wilson
-from acclimate.classify.wording import score_text
+from acclimate.classify.accuracy import Accuracy, paired_difference, score_text, wilson
 
 Z = 1.959963984540054
 outcomes = st.tuples(*[st.integers(0, 200)] * 4).filter(any)  # both wrong, gained, lost, both right

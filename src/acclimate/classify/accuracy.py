@@ -1,4 +1,4 @@
-"""How many answers are right, and how sure one can be of that."""
+"""Accuracy with confidence intervals, and scores in words."""
 
 from math import sqrt
 from typing import NamedTuple
@@ -6,13 +6,13 @@ from typing import NamedTuple
 from acclimate.errors import count
 
 Z = 1.959963984540054  # 95 % of a normal distribution lie within this many standard deviations
-FEW = 30  # images; accuracy on fewer says little
+FEW_IMAGES = 30  # accuracy on fewer images says little
 
 Interval = tuple[float, float]
 
 
 def wilson(right: int, total: int) -> Interval:
-    """The 95 % confidence interval of a proportion (Wilson, 1927).
+    """Return the 95 % confidence interval of a proportion (Wilson, 1927).
 
     Examples:
         >>> low, high = wilson(9, 10)
@@ -26,7 +26,7 @@ def wilson(right: int, total: int) -> Interval:
 
 
 def paired_difference(gained: int, lost: int, total: int) -> Interval:
-    """The 95 % confidence interval of the difference of two accuracies on the same images.
+    """Return the 95 % confidence interval of the difference of two accuracies on the same images.
 
     Only the images that one of the two answers correctly matter: `gained` and `lost` of `total`. Half an image is added
     to each of the four outcomes, which makes the interval hold for few images, too (Agresti and Min, 2005).
@@ -43,12 +43,12 @@ def paired_difference(gained: int, lost: int, total: int) -> Interval:
 
 
 class Accuracy(NamedTuple):
-    """How many of the answers whose truth is known are right, by the model alone and adapted."""
+    """Counts of right answers among those whose truth is known, by the model alone and adapted."""
 
     known: int  # images that could be read and whose true label is known
-    right: int  # of them, adapted answers that are right
-    gained: int  # right after adapting only
-    lost: int  # right before adapting only
+    right: int  # right adapted answers
+    gained: int  # answers that are right after adapting only
+    lost: int  # answers that are right before adapting only
 
     @property
     def right_before(self) -> int:
@@ -56,7 +56,7 @@ class Accuracy(NamedTuple):
         return self.right - self.gained + self.lost
 
     def __str__(self) -> str:
-        r"""One line; "" where no truth is known.
+        r"""Return one line; "" where no truth is known.
 
         Examples:
             >>> print(str(Accuracy(known=200, right=180, gained=12, lost=2)).replace(", ", ",\n"))
@@ -73,5 +73,17 @@ class Accuracy(NamedTuple):
         low, high = paired_difference(self.gained, self.lost, self.known)
         points = 100 * (self.gained - self.lost) / self.known
         parts.append(f"difference {points:+.1f} points ({100 * low:+.1f} to {100 * high:+.1f})")
-        few = " So few images say little." if self.known < FEW else ""
+        few = " So few images say little." if self.known < FEW_IMAGES else ""
         return f"Accuracy on {count(self.known, 'image')}: {', '.join(parts)}.{few}"
+
+
+def score_text(score: float) -> str:
+    """Return a score in whole percent; one that is nearly 0 or 1 is not said to be 0 or 1.
+
+    Examples:
+        >>> score_text(0.99998), score_text(0.723), score_text(0.001)
+        ('> 99 %', '72 %', '< 1 %')
+    """
+    if score > 0.99:
+        return "> 99 %"
+    return "< 1 %" if score < 0.01 else f"{100 * score:.0f} %"
