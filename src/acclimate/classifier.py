@@ -13,7 +13,7 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
-from acclimate.errors import ImageError, InputError, nearest
+from acclimate.errors import ImageError, InputError, as_words, nearest
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import (
     DEFAULT_METHOD,
@@ -33,7 +33,7 @@ from acclimate.methods import (
 from acclimate.methods.gates import THRESHOLD, Gate, NearDuplicates, Rejector
 from acclimate.predict import NONE, Prediction, Predictions, adapt_batch, float16_features, refuse_none, second_answers
 from acclimate.prompts import LearnedPrompts, build_head, clean_labels, language_note, negative_vectors
-from acclimate.prompts.templates import DEFAULT_SET, as_words
+from acclimate.prompts.templates import DEFAULT_SET
 from acclimate.reading.walk import (
     Decoder,
     OnError,

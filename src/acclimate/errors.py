@@ -135,6 +135,21 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return f"there are: {', '.join(known[:20]) or 'none'}{more}."
 
 
+def as_words(label: str) -> str:
+    """Return the form of a label in prompts: underscores become spaces, and repeated spaces collapse."""
+    return " ".join(label.replace("_", " ").split())
+
+
+def same_words(label: str) -> str:
+    """Return what two spellings of a class have in common: its words without regard to case.
+
+    Examples:
+        >>> same_words("Sea_Lion") == same_words("sea  lion")
+        True
+    """
+    return as_words(label).casefold()
+
+
 def is_text(value: object) -> bool:
     r"""Whether it is a string that can be a name: of LONGEST_TEXT characters at most, and without lone surrogates.
 

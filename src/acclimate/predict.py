@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and_entropy, to_host
-from acclimate.errors import InputError
+from acclimate.errors import InputError, same_words
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
 from acclimate.methods.gates import THRESHOLD, Gate, Rejector
-from acclimate.prompts.templates import same_words
 from acclimate.reading.walk import Batch
 
 NONE = "none of these"  # the answer for an image that belongs to no label

@@ -79,7 +79,7 @@ def test_class_names_are_said_in_the_order_of_the_labels():
 
 def test_names_are_those_of_the_streams(shared):
     """The streams were made from the real split files."""
-    from acclimate.prompts import as_words
+    from acclimate.errors import as_words
     from acclimate.stream import read_stream
 
     if not (shared / "streams").is_dir():

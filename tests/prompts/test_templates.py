@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.errors import InputError
-from acclimate.prompts import as_words, clean_labels, example_prompts, prompts_for, template_sets
+from acclimate.errors import InputError, as_words
+from acclimate.prompts import clean_labels, example_prompts, prompts_for, template_sets
 
 PLAIN = st.text(st.characters(exclude_categories=["Cc", "Cs"]))  # without control characters
 ANY_LABELS = st.lists(st.text(max_size=12), max_size=6)

@@ -120,10 +120,10 @@ def test_what_is_not_parquet(here):
             open_source("list.parquet")
 
 
-@pytest.mark.parametrize(("bound", "most"), [("MOST_ROWS", 999), ("MOST_BYTES", 10)])
+@pytest.mark.parametrize(("bound", "most"), [("MAX_ROWS", 999), ("MAX_COLUMN_BYTES", 10)])
 def test_parquet_lists_are_bounded(here, monkeypatch, bound, most):
     write(here / "list.parquet", file=["a.png"] * 1000)
-    monkeypatch.setattr(f"acclimate.sources.parquet.{bound}", most)
+    monkeypatch.setattr(f"acclimate.sources.table.{bound}", most)
     with pytest.raises(InputError, match=r"list\.parquet has 1,000 rows .*: split it"):
         open_source("list.parquet")
 

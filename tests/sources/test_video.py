@@ -17,7 +17,7 @@ from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, MissingExtraError, install_command
 from acclimate.images.opening import open_image
 from acclimate.sources import open_source
-from acclimate.sources.video import _Decoder, is_frame, lacking_for_videos, open_video
+from acclimate.sources.video import _Decoder, is_frame, open_video
 from small_images import draw, labels, names
 
 av = pytest.importorskip("av")
@@ -215,15 +215,8 @@ def test_pixels_are_limited(clip, monkeypatch):
         open_image(open_source(clip)[0].read(), max_pixels=100)
 
 
-def forget_pyav(monkeypatch):
-    """Look for PyAV again."""
-    for module in ("video", "places"):
-        monkeypatch.setattr(f"acclimate.sources.{module}.lacking_for_videos", lacking_for_videos.__wrapped__)
-
-
 def test_without_pyav(here, clip, monkeypatch):
     monkeypatch.setitem(sys.modules, "av", None)
-    forget_pyav(monkeypatch)
     with pytest.raises(MissingExtraError, match=r"is a video, which needs PyAV: .*\[video\]"):
         open_video(clip)
     draw(here / "photos/a.png")
@@ -236,7 +229,6 @@ def test_a_broken_pyav_is_named(here, clip, monkeypatch):
     (here / "broken/av.py").write_text("raise OSError('libavcodec.so: cannot open')")
     monkeypatch.syspath_prepend(here / "broken")
     monkeypatch.delitem(sys.modules, "av", raising=False)
-    forget_pyav(monkeypatch)
     message = r"needs PyAV, which is installed but cannot be imported \(libavcodec\.so: cannot open\); reinstall it"
     with pytest.raises(MissingExtraError, match=message):
         open_video(clip)

@@ -16,8 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.errors import InputError, reason
-from acclimate.prompts.templates import same_words
+from acclimate.errors import InputError, reason, same_words
 from acclimate.sources.coop_splits import read_split
 from acclimate.sources.folder import is_image, natural_key
 

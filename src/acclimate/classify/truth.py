@@ -5,10 +5,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
 
-from acclimate.errors import InputError, nearest, reason
+from acclimate.errors import InputError, nearest, reason, same_words
 from acclimate.files import MAX_LIST, from_cell, open_text
 from acclimate.predict import NONE, readable_name
-from acclimate.prompts.templates import same_words
 from acclimate.sources.source import Sample
 from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, READERS
 

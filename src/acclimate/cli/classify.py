@@ -121,9 +121,9 @@ def _classify(options: ClassifyOptions) -> None:
             more=more,
         )
         finished = run.run(options.resume)
-    if more is not None and more.waiting:
-        others = f" and {len(more.waiting) - 10} others" if len(more.waiting) > 10 else ""
-        named = ", ".join(more.waiting[:10])
+    if more is not None and more.pending:
+        others = f" and {len(more.pending) - 10} others" if len(more.pending) > 10 else ""
+        named = ", ".join(more.pending[:10])
         say(f"not classified, as they were incomplete or could not be read: {named}{others}.", err=True)
     _say_end(options, run, finished)
 

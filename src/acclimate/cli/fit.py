@@ -118,7 +118,7 @@ def _labelled(source: Sequence[str]) -> "list[tuple[Sample, str]]":
 
 def _of_classes(samples: "list[tuple[Sample, str]]", names: Sequence[str]) -> "list[tuple[Sample, str]]":
     """The images of the named classes, labelled with these names: underscores count as spaces."""
-    from acclimate.prompts.templates import as_words
+    from acclimate.errors import as_words
 
     by_words = {as_words(name): name for name in names}
     known = [(sample, by_words[as_words(label)]) for sample, label in samples if as_words(label) in by_words]

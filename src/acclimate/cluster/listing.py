@@ -12,8 +12,7 @@ from typing import Any, BinaryIO, cast
 from acclimate.cluster.filesystems import is_local, local_path, split
 from acclimate.cluster.storage import kind, list_directory, open_object, read_bytes, read_object
 from acclimate.errors import InputError, reason
-from acclimate.sources.places import Item, Kind, Place, Result
-from acclimate.sources.source import Sample, Samples, open_source, read_file
+from acclimate.sources.source import Item, Kind, Place, Result, Sample, Samples, open_source, read_file
 from acclimate.sources.video import read_frame
 
 READ_AHEAD_BYTES = 2**16  # bytes that are read at once in search of headers
@@ -107,37 +106,21 @@ class Anywhere(Place):
         found = list_directory(folder, recursive=True)
         return [path for path in found if not path.startswith(".") and "/." not in path]
 
-    def list_names(self, folder: str) -> Iterable[str]:
-        """Return the names of the visible files directly in a folder."""
-        if is_local(folder):
-            return super().list_names(_plain(folder))
-        return [name for name in list_directory(folder, recursive=False) if not name.startswith(".")]
-
-    def read(self, path: str, most: int) -> bytes:
-        """Read a file; OSError if it holds more than `most` bytes."""
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        """Read a file; OSError if it is larger than the limit."""
         if is_local(path):
-            return super().read(_plain(path), most)
-        return read_bytes(path, most)
+            return super().read(_plain(path), limit_bytes)
+        return read_bytes(path, limit_bytes)
 
     def open(self, path: str) -> BinaryIO:
         """Open a file for reading at any position."""
         return super().open(_plain(path)) if is_local(path) else io.BufferedReader(open_object(path), READ_AHEAD_BYTES)
 
-    def sample(self, path: str, label: str | None = None) -> Sample:
-        """Return the sample of an image file, named by its path or URL."""
-        return (
-            super().sample(_plain(path), label) if is_local(path) else Sample(path, partial(read_object, path), label)
-        )
-
-    def reader(self, path: str, offset: int, size: int) -> Callable[[], bytes]:
-        """Return a function that reads a part of a file; it can be pickled."""
+    def reader(self, path: str, *part: int) -> Callable[[], bytes]:
+        """Return a function that reads a file, or a part given by its offset and size; it can be pickled."""
         if is_local(path):
-            return super().reader(_plain(path), offset, size)
-        return partial(read_object, path, offset, size)
-
-    def lacking_for_videos(self, path: str) -> str:
-        """Return the reason why a video cannot be read; "" if it can."""
-        return super().lacking_for_videos(path) if is_local(path) else "must be on the local disk: copy it there"
+            return super().reader(_plain(path), *part)
+        return partial(read_object, path, *part)
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
         """Return the results of a function, in the order of the items."""

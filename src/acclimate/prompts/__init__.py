@@ -6,7 +6,6 @@ from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.negatives import negative_vectors, nouns
 from acclimate.prompts.templates import (
     Templates,
-    as_words,
     clean_labels,
     example_prompts,
     prompts_for,
@@ -17,7 +16,6 @@ __all__ = [
     "LearnedPrompts",
     "Templates",
     "TextEncoder",
-    "as_words",
     "build_head",
     "clean_labels",
     "default_cache_folder",

@@ -12,7 +12,7 @@ from importlib.resources import files
 from itertools import chain, zip_longest
 from typing import Any
 
-from acclimate.errors import InputError, check_text
+from acclimate.errors import InputError, as_words, check_text, same_words
 from acclimate.prompts.learned import PREFIX, LearnedPrompts
 
 Template = str | Callable[[str], str]
@@ -22,16 +22,6 @@ DEFAULT_SET = "single"
 _PLACEHOLDER = re.compile(r"\{c?\}")
 _OTHER_FIELD = re.compile(r"\{(?!c?\})[^{}]*\}")
 _WORDNET_ID = re.compile(r"n\d{8}\b")
-
-
-def as_words(label: str) -> str:
-    """The form of a label in prompts: underscores become spaces, and repeated spaces collapse."""
-    return " ".join(label.replace("_", " ").split())
-
-
-def same_words(label: str) -> str:
-    """What two spellings of a class have in common: its words without regard to case."""
-    return as_words(label).casefold()
 
 
 def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:

@@ -1,29 +1,21 @@
 """Images that arrive in a folder."""
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
+from operator import itemgetter
 from pathlib import Path
 from time import monotonic, sleep
-from typing import NamedTuple
 
 from acclimate.errors import InputError
 from acclimate.sources.folder import open_listed
-from acclimate.sources.places import list_files
-from acclimate.sources.source import Sample, can_be_read
+from acclimate.sources.source import Sample, can_be_read, list_files
 from acclimate.sources.video import is_video
 
-TICK = 0.1  # seconds between two looks at whether to stop
-
-
-class Seen(NamedTuple):
-    """A file as it was seen."""
-
-    size: int
-    changed: int  # the time of its last change, in nanoseconds
-    since: float  # the time since when it was seen like this, in seconds
+STOP_CHECK_S = 0.1
 
 
 class Follow:
-    """Waits for images that arrive in a folder or its subfolders.
+    """Images that arrive in a folder or its subfolders, as they arrive.
 
     An image is taken once it is stable: when its size and its time of change are those of the last look. One that
     cannot be read then may still be on its way, and is waited for until it has not changed for `patience` seconds.
@@ -61,10 +53,11 @@ class Follow:
         self.patience = patience
         self._known: set[str] | None = None  # paths of files that were done before
         self._given: set[str] = set()  # files that it gave
-        self._waiting: dict[str, Seen] = {}  # files that are not
+        # File -> its size, its time of change in nanoseconds, and the time in seconds since when it is like this.
+        self._pending: dict[str, tuple[int, int, float]] = {}
 
     def __call__(self, known: Collection[str]) -> list[Sample]:
-        """The images that are there and stable, besides those it gave before and those of known names.
+        """Return the images that are there and stable, besides those it gave before and those of known names.
 
         Waits for one; none if it was stopped. The known names are those of the first call.
         """
@@ -76,18 +69,22 @@ class Follow:
                 return ready
             until = monotonic() + self.interval
             while monotonic() < until and not self.stop():
-                sleep(min(TICK, self.interval))
+                sleep(min(STOP_CHECK_S, self.interval))
         return []
 
     @property
-    def waiting(self) -> list[str]:
+    def pending(self) -> list[str]:
         """The paths of files that were there and not given, as they are still changing or cannot be read."""
-        return [Path(self.folder, file).as_posix() for file in sorted(self._waiting)]
+        return [Path(self.folder, file).as_posix() for file in sorted(self._pending)]
 
     def _look(self, known: Collection[str]) -> list[Sample]:
-        waiting: dict[str, Seen] = {}
+        files: list[str] = []
+        with suppress(InputError):  # a folder went away during the look; the next one will do without it
+            files = list(list_files(self.folder))
+        before = self._pending
+        self._pending = {}
         ready: list[tuple[int, str, list[Sample]]] = []
-        for file in self._files():
+        for file in files:
             path = Path(self.folder, file)
             if file in self._given or path.as_posix() in known:
                 continue
@@ -95,22 +92,14 @@ class Follow:
                 about = path.stat()
             except OSError:  # it went away, or is a broken link
                 continue
-            now = Seen(about.st_size, about.st_mtime_ns, monotonic())
-            before = self._waiting.get(file)
-            if not about.st_size or before is None or before[:2] != now[:2]:
-                waiting[file] = now
+            size, changed, since = before.get(file, (0, 0, 0.0))
+            if not size or (size, changed) != (about.st_size, about.st_mtime_ns):
+                self._pending[file] = (about.st_size, about.st_mtime_ns, monotonic())
                 continue
             samples = list(open_listed(self.folder, [file], self.fps))
-            if samples and not can_be_read(samples[0]) and now.since - before.since < self.patience:
-                waiting[file] = before
+            if samples and not can_be_read(samples[0]) and monotonic() - since < self.patience:
+                self._pending[file] = before[file]
             else:
-                ready.append((about.st_mtime_ns, file, samples))
-        self._waiting = waiting
+                ready.append((changed, file, samples))
         self._given |= {file for _, file, _ in ready}
-        return [sample for _, _, samples in sorted(ready, key=lambda each: each[:2]) for sample in samples]
-
-    def _files(self) -> list[str]:
-        try:
-            return list(list_files(self.folder))
-        except InputError:  # a folder went away during the look; the next one will do without it
-            return []
+        return [sample for _, _, samples in sorted(ready, key=itemgetter(0, 1)) for sample in samples]

@@ -16,7 +16,7 @@ from acclimate.sources.video import is_video
 
 
 def is_one(images: Any) -> bool:
-    """Whether this is a single image: a path, encoded bytes, a Pillow image, an array, or something with `read`.
+    """Return True if this is a single image: a path, encoded bytes, a Pillow image, an array, or something with `read`.
 
     Examples:
         >>> is_one("photo.jpg"), is_one(["photo.jpg"]), is_one("photos/*.jpg")
@@ -30,7 +30,7 @@ def is_one(images: Any) -> bool:
 
 
 def each_image(images: Any) -> Iterator[Any]:
-    """The images one by one; those of a folder, a video, a pattern, a list file or another source in its place.
+    """Yield the images one by one; those of a folder, a video, a pattern, a list file or another source in its place.
 
     Args:
         images: one image (see `is_one`), a source (see `open_source`), an array of images (n, ...), or any of these in

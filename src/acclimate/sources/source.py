@@ -1,28 +1,29 @@
-"""The interface of an image source, and how a source is opened by its name."""
+"""Image sources: samples, the place where their files are, and how a source is opened by its name."""
 
 import os
 import re
 import sys
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, TextIO
+from typing import BinaryIO, Literal, NoReturn, TextIO, TypeVar
 
 import numpy as np
 
-from acclimate.errors import ImageError, InputError
+from acclimate.errors import ImageError, InputError, reason, same_words
 from acclimate.files import open_regular, read_regular
 from acclimate.images.opening import MAX_BYTES, URL, open_image
-
-if TYPE_CHECKING:
-    from acclimate.sources.places import Place
 
 # prefix -> the module whose `open_samples` lists such a source, imported when it is needed
 PREFIXES = {"coop": "coop_splits", "wds": "webdataset", "hfds": "hf_datasets"}
 MAX_FPS = 1000  # frames are named after their time in milliseconds
+Kind = Literal["file", "folder", "other"]
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+Spec = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Sample:
 
 
 class Samples(list[Sample]):
-    """The images of a source, and what was found beside them.
+    """The images of a source, and the kinds of files beside them.
 
     Attributes:
         skipped: how many files were left out of each kind, such as ".cr2" or ".mp4 (needs PyAV: pip ...)".
@@ -53,16 +54,92 @@ class Samples(list[Sample]):
 
     @property
     def left_out(self) -> str:
-        """What was skipped, in words: "3 .cr2 and 1 .mp4 (needs PyAV: pip ...)"; "" if nothing was."""
+        """The skipped files in words: "3 .cr2 and 1 .mp4 (needs PyAV: pip ...)"; "" if there are none."""
         *kinds, last = [f"{count} {kind}" for kind, count in self.skipped.most_common()] or [""]
         return f"{', '.join(kinds)} and {last}" if kinds else last
 
 
-Spec = str | os.PathLike[str]
+class Place:
+    """The local disk. A subclass that knows URLs as well overrides every method, and can be pickled.
+
+    Attributes:
+        urls: True if a path may be a URL.
+    """
+
+    urls = False
+
+    def kind(self, path: str) -> Kind | None:
+        """Return the kind of what is at a path; None if there is nothing."""
+        # os.path, as pathlib raises an error for a name that is too long
+        if os.path.isdir(path):  # noqa: PTH112
+            return "folder"
+        if os.path.isfile(path):  # noqa: PTH113
+            return "file"
+        return "other" if os.path.exists(path) else None  # noqa: PTH110
+
+    def no_such_url(self, url: str) -> InputError:
+        """Return the error for a URL where nothing is found."""
+        return InputError(f"{url} is a URL, which is not downloaded; download the images, and pass their folder.")
+
+    def join(self, folder: str, path: str) -> str:
+        """Return the path of what is named in a folder, or by an absolute path."""
+        return PurePath(folder, path).as_posix()
+
+    def parent(self, path: str) -> str:
+        """Return the folder that a path is in, as it is written."""
+        return PurePath(path).parent.as_posix()
+
+    def above(self, folder: str) -> str:
+        """Return the folder above a folder, whatever links lead to it."""
+        return Path(folder).resolve().parent.as_posix()
+
+    def list_files(self, folder: str) -> Iterable[str]:
+        """Return every visible file below a folder, relative to it, in any order."""
+        return list_files(folder)
+
+    def read(self, path: str, limit_bytes: int) -> bytes:
+        """Return the content of a file; OSError, before anything is read, if it is larger than the limit."""
+        return read_regular(path, limit_bytes)
+
+    def open(self, path: str) -> BinaryIO:
+        """Open a file for reading at any position."""
+        return open_regular(path)
+
+    def reader(self, path: str, *part: int) -> Callable[[], bytes]:
+        """Return a function that reads a file, or a part given by its offset and size; it can be pickled."""
+        return partial(read_file, path, *part)
+
+    def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterable[Result]:
+        """Return the results of a function, in the order of the items; several at a time where that pays."""
+        return map(function, items)
+
+
+LOCAL = Place()
+
+
+def list_files(root: str) -> Iterator[str]:
+    """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
+
+    def refuse(error: OSError) -> NoReturn:
+        raise InputError(f"cannot list the folder {error.filename}: {reason(error)}.") from error
+
+    visited = set(Path(root).resolve().parents)
+    pending = deque([root])
+    while pending:  # links come last, so that a folder is listed under its real name rather than a link's
+        for folder, subfolders, files in os.walk(pending.popleft(), onerror=refuse):
+            real = Path(folder).resolve()
+            if real in visited:
+                subfolders.clear()
+                continue
+            visited.add(real)
+            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+            pending += [path for name in subfolders if os.path.islink(path := f"{folder}/{name}")]  # noqa: PTH114
+            start = PurePath(folder, "_").relative_to(root).as_posix()[:-1]
+            yield from (start + name for name in files if not name.startswith("."))
 
 
 def open_source(
-    spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: float = 1.0, place: "Place | None" = None
+    spec: Spec | Sequence[Spec], stdin: TextIO | None = None, fps: float = 1.0, place: Place = LOCAL
 ) -> Samples:
     """List the images of a source without reading them.
 
@@ -84,9 +161,7 @@ def open_source(
         raise InputError("the image source is empty; pass a folder, an image, a pattern, a list of paths, or '-'.")
     if not 0 < fps <= MAX_FPS:
         raise InputError(f"frames per second must be more than 0 and at most {MAX_FPS}, got {fps}.")
-    from acclimate.sources.places import LOCAL
-
-    opened = {each: _open(each, stdin, fps, place or LOCAL) for each in dict.fromkeys(specs)}
+    opened = {each: _open(each, stdin, fps, place) for each in dict.fromkeys(specs)}
     samples = next(iter(opened.values())) if len(opened) == 1 else _join(opened)
     if not samples:
         found = (
@@ -103,13 +178,13 @@ def parse_order(order: str) -> tuple[str, int | None]:
 
 
 def choose_order(samples: Sequence[Sample], classes: Collection[str] | None = None) -> str:
-    """The order that suits a source: "seed:0" where its images are labelled with several classes, else "path".
+    """Return the order that suits a source: "seed:0" where its images are labelled with several classes, else "path".
 
     Images that are sorted by class are the least favourable stream, and a folder per class lists them so. Where
     `classes` is given, only labels among them count: folders may also be named after days or places.
     """
-    known = None if classes is None else set(map(_words, classes))
-    found = {_words(sample.label) for sample in samples if sample.label is not None}
+    known = None if classes is None else set(map(same_words, classes))
+    found = {same_words(sample.label) for sample in samples if sample.label is not None}
     return "seed:0" if len(found if known is None else found & known) > 1 else "path"
 
 
@@ -134,7 +209,7 @@ def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str
 
 
 def can_be_read(sample: Sample) -> bool:
-    """Whether the image of a sample can be decoded now."""
+    """Return True if the image of a sample can be decoded now."""
     try:
         open_image(sample.read())
     except (ImageError, OSError):
@@ -143,7 +218,7 @@ def can_be_read(sample: Sample) -> bool:
 
 
 def file_sample(path: str | PurePath, label: str | None = None) -> Sample:
-    """The sample of an image file, named by its path."""
+    """Return the sample of an image file, named by its path."""
     name = PurePath(path).as_posix()
     return Sample(name, partial(read_file, name), label)
 
@@ -162,42 +237,37 @@ def read_file(path: str, offset: int = 0, size: int | None = None) -> bytes:
     return content
 
 
-def _open(spec: str, stdin: TextIO | None, fps: float, place: "Place") -> Samples:
-    if spec == "-":
-        from acclimate.sources.table import open_lines
+def _open(spec: str, stdin: TextIO | None, fps: float, place: Place) -> Samples:
+    from acclimate.sources import folder, table
 
-        return Samples(open_lines(sys.stdin if stdin is None else stdin, fps, place))
+    if spec == "-":
+        return Samples(table.open_lines(sys.stdin if stdin is None else stdin, fps, place))
     prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
     if prefix and prefix[1] in PREFIXES:
         module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
         anywhere = [place] if prefix[1] == "wds" else []  # the others are on the local disk
         return Samples(module.open_samples(spec[prefix.end() :], *anywhere))
-    return _open_path(spec, prefix[1] if prefix else None, fps, place)
-
-
-def _open_path(spec: str, prefix: str | None, fps: float, place: "Place") -> Samples:
-    from acclimate.sources import folder, table
-
     kind = place.kind(spec)
     if kind == "folder":
-        return folder.open_folder(spec, fps, place)
+        return folder.open_listed(spec, place.list_files(spec), fps, place)
+    if kind == "file" and table.is_list(spec):
+        return Samples(table.open_table(spec, fps, place))
     if kind == "file":
-        is_list = table.is_list(spec)
-        return Samples(table.open_table(spec, fps, place)) if is_list else folder.open_file(spec, fps, place)
+        return folder.open_listed(place.parent(spec), [PurePath(spec).name], fps, place)
     if kind == "other":
         raise InputError(f"{spec} is a pipe or a device; pass a regular file or a folder.")
     if URL.match(spec):
         raise place.no_such_url(spec)
-    if prefix is not None:
+    if prefix:
         known = ", ".join(f"{name}:" for name in PREFIXES)
-        raise InputError(f"unknown prefix {prefix}: in {spec}, and there is no such file; the prefixes are {known}.")
+        raise InputError(f"unknown prefix {prefix[1]}: in {spec}, and there is no such file; the prefixes are {known}.")
     if folder.is_pattern(spec):
-        return folder.open_glob(spec, fps)
+        return folder.open_listed(*folder.match_files(spec), fps)
     raise InputError(f"no file or folder at {spec}; check the path.")
 
 
 def _join(opened: dict[str, Samples]) -> Samples:
-    """The samples of several sources, each once; paths are labelled below the folder that they have in common."""
+    """Return the samples of several sources, each once; paths are labelled below their common folder."""
     from acclimate.sources.table import is_list
 
     paths = {spec for spec in opened if spec != "-" and not is_list(spec) and spec.partition(":")[0] not in PREFIXES}
@@ -214,7 +284,3 @@ def _join(opened: dict[str, Samples]) -> Samples:
             joined.append(replace(sample, label=folder.name) if unlabelled else sample)
         joined.skipped.update(samples.skipped)
     return joined
-
-
-def _words(label: str) -> str:
-    return " ".join(label.replace("_", " ").split()).casefold()

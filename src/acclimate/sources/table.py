@@ -1,33 +1,37 @@
 """Lists of image paths: .txt, .csv, .jsonl, .parquet, or lines on standard input.
 
 Relative paths are relative to the folder of the list, or to the working directory for standard input. A missing image
-is listed and fails when it is read.
+is listed and fails when it is read. A parquet file is refused if it claims more than a list may hold: a small file may
+repeat one value in billions of rows, or decompress to gigabytes.
 """
 
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import PurePath
 from sys import intern
 from typing import Any, TextIO
 
-from acclimate.errors import InputError
+from acclimate.errors import InputError, missing
 from acclimate.files import MAX_LIST, from_cell
 from acclimate.images.opening import URL
-from acclimate.sources.places import LOCAL, Place
-from acclimate.sources.source import Sample
-from acclimate.sources.video import is_video, open_video
+from acclimate.sources.source import LOCAL, Place, Sample
+from acclimate.sources.video import is_video, lacking_for_videos, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
 LABEL_KEYS = ("label", "class")
 PARQUET = ".parquet"
+MAX_ROWS = 50_000_000
+MAX_COLUMN_BYTES = 4 * 2**30  # paths and labels together, by the metadata of the file
+MAX_VALUE_BYTES = 2**16  # longest path or label
+ROWS_PER_BATCH = 2**16  # rows that are decoded at once
 
 Row = tuple[int, Mapping[str, Any]]  # line number, fields by name
 
 
 def is_list(path: str) -> bool:
-    """Whether a file is a list, by its suffix."""
+    """Return True if a file is a list, by its suffix."""
     return path.lower().endswith((*READERS, PARQUET))
 
 
@@ -36,9 +40,7 @@ def open_table(spec: str, fps: float = 1.0, place: Place = LOCAL) -> list[Sample
     try:
         content = place.read(spec, MAX_LIST)
         if spec.lower().endswith(PARQUET):
-            from acclimate.sources.parquet import read_rows
-
-            return _samples(spec, place.parent(spec), read_rows(spec, content, FILE_KEYS, LABEL_KEYS), fps, place)
+            return _samples(spec, place.parent(spec), _read_parquet(spec, content, FILE_KEYS, LABEL_KEYS), fps, place)
         with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as file:
             rows = READERS[PurePath(spec).suffix.lower()](spec, file)
             return _samples(spec, place.parent(spec), rows, fps, place)
@@ -70,9 +72,9 @@ def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Pla
         name = None if label in (None, "") else intern(str(label))
         path = place.join(base, path)
         if not is_video(path):
-            samples.append(place.sample(path, name))
-        elif (why := place.lacking_for_videos(path)) and place.urls:
-            raise InputError(f"{source}, line {line}: {path} is a video, which {why}.")
+            samples.append(Sample(path, place.reader(path), name))
+        elif URL.match(path):
+            raise InputError(f"{source}, line {line}: {path} is a video, which {lacking_for_videos(path)}.")
         else:
             samples += open_video(path, name, fps)
     if not samples:
@@ -110,3 +112,66 @@ def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:
 
 
 READERS = {".txt": _read_txt, ".csv": _read_csv, ".jsonl": _read_jsonl}
+
+
+def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator[Row]:
+    """Yield the rows of a parquet file, numbered from 1, with the first column of each group of keys that there is.
+
+    Names of columns are compared without regard to case.
+    """
+    try:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+    except ImportError as error:
+        raise missing(f"{source} needs pyarrow", "parquet", "or write the list as .csv") from error
+    try:
+        # dictionaries are kept as such: a long value that is repeated in every row costs its length once
+        about = pq.read_metadata(pa.BufferReader(content))
+        schema = about.schema.to_arrow_schema()
+        names = {str(name).strip().lower(): str(name) for name in schema.names}
+        found = {key: names[key] for group in keys for key in [next((k for k in group if k in names), "")] if key}
+        if nested := next((name for name in found.values() if pa.types.is_nested(schema.field(name).type)), None):
+            kind = schema.field(nested).type
+            raise InputError(f"{source}: the column {nested} holds {kind}, not paths or labels; name columns of text.")
+        _require_bounded(source, about, set(found.values()))
+        file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*found.values()])
+        if keys[0] and not set(found) & set(keys[0]):
+            wanted = " or ".join(keys[0])
+            raise InputError(f"{source}: no path among the columns {', '.join(names)}; name it {wanted}.")
+        line = 0
+        for batch in file.iter_batches(ROWS_PER_BATCH, columns=[*found.values()], use_threads=False):
+            columns = [_values(source, batch.column(name)) for name in found.values()]
+            for values in zip(*columns, strict=True):
+                line += 1
+                yield line, dict(zip(found, values, strict=True))
+    except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{source} cannot be read as a parquet file ({error}); write it again.") from error
+
+
+def _require_bounded(source: str, about: Any, columns: set[str]) -> None:
+    size = 0
+    for number in range(about.num_row_groups):
+        group = about.row_group(number)
+        for each in range(group.num_columns):
+            if group.column(each).path_in_schema.partition(".")[0] in columns:
+                size += max(0, group.column(each).total_uncompressed_size)
+    if about.num_rows > MAX_ROWS or size > MAX_COLUMN_BYTES:
+        raise InputError(
+            f"{source} has {about.num_rows:,} rows and {size:,} bytes of paths and labels; a list may have "
+            f"{MAX_ROWS:,} and {MAX_COLUMN_BYTES:,} at most: split it."
+        )
+
+
+def _values(source: str, column: Any) -> list[Any]:
+    """Return the values of a column; those that are equal are one object."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not pa.types.is_dictionary(column.type) or pa.types.is_integer(column.type.value_type):
+        return list(column.to_pylist())  # class indices
+    if (pc.max(pc.binary_length(column.dictionary)).as_py() or 0) > MAX_VALUE_BYTES:
+        raise InputError(f"{source}: a path or a label has more than {MAX_VALUE_BYTES:,} bytes; write it shorter.")
+    known = column.dictionary.to_pylist()
+    return [None if index is None else known[index] for index in column.indices.to_pylist()]

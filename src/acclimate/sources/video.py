@@ -8,7 +8,7 @@ import io
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache, lru_cache, partial
+from functools import lru_cache, partial
 from math import ceil
 from pathlib import PurePath
 from threading import Lock
@@ -18,7 +18,7 @@ from PIL import Image
 
 from acclimate.errors import MissingExtraError, lacking
 from acclimate.files import open_regular
-from acclimate.images.opening import pixel_limit, too_large
+from acclimate.images.opening import URL, pixel_limit, too_large
 from acclimate.sources.source import Sample
 
 SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
@@ -29,33 +29,34 @@ TRUSTED = 100_000  # frames that a header may promise before they are counted
 
 
 def is_video(name: str) -> bool:
-    """Whether a file name has the suffix of a video, in upper or lower case."""
+    """Return True if a file name has the suffix of a video, in upper or lower case."""
     return name.lower().endswith(SUFFIXES)
 
 
 def is_frame(sample: Sample) -> bool:
-    """Whether a sample is a frame of a video."""
+    """Return True if a sample is a frame of a video."""
     return getattr(sample.read, "func", None) is read_frame
 
 
-@cache
-def lacking_for_videos() -> str:
-    """Why videos cannot be read; "" if they can."""
-    return lacking("av", "PyAV", "video")
+def lacking_for_videos(path: str = "") -> str:
+    """Return why a video cannot be read; "" if it can."""
+    return "must be on the local disk: copy it there" if URL.match(path) else lacking("av", "PyAV", "video")
 
 
 def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0) -> list[Sample]:
     """List the frames of a video at `fps` frames per second, and at most all of them, named `clip.mp4#12.0s`.
 
-    Of a video that cannot be opened there is one sample, which fails when it is read.
+    A video that cannot be opened has one sample, which fails when it is read.
     """
     name = PurePath(path).as_posix()
     if why := lacking_for_videos():
         raise MissingExtraError(f"{name} is a video, which {why}.")
     try:
-        with _opened(name) as (container, stream):
-            fps = min(fps, float(stream.average_rate or fps))
-            count = max(1, _count(container, stream, fps))
+        with _explained():
+            container, stream = _open(name)
+            with container:
+                fps = min(fps, float(stream.average_rate or fps))
+                count = max(1, _count(container, stream, fps))
     except OSError:
         return [Sample(name, partial(read_frame, name, fps, 0), label)]
     return [Sample(f"{name}#{round(i / fps, 3)}s", partial(read_frame, name, fps, i), label) for i in range(count)]
@@ -77,15 +78,6 @@ def _explained() -> Iterator[None]:
         yield
     except av.FFmpegError as error:
         raise OSError(f"the video cannot be read: {error.strerror}") from error
-
-
-@contextmanager
-def _opened(path: str) -> Iterator[tuple[Any, Any]]:
-    """A video file and its stream of pictures."""
-    with _explained():
-        container, stream = _open(path)
-    with container, _explained():
-        yield container, stream
 
 
 def _open(path: str) -> tuple[Any, Any]:

@@ -11,25 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import PurePath
 from sys import intern
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 from acclimate.errors import InputError
 from acclimate.files import MAX_TEXT
 from acclimate.images.opening import URL
 from acclimate.sources.folder import is_pattern, match_files, natural_key
-from acclimate.sources.places import LOCAL, Place
-from acclimate.sources.source import Sample
+from acclimate.sources.source import LOCAL, Place, Sample
 
 IMAGES = ("webp", "png", "jpg", "jpeg")
-MOST_HEADER = 2**20  # bytes of a member's name and other metadata
-MOST_LABEL = 2**12  # bytes of a label
-
-
-class Index(NamedTuple):
-    """What is in a shard: (member name, offset, size, label) of its images, and the names of its first members."""
-
-    images: list[tuple[str, int, int, str]]
-    first: list[str]
+MAX_HEADER_BYTES = 2**20  # a member's name and other metadata
+MAX_LABEL_BYTES = 2**12
+Entry = tuple[str, int, int, str]  # member name, offset, size, label
 
 
 def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
@@ -46,10 +39,10 @@ def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
     shards = _shards(spec, place)
     class_names = cache(partial(_read_class_names, place))
     first = list[str]()
-    for shard, index in zip(shards, place.map(partial(read_index, place), shards), strict=True):
-        first = first or index.first
+    for shard, (images, members) in zip(shards, place.map(partial(read_index, place), shards), strict=True):
+        first = first or members
         folder = place.parent(shard)
-        for member, offset, size, text in index.images:
+        for member, offset, size, text in images:
             label = _label(shard, text, partial(class_names, folder))
             samples.append(Sample(f"{shard}::{member}", place.reader(shard, offset, size), label))
     if not samples:
@@ -58,8 +51,11 @@ def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
     return samples
 
 
-def read_index(place: Place, shard: str) -> Index:
-    """List the images of a shard by its headers. A function, so that other processes can do it."""
+def read_index(place: Place, shard: str) -> tuple[list[Entry], list[str]]:
+    """Return the images of a shard by its headers, and the names of its first members.
+
+    It is a function of the module, so that other processes can call it.
+    """
     images: dict[str, tuple[str, int, int]] = {}
     labels: dict[str, str] = {}
     first: list[str] = []
@@ -98,11 +94,11 @@ def read_index(place: Place, shard: str) -> Index:
             f"the shard {shard} is truncated, compressed or not a tar file ({error}); "
             "download it again, or decompress it."
         ) from error
-    return Index([(*image, labels.get(key, "")) for key, image in images.items()], first)
+    return [(*image, labels.get(key, "")) for key, image in images.items()], first
 
 
 class _Bounded(io.RawIOBase):
-    """A file of which only so much is read at once as a header may be long: tarfile believes what a header says."""
+    """A file that refuses to read more at once than a header may be long: tarfile believes what a header says."""
 
     def __init__(self, file: BinaryIO) -> None:
         self.seek = file.seek  # type: ignore[method-assign]
@@ -110,13 +106,13 @@ class _Bounded(io.RawIOBase):
         self._read = file.read
 
     def read(self, size: int = -1) -> bytes:
-        if not 0 <= size <= MOST_HEADER:
+        if not 0 <= size <= MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes" if size > 0 else "bad header")
         return self._read(size)
 
 
 def _read_label(file: Any, member: tarfile.TarInfo) -> str:
-    if not 0 <= member.size <= MOST_LABEL:
+    if not 0 <= member.size <= MAX_LABEL_BYTES:
         raise tarfile.ReadError(f"{member.name} holds {member.size:,} bytes, more than a label")
     file.seek(member.offset_data)
     return str(file.read(member.size).decode("utf-8", "replace").strip())
@@ -124,7 +120,8 @@ def _read_label(file: Any, member: tarfile.TarInfo) -> str:
 
 def _shards(spec: str, place: Place) -> list[str]:
     if place.kind(spec) == "folder":
-        shards = [place.join(spec, name) for name in place.list_names(spec) if name.endswith(".tar")]
+        names = [name for name in place.list_files(spec) if name.endswith(".tar") and "/" not in name]
+        shards = [place.join(spec, name) for name in names]
         if not shards:
             raise InputError(f"no images in {spec}: the folder contains no .tar files; name the folder of the shards.")
         return sorted(shards, key=natural_key)

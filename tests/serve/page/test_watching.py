@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from acclimate import DEFAULT_METHOD, Classifier
-from acclimate.sources.folder import open_folder
+from acclimate.sources import open_source
 from drawn_images import draw, draw_folder
 from page_driver import LABELS, cards, create, finished, send, show_only, slots
 
@@ -49,7 +49,7 @@ def test_a_folder_flows_in_and_is_answered_as_classify_answers(run_service, open
     page.click("#new-dialog .main")
     finished(page)
 
-    samples = open_folder(str(photos))
+    samples = open_source(str(photos))
     classifier = Classifier(labels, f"onnx:{tiny_onnx}", method="tda")
     expected = list(classifier.stream(samples))
     files = below(photos.parent, samples)
@@ -100,7 +100,7 @@ def test_a_dropped_folder_is_walked(run_service, open_page, tmp_path):
         session.send("Input.dispatchDragEvent", {"type": step, "x": 300, "y": 300, "data": drag})
     finished(page)
     names = [card[0] for card in cards(page)]
-    assert names == below(tmp_path, open_folder(str(folder)))
+    assert names == below(tmp_path, open_source(str(folder)))
     assert len(names) == 8
 
 
@@ -110,7 +110,7 @@ def test_statistics_are_shown_for_methods_without_caches(run_service, open_page,
     create(page, "shop-1", method=method)
     send(page, photos, "#folder")
     classifier = Classifier(LABELS, f"onnx:{tiny_onnx}", method=method)
-    for _ in classifier.stream(open_folder(str(photos))):
+    for _ in classifier.stream(open_source(str(photos))):
         pass
     columns = classifier.adapter.learnt()
     assert page.locator("#columns thead th").all_inner_texts() == ["label", *columns]
