@@ -88,7 +88,7 @@ def test_half_precision_is_widened():
     assert to_host(torch.ones(3, dtype=torch.bfloat16)).dtype == np.float32
 
 
-def test_what_is_no_table_of_floats_is_refused():
+def test_arrays_that_are_no_tables_of_floats_are_refused():
     with pytest.raises(InputError, match="must be floating point, got int64; convert"):
         as_floats(np.ones(3, np.int64), "features")
     with pytest.raises(InputError, match="features cannot be read as an array"):

@@ -289,7 +289,7 @@ def test_text_is_encoded_once_and_kept(encoder, tiny_onnx, tmp_path):
         (["cat", "dog"], {"round": 1}, "did you mean 'rounds'"),
     ],
 )
-def test_what_cannot_be_a_classifier(encoder, labels, options, message, tmp_path):
+def test_invalid_arguments_are_refused(encoder, labels, options, message, tmp_path):
     with pytest.raises(InputError, match=message):
         Classifier(labels, encoder, cache=tmp_path, **options)
 
@@ -322,7 +322,7 @@ def test_one_label_asks_which_images_show_it(encoder, paths, tmp_path, method):
     assert len(classifier(paths[0])) == 3
 
 
-def test_what_is_not_an_encoder():
+def test_objects_that_are_no_encoders_are_refused():
     with pytest.raises(InputError, match="object is not an encoder: it lacks dim, logit_scale"):
         Classifier(["cat", "dog"], object())
 
@@ -438,7 +438,7 @@ def test_a_fitted_classifier_from_its_file(encoder, paths, fitted):
     assert len(classifier(paths[0])) == 4
 
 
-def test_what_cannot_be_fitted(encoder, classifier, paths, fitted, tmp_path):
+def test_invalid_fits_are_refused(encoder, classifier, paths, fitted, tmp_path):
     with pytest.raises(InputError, match="'accord' learns without labels"):
         classifier.fit(paths[:2], ["cat", "dog"])
     few_shot = Classifier(COLOURS, encoder, method="tip-adapter", cache=tmp_path)
@@ -512,7 +512,7 @@ def test_a_corrected_image_is_known_at_any_position_with_any_views(encoder, path
         assert [labels_of(tmp_path / "state.safetensors", each) for each in (1, 8)] == [["cat", "dog"]] * 2
 
 
-def test_what_cannot_be_corrected(classifier, paths):
+def test_invalid_corrections_are_refused(classifier, paths):
     with pytest.raises(InputError, match="did you mean 'red circle'"):
         classifier.correct(paths[0], "red cirle")
     with pytest.raises(InputError, match="no image with the id 0 was learnt from recently; pass the image instead"):

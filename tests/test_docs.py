@@ -68,6 +68,6 @@ def test_the_constants_of_none_of_these_are_those_of_the_code():
     constants = f"{reject.LABELS}, {reject.OFFSET} and {reject.GAP}"
     formula = f"sigmoid(ln K - {reject.OFFSET} - {reject.GAP} gap)"
     assert f"the library has {constants}." in (DOCS / "results/none_of_these.md").read_text("utf-8")
-    assert reject.LABELS == 1.0  # which the formula leaves out
+    assert reject.LABELS == 1.0  # the formula leaves it out
     assert f"`none = {formula}`" in (DOCS / "unknown.md").read_text("utf-8")
     assert f"`{formula}`" in str(reject.Rejector.__doc__)

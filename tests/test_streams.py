@@ -29,7 +29,7 @@ def test_answers_are_those_of_the_published_algorithm(real, to_backend, batch_si
 
 @pytest.mark.slow
 @pytest.mark.untraced
-def test_image_by_image_they_are_too(real):
+def test_answers_image_by_image_are_those_of_the_published_algorithm(real):
     stream, _ = real
     answers_as_published(*real, stream.features[stream.order], 1)
 

@@ -17,7 +17,7 @@ BIAS = -2.0
 
 
 def taken(samples, classes, dim, order="seed:0", scale=10.0, seed=3):
-    """A head in float64, and features and labels in that order."""
+    """Return a head in float64, and features and labels in that order."""
     stream = shifted_stream(samples=samples, classes=classes, dim=dim, seed=seed)
     positions = stream_order(stream, order)
     head = Head(stream.head.class_vectors.astype(np.float64), scale, BIAS)
@@ -38,7 +38,7 @@ def close(got, expected):
 
 @pytest.fixture(scope="module")
 def plain():
-    """A stream on which adapting gains much: head, features and labels."""
+    """Return a stream on which adapting gains much: head, features and labels."""
     stream = shifted_stream(samples=3000, classes=20, dim=64, seed=0)
     order = stream_order(stream, "seed:0")
     return stream.head, stream.features[order], stream.labels[order]

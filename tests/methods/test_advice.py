@@ -1,4 +1,4 @@
-"""What accord says of a stream, and where users see it."""
+"""The advice of accord about a stream, and the places where users see it."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def rng():
 
 
 def samples(classes, rng):
-    """A noisy sample of each of these classes."""
+    """Return a noisy sample of each of these classes."""
     return np.eye(10)[classes] + 0.1 * rng.standard_normal((len(classes), 10))
 
 

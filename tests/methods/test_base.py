@@ -160,7 +160,7 @@ def test_an_adapter_needs_a_head(stream):
         TDA(stream.head.class_vectors)
 
 
-def test_what_a_method_needs_is_said_before_the_work(stream):
+def test_needs_of_a_method_are_reported_before_the_work(stream):
     class Hungry(Adapter):
         name = "hungry"
         summary = "needs everything"

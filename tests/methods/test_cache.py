@@ -16,7 +16,7 @@ def head_of(classes, dim, to_backend=np.asarray):
 
 
 def filled(rng, classes=7, dim=5, entries=12, capacity=4, to_backend=np.asarray):
-    """A cache with random entries and targets, and its mask as a dense matrix (entries, classes)."""
+    """Return a cache with random entries and targets, and its mask as a dense matrix (entries, classes)."""
     mask = rng.random((entries, classes)) < 0.4
     labels = np.arange(entries) % classes
     cache = Cache(head_of(classes, dim, to_backend), capacity)
@@ -100,7 +100,7 @@ def test_merging_keeps_the_best_of_all_whatever_the_order(seed, highest):
 
 
 def shown(cache, classes, entropies, sizes):
-    """The cache after samples in batches of these sizes; keys are those of `head_of`, by class."""
+    """Return the cache after samples in batches of these sizes; keys are those of `head_of`, by class."""
     start = 0
     for size in sizes:
         part = slice(start, start + size)

@@ -22,7 +22,7 @@ def shown(method="tda", samples=80, **settings):
 
 
 def wrong_entries(adapter, part="positive"):
-    """The samples of a cache, each with a class that is not its own."""
+    """Return the samples of a cache, each with a class that is not its own."""
     entries = adapter.entries()[part]
     return [(entry.id, (entry.class_index + 1) % 5) for entry in entries]
 
@@ -117,7 +117,7 @@ def test_votes_are_kernel_ridge_regression_of_the_errors():
     np.testing.assert_allclose(adapter.step(STREAM.features[6:40]) - plain, votes, atol=1e-3)
 
 
-def test_what_the_model_knew_changes_nothing_and_confirmations_are_listed():
+def test_confirmations_of_sure_answers_change_nothing_and_are_listed():
     head = Head(np.eye(3), logit_scale=100.0)
     adapter = ZeroShot(head)
     adapter.corrections.correct(np.eye(3)[:1], [0], [4], names=["a.jpg"])
@@ -166,7 +166,7 @@ def test_merging_unites_corrections_and_removes_what_they_contradict():
     one.corrections.correct(STREAM.features[[sample]], [label], [sample])
     other.corrections.correct(STREAM.features[[sample, 3]], [(label + 1) % 5, 0], [sample, 3])
     merged = merge_states([one, other])
-    kept = min(label, (label + 1) % 5)  # of two different answers
+    kept = min(label, (label + 1) % 5)  # the first of two different answers
     assert {(each.id, each.class_index) for each in merged.corrections} == {(sample, kept), (3, 0)}
     assert_same(merged, merge_states([other, one]))
     assert_same(merged, merge_states([merged, one]))
@@ -175,7 +175,7 @@ def test_merging_unites_corrections_and_removes_what_they_contradict():
 
 
 def rounded(features, seed):
-    """Features that differ as those of one image do from machine to machine."""
+    """Return features that differ as those of one image do from machine to machine."""
     noise = np.random.default_rng(seed).standard_normal(features.shape, np.float32)
     return features + 1e-4 * np.linalg.norm(features, axis=1, keepdims=True) * noise
 
@@ -254,7 +254,7 @@ def test_corrections_move_with_the_adapter(to_backend):
 
 
 def views_of(features, seed=0):
-    """Each image and seven versions of it."""
+    """Return each image and seven versions of it."""
     noise = 0.05 * np.random.default_rng(seed).standard_normal((len(features), 8, 16), np.float32)
     noise[:, 0] = 0
     return features[:, None] + noise
@@ -288,7 +288,7 @@ def test_a_wrong_entry_of_several_views_leaves_the_cache():
         assert adapter.entries() == before
 
 
-def test_what_cannot_be_a_correction_is_refused_and_changes_nothing():
+def test_invalid_corrections_are_refused_and_change_nothing():
     adapter = shown()
     untouched = shown()
     good = STREAM.features[:2]

@@ -1,4 +1,4 @@
-"""Which samples an adapter may learn from."""
+"""Gates: the samples that an adapter may learn from."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_a_gate_forgets_old_scenes():
     assert NearDuplicates(remembered=3)(HEAD.observe(scenes), np.full(4, True)).tolist() == [True, True, True, False]
 
 
-def test_what_is_not_offered_is_neither_allowed_nor_remembered():
+def test_samples_that_are_not_offered_are_neither_allowed_nor_remembered():
     gate = NearDuplicates()
     assert not gate(HEAD.observe(np.eye(4)), np.full(4, False)).any()
     assert gate(HEAD.observe(np.eye(4)), np.full(4, True)).all()

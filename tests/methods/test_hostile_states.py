@@ -241,7 +241,7 @@ def test_merged_states_may_share_ids():
     assert min(entry.id for entry in loaded.entries()["positive"] if entry.id > 3) >= 8
 
 
-def test_what_cannot_be_read_is_not_written(tmp_path):
+def test_unreadable_states_are_not_written(tmp_path):
     head = Head(np.eye(2), 10.0)
     adapter = create("tda", head)
     adapter.seen = {str(i): 1 for i in range(MAX_ORIGINS + 1)}
@@ -257,7 +257,7 @@ def test_files_that_are_none(tmp_path):
             read_snapshot(path)
     large = tmp_path / "large"
     with open(large, "wb") as file:
-        file.truncate(5 * 2**30)  # of nothing
+        file.truncate(5 * 2**30)  # a sparse file
     with pytest.raises(StateError, match="more than the"):
         read_snapshot(large)
 

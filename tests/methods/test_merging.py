@@ -18,7 +18,7 @@ SEEN_BY_ACCORD = ["sums.features", "sums.outer_0", "sums.outer_1", "counted.samp
 
 
 def streamed(method, samples, seed):
-    """A head, and the features of a stream; with views for methods that need them."""
+    """Return a head, and the features of a stream; with views for methods that need them."""
     stream = shifted_stream(samples=samples, classes=5, dim=12, seed=seed)
     features = stream.features
     if "views" in list_methods()[method].needs:
@@ -28,7 +28,7 @@ def streamed(method, samples, seed):
 
 
 def in_rounds(start, features, lengths, shards, merge=merge_states):
-    """The adapter after rounds of `shards` blocks of the stream, which has blocks of these lengths."""
+    """Return the adapter after rounds of `shards` blocks of the stream, which has blocks of these lengths."""
     blocks = np.split(np.arange(len(features)), np.cumsum(lengths))
     for first in range(0, len(blocks), shards):
         forks = []
@@ -59,7 +59,7 @@ def in_reverse(adapters, start):
 
 
 def settled(adapter):
-    """The state with everything counted, and without what a merge forgets."""
+    """Return the state with everything counted, and without what a merge forgets."""
     return merge_states([adapter, type(adapter)(adapter.head, **adapter.settings)])
 
 
@@ -123,7 +123,7 @@ def test_one_that_went_on_alone_is_taken_as_it_is(method):
     assert start.samples_seen == 41
 
 
-def test_what_waits_at_the_start_counts_once_whether_it_was_settled_since_or_not():
+def test_pending_samples_of_the_start_count_once():
     def forked(values, settle):
         sums = Sums(head, counts=(CLASSES,))
         sums.restore({name: each.copy() for name, each in start.items()})
@@ -156,7 +156,7 @@ def test_a_correction_that_one_of_them_took_back_is_gone(order):
     start.corrections.correct(features[:3], [0, 1, 2], ids=[0, 1, 2])
     forks = [duplicate(start) for _ in range(3)]
     forks[0].corrections.undo([1])
-    forks[1].corrections.correct(features[2:3], [4], ids=[2])  # of another class than it was
+    forks[1].corrections.correct(features[2:3], [4], ids=[2])  # another class than before
     forks[2].corrections.correct(features[3:4], [3], ids=[3])
     merged = merge_states(forks[::order], start)
     assert [(each.id, each.class_index) for each in merged.corrections] == [(0, 0), (2, 4), (3, 3)]
@@ -194,7 +194,7 @@ def test_forks_of_one_origin_add_up_and_leave_their_inputs_alone():
     assert merge_states(forks, start).frozen
 
 
-def test_what_did_not_continue_from_the_start_is_refused():
+def test_states_that_did_not_continue_from_the_start_are_refused():
     head, features = streamed("dota", 100, 0)
     start = create("dota", head)
     new = create("dota", head)

@@ -305,7 +305,7 @@ def test_merging_leaves_its_inputs_alone(stream):
     assert all(np.array_equal(values, before[name]) for name, values in one.dump().items())
 
 
-def test_what_cannot_be_merged(stream):
+def test_states_that_cannot_be_merged_are_refused(stream):
     one = TDA(stream.head)
     with pytest.raises(InputError, match="nothing to merge"):
         merge_states([])

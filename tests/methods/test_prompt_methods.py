@@ -234,7 +234,7 @@ def test_a_fitted_prompt_is_saved_loaded_and_bound_to_its_model(encoder, drawn, 
     np.testing.assert_allclose(adapter.step(features), same.step(features), atol=1e-4)
 
 
-def test_what_cannot_be_done_is_said(encoder, drawn, tiny_onnx):
+def test_unsupported_models_and_settings_are_reported(encoder, drawn, tiny_onnx):
     head, features, labels = drawn
     for method in ("coop", "cocoop", "tpt", "difftpt"):
         with pytest.raises(InputError, match="needs the text tower of a model"):
@@ -281,7 +281,7 @@ def test_a_context_of_zeros_answers(encoder, drawn):
     assert np.isfinite(adapter.step(features)).all()
 
 
-def test_prompts_that_diverge_are_said(encoder, drawn, views, monkeypatch):
+def test_diverging_prompts_are_reported(encoder, drawn, views, monkeypatch):
     monkeypatch.setattr("acclimate.methods.settings.LARGEST_REAL", 1e30)  # no rate that is allowed diverges here
     head, features, labels = drawn
     for method in ("coop", "cocoop"):
@@ -314,7 +314,7 @@ LONG = ("memory_is_bounded",)  # thousands of samples, each through the text tow
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A CLIP with a text tower of one layer: the laws send it thousands of samples."""
+    """Return a CLIP with a text tower of one layer: the laws send it thousands of samples."""
     folder = save_tiny_model("clip", tmp_path_factory.mktemp("small"), layers=1, text_width=16, text_layers=1)
     return load_encoder(f"local:{folder}", "cpu")
 

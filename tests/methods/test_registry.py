@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("own_registry")
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    """A folder of installed packages."""
+    """Return a folder of installed packages."""
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
     return tmp_path

@@ -30,7 +30,7 @@ def drawn_head(rng, labels=3):
 
 
 def naive_scores(head, negatives, features, left_out=0.05):
-    """The formula, one image at a time."""
+    """Return the formula, one image at a time."""
     unit = negatives / np.linalg.norm(negatives, axis=1, keepdims=True)
     nearness = (unit @ head.class_vectors.T).max(axis=1)
     unit = unit[np.argsort(nearness)[: int(np.ceil((1 - left_out) * len(unit)))]]

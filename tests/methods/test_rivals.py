@@ -169,7 +169,7 @@ def entropies(entries):
 
 
 @pytest.mark.parametrize("method", [*NAIVE, "boost"])
-def test_what_was_learnt_is_told_per_class(stream, method):
+def test_learnt_values_are_listed_per_class(stream, method):
     adapter = create(method, stream.head)
     adapter.step(stream.features[:, None] if method == "boost" else stream.features)
     columns = adapter.learnt()

@@ -49,7 +49,7 @@ def test_float32_on_any_library(to_backend, stream, method):
 
 
 @pytest.mark.parametrize("method", ["dota", "prior"])
-def test_what_was_learnt_is_told_per_class(stream, method):
+def test_learnt_values_are_listed_per_class(stream, method):
     adapter = create(method, stream.head)
     adapter.step(stream.features[:10])  # fewer than one refresh
     columns = adapter.learnt()

@@ -10,7 +10,7 @@ from acclimate.arrays import first_equal_rows, to_host
 
 
 def repeated_head(seed, sources, dim=512):
-    """A head whose class i has the vector of number `sources[i]` up to rounding, and the generator that made them."""
+    """Return a head whose class i has vector `sources[i]` up to rounding, and the generator that made them."""
     rng = np.random.default_rng(seed)
     vectors = rng.standard_normal((max(sources) + 1, dim))[sources]
     return Head((vectors + 1e-7 * rng.standard_normal(vectors.shape)).astype(np.float32), 100.0), rng

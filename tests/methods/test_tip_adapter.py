@@ -16,7 +16,7 @@ NAMES = ["tip-adapter", "tip-adapter-f"]
 
 
 def task(classes=4, shots=3, dim=12, versions=None, seed=0, dtype=np.float64):
-    """A head, shots with labels, and 60 other samples with labels."""
+    """Return a head, shots with labels, and 60 other samples with labels."""
     stream = shifted_stream(samples=60 + 40 * classes, classes=classes, dim=dim, seed=seed)
     rest = np.arange(60, len(stream))
     drawn = np.concatenate([rest[stream.labels[60:] == label][:shots] for label in range(classes)])
@@ -76,7 +76,7 @@ def test_the_search_takes_the_best_of_the_grid_and_of_equal_ones_the_nearest():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_the_search_found_is_saved_and_forgotten_by_the_next_fit(name, tmp_path):
+def test_found_settings_are_saved_and_forgotten_by_the_next_fit(name, tmp_path):
     head, features, labels, test, truth = task()
     adapter = create(name, head, largest_alpha=20.0)
     adapter.fit(features, labels)
