@@ -25,17 +25,19 @@ import numpy as np
 
 from acclimate import Accord
 from acclimate.arrays import Array
-from acclimate.bench.board_page import markdown_table, points, write_page
-from acclimate.bench.leaderboard import Plan, Score, plan_board, run_board, shape_title
-from acclimate.bench.orders import SHORT
-from acclimate.cli.reproduce import as_patterns
+from acclimate.bench.leaderboard import SHORT, plan_board
+from acclimate.bench.measurements import Measurements
+from acclimate.bench.orders import shape_title
+from acclimate.bench.pages import markdown_table, points, write_page
+from acclimate.bench.results import Score
+from acclimate.cli.bench import as_patterns
 from acclimate.files import write_atomically, writing
 from acclimate.methods import register
 from acclimate.methods.agreement import Figures
 from acclimate.methods.state import Sums
 from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
 
-SHAPES = ("seed", "class-sequential", "half-classes", "long-tail", "few-classes", f"first-{SHORT}")
+SHAPES = ("seed", "class-sequential", "half-classes", "long-tail", "few-classes", SHORT)
 WHOLE = "accord"
 REFERENCE = "tda"
 AGAIN = "second pass: "  # begins the title of what does not change online answers
@@ -182,7 +184,7 @@ class Side:
     @property
     def worst(self) -> Score:
         """The run with the lowest gain."""
-        return min(self.scores, key=lambda score: score.gain)
+        return min(self.scores, key=lambda score: score.gain or 0.0)
 
     def changes(self, whole: "Side") -> list[float]:
         """Return the change of the mean against the whole method: on all streams, and with each of them left out."""
@@ -194,14 +196,14 @@ class Side:
         """Return the worst change of the worst run of a shape, and the shape."""
         shapes = dict.fromkeys(score.shape for score in self.scores)
         lowest = [
-            {shape: min(score.gain for score in side.scores if score.shape == shape) for shape in shapes}
+            {shape: min(score.gain or 0.0 for score in side.scores if score.shape == shape) for shape in shapes}
             for side in (self, whole)
         ]
         return min((gain - lowest[1][shape], shape) for shape, gain in lowest[0].items())
 
     def row(self, title: str, whole: "Side") -> list[str]:
         """Return a line of the table."""
-        run = f"{points(self.worst.gain)} ({self.worst.stream}, {self.worst.shape}:{self.worst.seed})"
+        run = f"{points(self.worst.gain or 0.0)} ({self.worst.stream}, {self.worst.order})"
         changes = self.changes(whole)
         cells = [""] * (len(changes) + 1)
         if self is not whole:
@@ -214,7 +216,7 @@ class Side:
         return self.changes(whole)[0] <= -MEAN or self.worst_change(whole)[0] <= -WORST
 
 
-def page(plan: Plan, scores: Sequence[Score], command: str) -> Iterator[str]:
+def page(plan: Measurements, scores: Sequence[Score], command: str) -> Iterator[str]:
     """Make the parts of the page."""
     titles = PARTS | CONSTANTS
     sides = {
@@ -279,7 +281,7 @@ def write_gains(scores: Sequence[Score], path: Path) -> None:
     table = csv.writer(text, lineterminator="\n")
     table.writerow(COLUMNS)
     for key, passes in lines.items():
-        figures = [value for number in PASSES for value in (passes[number].gain, passes[number].ece)]
+        figures = [value or 0.0 for number in PASSES for value in (passes[number].gain, passes[number].ece)]
         table.writerow([*key, *(round(100 * value, 2) for value in figures)])
     with writing(path):
         write_atomically(path, text.getvalue().encode())
@@ -295,7 +297,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/results"))
     options = parser.parse_args()
     plan = plan_board(options.streams, tuple(PARTS | CONSTANTS), SHAPES, options.orders, options.limit, passes=2)
-    scores = run_board(plan.tasks, options.jobs, printed)
+    scores = plan.run(options.jobs, printed)
     limit = f" --limit {options.limit}" if options.limit else ""
     given = f"{as_patterns(options.streams)} --orders {options.orders}{limit} --out {options.out}"
     with writing(options.out):

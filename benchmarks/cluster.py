@@ -21,7 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does for its workers
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` does, before Ray is: loopback only
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from acclimate.bench.board_page import write_page
+from acclimate.bench.pages import write_page
 from acclimate.bench.plots import shown
 from acclimate.bench.results import hardware
 from cluster_parts.figures import Figures

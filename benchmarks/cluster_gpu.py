@@ -23,7 +23,7 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate import Classifier
-from acclimate.bench.board_page import markdown_table, write_page
+from acclimate.bench.pages import markdown_table, write_page
 from acclimate.bench.results import hardware
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification

@@ -14,17 +14,17 @@ writes corrections.md, corrections.csv with every run, and corrections.png.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 
 from acclimate import create, read_stream, refine
 from acclimate.arrays import softmax_and_entropy
-from acclimate.bench.board_page import markdown_table, points, write_page, write_scores
 from acclimate.bench.orders import stream_order
+from acclimate.bench.pages import markdown_table, points, write_csv, write_page
 from acclimate.bench.plots import BLUE, GREEN, GREY, check_picture, pyplot
-from acclimate.cli.reproduce import as_patterns
+from acclimate.cli.bench import as_patterns
 from acclimate.methods import Adapter, duplicate
 
 METHODS = {"zero-shot": GREY, "tda": BLUE, "accord": GREEN}
@@ -196,7 +196,7 @@ def main() -> None:
         name = path.stem if stems.count(path.stem) == 1 else f"{path.stem} ({path.parent.name})"
         runs += measure(path, name, options.orders, options.limit)
         print(f"{name}: {options.orders} orders", flush=True)
-    write_scores(runs, options.out / "corrections.csv")
+    write_csv([asdict(run) for run in runs], options.out / "corrections.csv")
     draw(runs, options.out / "corrections.png")
     given = f"{as_patterns(options.streams)} --orders {options.orders} --limit {options.limit} --out {options.out}"
     write_page(page(runs, f"python benchmarks/corrections.py {given}"), options.out / "corrections.md")

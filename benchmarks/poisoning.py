@@ -12,7 +12,7 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,9 +21,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from acclimate import Head, list_methods, read_stream
-from acclimate.bench.board_page import markdown_table, points, write_page, write_scores
+from acclimate.bench.pages import markdown_table, points, write_csv, write_page
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
-from acclimate.cli.reproduce import as_patterns
+from acclimate.cli.bench import as_patterns
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits
 from acclimate.serve.streams import Streams
@@ -399,7 +399,7 @@ def main() -> None:
 
 def write(runs: Sequence[Run], folder: Path, command: str) -> None:
     """Write the three files."""
-    write_scores(runs, folder / "poisoning.csv")
+    write_csv([asdict(run) for run in runs], folder / "poisoning.csv")
     draw(runs, folder / "poisoning.png")
     write_page(page(runs, command), folder / "poisoning.md")
 

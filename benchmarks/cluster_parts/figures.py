@@ -2,10 +2,10 @@
 
 import csv
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from acclimate.bench.board_page import markdown_table, write_scores
+from acclimate.bench.pages import markdown_table, write_csv
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Figures:
 
     def write(self, path: Path) -> None:
         """Write the figures as csv."""
-        write_scores(self.all, path)
+        write_csv([asdict(each) for each in self.all], path)
 
     @classmethod
     def read(cls, path: Path) -> "Figures":

@@ -2,8 +2,8 @@ from dataclasses import replace
 
 import pytest
 
+from acclimate.bench.comparison import backbone, paper_dataset, reasons
 from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.reasons import backbone, paper_dataset, reasons
 from acclimate.bench.results import OF_FILE, summarise
 
 

@@ -5,8 +5,8 @@ import pytest
 
 import acclimate
 from acclimate import TDA, Adapter, Step, TipAdapter, create, evaluate, write_stream
+from acclimate.bench.evaluation import MAX_VARIANTS, as_variants, sweep
 from acclimate.bench.orders import stream_order
-from acclimate.bench.sweeps import LARGEST, as_variants, sweep
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError, MissingExtraError
 
@@ -162,7 +162,7 @@ def test_a_sweep_is_the_product_of_its_lists():
     ],
 )
 def test_methods_that_cannot_be_run(stream, methods, message):
-    assert LARGEST == 256
+    assert MAX_VARIANTS == 256
     with pytest.raises(InputError, match=message):
         evaluate(stream, methods)
 

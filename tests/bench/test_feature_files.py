@@ -8,7 +8,7 @@ import pytest
 from acclimate.bench.comparison import group_results, recipe_tables
 from acclimate.bench.datasets import DATASETS, dataset_named
 from acclimate.bench.recipes import RECIPES
-from acclimate.bench.reproduction import Choice, plan_streams
+from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
@@ -31,7 +31,7 @@ def write(tmp_path):
 
 
 def run(recipes, paths, folder, *methods, **settings):
-    return plan_streams(recipes, paths, Choice(methods, settings)).run(["stored"], folder / "runs")
+    return plan_streams(recipes, paths, methods=methods, settings=settings).run(folder / "runs")
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_files_that_stand_for_no_dataset(write, tmp_path, name, classes, changes
     with pytest.raises(InputError) as error:
         plan_streams([SUITE], [path])
     assert f"no feature file stands for a dataset of cross-domain ({name}: {why}" in str(error.value)
-    (file,) = plan_streams([RECIPES["caches"]], [path]).files  # an ablation runs on any file
-    assert file.why_not.startswith(why)
+    plan = plan_streams([RECIPES["caches"]], [path])  # an ablation runs on any file
+    assert plan.other_files[name].startswith(why)
     zero_shot, *_ = run([RECIPES["caches"]], [path], tmp_path)
     assert (zero_shot.dataset, zero_shot.prompts) == (name, OF_FILE)
 
@@ -149,9 +149,9 @@ def test_methods_by_name_and_their_settings(write, tmp_path):
     assert rows["tda, positive_alpha 1.5"][0].why[-1] == "the settings are not the paper's: positive_alpha 1.5."
     assert rows["dota"][0].reported is None
     with pytest.raises(InputError, match="mta in cross-domain needs feature files with several views per image"):
-        plan_streams([SUITE], [path], Choice(("mta",)))
+        plan_streams([SUITE], [path], methods=["mta"])
     with pytest.raises(InputError, match="tpt in cross-domain needs the text tower of a model"):
-        plan_streams([SUITE], [path], Choice(("tpt",)))
+        plan_streams([SUITE], [path], methods=["tpt"])
 
 
 def test_methods_that_need_views_run_on_files_with_views(write, tmp_path):

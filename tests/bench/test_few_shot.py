@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import create, list_methods
-from acclimate.bench.few_shot import Curve, Score, Task, curves, halve, measure, plan_few_shot
-from acclimate.bench.prequential import Variant
+from acclimate.bench.few_shot import Curve, curves, halve, measure, plan_few_shot
+from acclimate.bench.prequential import Variant, compare
+from acclimate.bench.results import score_all
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.sources.shots import draw_shots
@@ -39,37 +40,38 @@ def test_halves_share_no_sample_and_have_half_of_every_class(samples, classes, s
 
 @pytest.mark.parametrize("held_out", [None, 0, 2])
 def test_the_scores_of_a_run(paths, held_out):
-    scores = measure(Task(paths[0], 5, (1, 4), tuple(VARIANTS), held_out))
+    scores = measure(paths[0], 5, (1, 4), VARIANTS, held_out)
     keys = [("zero-shot", 0), ("tda", 0), *((name, n) for name in ("tip-adapter", "tip-adapter-f") for n in (1, 4))]
-    assert [(score.method, score.shots) for score in scores] == keys
+    assert [(score.method, score.learnt["fit"]["shots"]) for score in scores] == keys
     stream = read_stream(paths[0])
     drawn, scored = halve(stream, 5)
     for score in scores:
         adapter = create(score.method, stream.head, **({"epochs": 3} if score.method == "tip-adapter-f" else {}))
-        if score.shots:
+        fit = score.learnt["fit"]
+        if fit["shots"]:
             most = len(drawn) if held_out is None else held_out
-            shots, rest = draw_shots(stream.labels[drawn], stream.head.class_names, score.shots, 5, most)
+            shots, rest = draw_shots(stream.labels[drawn], stream.head.class_names, fit["shots"], 5, most)
             assert not set(drawn[shots]) & set(drawn[rest])
-            assert len(rest) == score.validation == (6 * held_out if held_out is not None else len(drawn) - len(shots))
+            assert len(rest) == fit["validation"] == (6 * held_out if held_out is not None else len(drawn) - len(shots))
             validation = (stream.features[drawn[rest]], stream.labels[drawn[rest]]) if len(rest) else None
             adapter.fit(stream.features[drawn[shots]], stream.labels[drawn[shots]], validation=validation)
-            assert {"alpha": score.alpha, "beta": score.beta} == adapter.chosen()
+            assert {"alpha": fit["alpha"], "beta": fit["beta"]} == adapter.chosen()
         right = adapter.step(stream.features[scored]).argmax(axis=1) == stream.labels[scored]
         assert (score.stream, score.seed, score.samples) == ("long", 5, len(scored))
-        assert score.acc1 == pytest.approx(right.mean())
-        assert score.gain == pytest.approx(score.acc1 - scores[0].acc1)
+        assert score.accuracy == pytest.approx(right.mean())
+        assert score.gain == pytest.approx(score.accuracy - scores[0].accuracy)
     assert scores[0].gain == 0
-    assert scores[0].alpha is scores[1].alpha is None
+    assert scores[0].learnt["fit"]["alpha"] is scores[1].learnt["fit"]["alpha"] is None
 
 
 def test_a_class_with_fewer_samples_gives_all_it_has_and_that_is_said(paths):
     plan = plan_few_shot(paths, VARIANTS, [10, 1], seeds=2)
-    assert [(task.path.stem, task.seed, task.shots) for task in plan.tasks] == [
-        *(("long", 0, (1, 10)), ("long", 1, (1, 10)), ("short", 0, (1, 10)), ("short", 1, (1, 10)))
+    assert [tuple(task.keywords[name] for name in ("path", "seed", "shots")) for task in plan.tasks] == [
+        (path, seed, (1, 10)) for path in paths for seed in (0, 1)
     ]
-    (sentence,) = plan.short
+    (sentence,) = plan.notes
     assert sentence.startswith("short at 10 shots: 4 of 4 classes give fewer, ")
-    assert [score.shots for score in measure(plan.tasks[-1])] == [0, 0, 1, 10, 1, 10]
+    assert [score.learnt["fit"]["shots"] for score in plan.tasks[-1]()] == [0, 0, 1, 10, 1, 10]
     with pytest.raises(InputError, match=r"no class has 99 samples in its half of a stream; choose at most \d+ "):
         plan_few_shot(paths, VARIANTS, [1, 10, 99])
     stream = read_stream(paths[1])
@@ -91,7 +93,10 @@ def test_methods_that_cannot_run_are_refused(paths, monkeypatch):
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([0, 1]), st.floats(0, 1)), min_size=1, max_size=20))
 def test_means_are_over_streams_and_deviations_over_seeds(rows):
     known = {(stream, seed): acc1 for stream, seed, acc1 in rows}
-    scores = [Score(stream, "tip-adapter", 2, seed, 9, 9, a, 0.0, 1.0, 1.0) for (stream, seed), a in known.items()]
+    stream = shifted_stream(samples=20, classes=3, dim=4)
+    (base,) = score_all("a", stream, compare(stream, []))
+    base = replace(base, method="tip-adapter", learnt={"fit": {"shots": 2}})
+    scores = [replace(base, dataset=name, seed=seed, metrics={"acc1": a}) for (name, seed), a in known.items()]
     (curve,) = curves(scores)
     assert curve == Curve("tip-adapter", tuple(scores))
     assert curve.shots == (2,)

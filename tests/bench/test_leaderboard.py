@@ -1,6 +1,7 @@
 import csv
 from collections import defaultdict
 from dataclasses import replace
+from functools import partial
 from math import isfinite
 
 import numpy as np
@@ -9,38 +10,37 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import create, list_methods, refine
-from acclimate.bench.board_page import points, summary_rows, write_scores
 from acclimate.bench.leaderboard import (
     DEFAULT_SHAPES,
-    Score,
-    Task,
+    Standing,
+    csv_row,
     measure,
     plan_board,
-    run_board,
-    shape_title,
-    size_text,
     standings,
+    summary_rows,
 )
-from acclimate.bench.metrics import expected_calibration_error, squared_errors
-from acclimate.bench.orders import SHAPES, stream_order
+from acclimate.bench.orders import SHAPES, shape_title, stream_order
+from acclimate.bench.pages import points, write_csv
+from acclimate.bench.prequential import compare
+from acclimate.bench.results import score_all
+from acclimate.bench.scoring import expected_calibration_error, squared_errors
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.stream import write_stream
 
+STREAM = shifted_stream(samples=20, classes=3, dim=4)
+(SCORE,) = score_all("a", STREAM, compare(STREAM, []))
 SCORES = st.builds(
-    Score,
-    stream=st.sampled_from(["a", "b"]),
-    shape=st.sampled_from(["seed", "long-tail", "first-200"]),
-    seed=st.integers(0, 3),
+    partial(replace, SCORE),
+    dataset=st.sampled_from(["a", "b"]),
+    order=st.sampled_from(["seed:1", "long-tail:0", "first-200:3"]),
     method=st.sampled_from(["tda", "dota"]),
     passes=st.integers(1, 2),
-    samples=st.just(10),
-    acc1=st.floats(0, 1),
+    metrics=st.fixed_dictionaries({"acc1": st.floats(0, 1)}),
     gain=st.floats(-1, 1),
     ece=st.floats(0, 1),
     brier=st.floats(0, 2),
-    us_per_sample=st.floats(0, 100),
-    state_bytes=st.integers(0, 10**9),
+    cost=st.fixed_dictionaries({"us_per_sample": st.floats(0, 100), "state_bytes": st.integers(0, 10**9)}),
 )
 
 
@@ -65,14 +65,13 @@ def test_the_means_of_the_shapes_count_the_same(scores):
         shapes = naive[standing.title]
         every = [score for each in shapes.values() for score in each]
         for column in ("gain", "ece", "brier", "us_per_sample", "acc1"):
-            means = [sum(getattr(score, column) for score in each) / len(each) for each in shapes.values()]
+            means = [sum(csv_row(score)[column] for score in each) / len(each) for each in shapes.values()]
             assert standing.mean(column) == pytest.approx(sum(means) / len(means))
         for shape, each in shapes.items():
             mean, lowest = standing.gains(shape)
             assert mean == pytest.approx(sum(score.gain for score in each) / len(each))
             assert lowest == min(score.gain for score in each)
         assert standing.worst.gain == min(score.gain for score in every)
-        assert standing.state_bytes == max(score.state_bytes for score in every)
         assert row[:2] == (standing.title, points(standing.mean("gain")))
         assert list(standing.shapes) == [shape for shape in SHAPES if shape in shapes]
     means = [standing.mean("gain") for standing in board]
@@ -84,7 +83,7 @@ def test_the_scores_of_a_run(paths, order):
     stream = plan_board(paths).streams["many"]
     taken = stream_order(stream, order)
     labels = stream.labels[taken]
-    scores = measure(Task(paths[0], order, ("tda", "dota"), None, passes=2))
+    scores = measure(paths[0], order, ("tda", "dota"), None, passes=2)
     assert [(score.method, score.passes) for score in scores] == [
         *(("zero-shot", 1), ("tda", 1), ("tda", 2), ("dota", 1), ("dota", 2))
     ]
@@ -97,18 +96,18 @@ def test_the_scores_of_a_run(paths, order):
         probs /= probs.sum(axis=1, keepdims=True)
         right = logits.argmax(axis=1) == labels
         assert (score.stream, f"{score.shape}:{score.seed}", score.samples) == ("many", order, len(taken))
-        assert score.acc1 == pytest.approx(right.mean())
-        assert score.gain == pytest.approx(score.acc1 - scores[0].acc1)
+        assert score.accuracy == pytest.approx(right.mean())
+        assert score.gain == pytest.approx(score.accuracy - scores[0].accuracy)
         assert score.ece == pytest.approx(expected_calibration_error(probs.max(axis=1), right), abs=1e-5)
         assert score.brier == pytest.approx(squared_errors(probs, labels).mean(), abs=1e-5)
-        assert score.state_bytes == sum(values.nbytes for values in adapter.dump().values())
-    assert scores[0].gain == scores[0].state_bytes == 0
-    assert all(isfinite(score.us_per_sample) for score in scores)
+        assert score.cost["state_bytes"] == sum(values.nbytes for values in adapter.dump().values())
+    assert scores[0].gain == scores[0].cost["state_bytes"] == 0
+    assert all(isfinite(score.cost["us_per_sample"]) for score in scores)
 
 
 def test_what_cannot_be_run_is_left_out_and_said(paths):
     plan = plan_board(paths, orders=2)
-    taken = {(task.path.stem, task.order.partition(":")[0]) for task in plan.tasks}
+    taken = {(task.keywords["path"].stem, task.keywords["order"].partition(":")[0]) for task in plan.tasks}
     assert taken == {
         *(("many", shape) for shape in DEFAULT_SHAPES),
         *(("three", shape) for shape in ("seed", "class-sequential", "correlated", "long-tail")),
@@ -121,8 +120,8 @@ def test_what_cannot_be_run_is_left_out_and_said(paths):
     unfit |= dict.fromkeys(few_shot, "fitted to labelled samples")
     unfit |= dict.fromkeys(("difftpt", "tpt"), "needs text and views")
     others = [name for name in list_methods() if name not in ("zero-shot", *unfit)]
-    assert {task.methods for task in plan.tasks} == {tuple(others)}
-    assert plan.left_out == (
+    assert {task.keywords["methods"] for task in plan.tasks} == {tuple(others)}
+    assert plan.notes == (
         *(f"The method {name} ({why})." for name, why in sorted(unfit.items())),
         "Few classes: three (fewer than 4 classes).",
         "Half classes: three (fewer than 4 classes).",
@@ -141,9 +140,9 @@ def test_methods_on_views_run_where_all_streams_have_views(tmp_path, paths):
     stream = shifted_stream(samples=60, classes=4, dim=8)
     views = tmp_path / "views.safetensors"
     write_stream(replace(stream, features=np.repeat(stream.features[:, None], 3, axis=1)), views)
-    assert {"mta", "zero"} <= set(plan_board([views]).tasks[0].methods)
-    assert not {"mta", "zero"} & set(plan_board([views, *paths]).tasks[0].methods)
-    scores = measure(Task(views, "seed:0", ("zero",), None, passes=2))
+    assert {"mta", "zero"} <= set(plan_board([views]).tasks[0].keywords["methods"])
+    assert not {"mta", "zero"} & set(plan_board([views, *paths]).tasks[0].keywords["methods"])
+    scores = measure(views, "seed:0", ("zero",), None, passes=2)
     assert [score.passes for score in scores] == [1, 1]  # nothing is learnt, so there is nothing to refine
 
 
@@ -151,20 +150,21 @@ def test_a_limit_takes_samples_of_the_whole_stream(paths):
     stream = plan_board(paths, limit=60).streams["many"]
     assert len(stream) == len(stream.labels) == len(stream.domains) == 60
     assert set(stream.domains) == {"near", "far"}
-    assert {score.samples for score in measure(Task(paths[0], "seed:0", ("prior",), 60, 1))} == {60}
+    assert {score.samples for score in measure(paths[0], "seed:0", ("prior",), 60, 1)} == {60}
 
 
 def test_processes_change_nothing_but_the_times(paths, tmp_path):
-    tasks = plan_board(paths, ["tda", "dota"], ("seed", "long-tail"), orders=2, passes=2).tasks
+    plan = plan_board(paths, ["tda", "dota"], ("seed", "long-tail"), orders=2, passes=2)
     lines = []
     for jobs in (1, 2):
-        write_scores(run_board(tasks, jobs), tmp_path / "scores.csv")
+        write_csv(list(map(csv_row, plan.run(jobs))), tmp_path / "scores.csv")
         with (tmp_path / "scores.csv").open() as file:
             lines.append([{**row, "us_per_sample": ""} for row in csv.DictReader(file)])
     assert lines[0] == lines[1]
-    assert len(lines[0]) == len(tasks) * 5
+    assert len(lines[0]) == len(plan.tasks) * 5
 
 
 def test_texts():
-    assert [size_text(count) for count in (0, 999, 1600, 5_015_104)] == ["0 B", "999 B", "1.6 kB", "5.0 MB"]
+    boards = [Standing("tda", (replace(SCORE, cost={"state_bytes": size}),)) for size in (0, 999, 1600, 5_015_104)]
+    assert [standing.size for standing in boards] == ["0 B", "999 B", "1.6 kB", "5.0 MB"]
     assert [shape_title(shape) for shape in ("seed", "long-tail")] == ["shuffled", "long tail"]

@@ -5,14 +5,13 @@ import numpy as np
 import pytest
 
 from acclimate import TDA
-from acclimate.bench.comparison import every_table, group_results, recipe_tables
+from acclimate.bench.comparison import every_table, group_results, reasons, recipe_tables
 from acclimate.bench.datasets import DATASETS, SUITES
+from acclimate.bench.paper_page import write_report
 from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.prequential import Variant
-from acclimate.bench.reasons import reasons
-from acclimate.bench.recipes import RECIPES, protocol_of, usual_protocol
-from acclimate.bench.report import write_report
+from acclimate.bench.recipes import RECIPES, row_of, usual_row
 from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE, read_results
 from acclimate.checks.synthetic import shifted_stream
@@ -33,7 +32,7 @@ def swept(tmp_path_factory):
         streams[name] = replace(stream, encoder="one for both")
         write_stream(streams[name], folder / f"{name}.safetensors")
     recipes = [RECIPES[name] for name in ABLATIONS]
-    results = plan_streams(recipes, sorted(folder.glob("*.safetensors"))).run(["stored"], folder)
+    results = plan_streams(recipes, sorted(folder.glob("*.safetensors"))).run(folder)
     return folder, streams, results
 
 
@@ -68,22 +67,22 @@ def test_every_row_of_the_paper_has_a_protocol(name):
         for key in recipe.datasets:
             assert all(
                 variant.config.keys() == method.default_settings().keys()
-                for variant in protocol.variants(DATASETS[key])
+                for variant in recipe.variants(protocol, DATASETS[key])
             )
-            assert (protocol.views_of(DATASETS[key]) > 1) >= ("views" in method.needs)
+            assert (DATASETS[key].views_of(protocol.views) > 1) >= ("views" in method.needs)
         assert bool(protocol.shots) == (method.kind == "few-shot")
-        assert protocol_of(protocol.method, DATASETS[recipe.datasets[0]]).prompts == protocol.prompts
+        assert row_of(protocol.method, DATASETS[recipe.datasets[0]]).prompts == protocol.prompts
 
 
 def test_methods_without_a_row_are_measured_as_tda_with_what_they_need():
-    tda = usual_protocol("tda")
-    mta = usual_protocol("mta")
+    tda = usual_row("tda")
+    mta = usual_row("mta")
     assert (tda.prompts, tda.views, tda.views_kind, tda.trained) == ("dataset", "paper", "augmix", "")
     assert (mta.prompts, mta.views, mta.views_kind) == ("dataset", 64, "crop")
-    assert usual_protocol("tip-adapter-f").trained == (
+    assert usual_row("tip-adapter-f").trained == (
         "ImageNet's training images, 16 per class (settings searched on its validation images)"
     )
-    assert usual_protocol("of another version").views == "paper"
+    assert usual_row("of another version").views == "paper"
 
 
 def test_the_figures_are_the_papers(shared):
@@ -221,8 +220,8 @@ def test_a_report_is_a_page_with_pictures_and_the_same_each_time(swept, tmp_path
     recipes = [RECIPES["caches"], RECIPES["entropy-range"]]
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
-        page = write_report(recipes, results, tmp_path / name, "acclimate reproduce ...")
-        text = page.read_text()
+        write_report(recipes, results, tmp_path / name, "acclimate reproduce ...")
+        text = (tmp_path / name / "README.md").read_text()
         assert "**These are not the paper's datasets.**" in text
         assert "```\nacclimate reproduce ...\n```" in text
         for recipe in recipes:
@@ -252,7 +251,8 @@ def test_results_of_other_models_prompts_and_orders_stand_apart(swept):
 def test_a_report_of_two_models_has_pictures_of_both(swept, tmp_path):
     _, _, results = swept
     others = [replace(result, model="another") for result in results]
-    page = write_report([RECIPES["caches"]], [*results, *others], tmp_path, "...").read_text()
+    write_report([RECIPES["caches"]], [*results, *others], tmp_path, "...")
+    page = (tmp_path / "README.md").read_text()
     assert "](caches.png)" in page
     assert "](caches-2.png)" in page
     assert (tmp_path / "caches-2.png").is_file()
@@ -377,8 +377,8 @@ def as_row(result, suite, name, key, **changes):
     row = RECIPES[suite].rows[name]
     dataset = DATASETS[key]
     settings = find_method(row.method).default_settings() | dict(row.config)
-    own = {"method": row.method, "prompts": row.prompts, "views": row.views_of(dataset), "settings": "paper"}
-    kind = row.views_kind if row.views_of(dataset) > 1 else ""
+    own = {"method": row.method, "prompts": row.prompts, "views": dataset.views_of(row.views), "settings": "paper"}
+    kind = row.views_kind if dataset.views_of(row.views) > 1 else ""
     return as_dataset(result, key, **own, views_kind=kind, trained=row.trained, config=settings, **changes)
 
 
@@ -417,7 +417,7 @@ def test_given_settings_are_in_the_name_of_a_row_and_a_reason(default):
     coop = replace(coop, settings="given", config={**coop.config, "epochs": 1})
     (group,) = group_results([coop])
     cells = dict(recipe_tables(RECIPES["ood"], group)[0].rows)["coop, epochs 1"]
-    assert cells[0].why == (*RECIPES["ood"].protocol("coop").remarks, "the settings are not the paper's: epochs 1.")
+    assert cells[0].why == (*RECIPES["ood"].row("coop").remarks, "the settings are not the paper's: epochs 1.")
 
 
 def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(default):
@@ -429,7 +429,7 @@ def test_times_are_extrapolated_to_all_images_and_compared_with_zero_shot(defaul
             own = {"model": "open_clip:RN50/openai", "cost": cost, "batch_size": size, "end_to_end": True, "n": 50_000}
             results.append(as_row(default, "ood", name, "imagenet", **{**own, "n": 1000}))
     (group,) = group_results(results)
-    assert group.results == ()
+    assert group.results == []
     single, batched = recipe_tables(recipe, group)
     assert single.title.endswith("batch size 1, as in the paper")
     assert batched.title.endswith("batches of 64, counting views")

@@ -7,7 +7,7 @@ import pytest
 
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import (
-    Result,
+    Score,
     hardware,
     peak_memory_mb,
     read_results,
@@ -97,10 +97,15 @@ def test_results_are_read_as_they_were_written(stream, tmp_path):
     write_results(results[1:], tmp_path / "one.json")
     (tmp_path / "manifest.json").write_text('{"encoder": "x"}')
     (tmp_path / "list.json").write_text("[1, 2]")
-    assert read_results(tmp_path) == [*results, results[1]]
-    assert read_results(tmp_path / "one.json") == results[1:]
+    (score,) = read_results(tmp_path / "one.json")
+    assert score.metrics == pytest.approx(results[1].metrics, abs=1e-6)  # written with six digits
+    assert (score.config, score.orders["names"], score.title) == (results[1].config, ["seed:0", "seed:1"], "tda")
+    assert [each.method for each in read_results(tmp_path)] == ["zero-shot", "tda", "tda"]
+    assert read_results(tmp_path)[-1] == score
+    write_results([score], tmp_path / "again.json")
+    assert (tmp_path / "again.json").read_bytes() == (tmp_path / "one.json").read_bytes()
     content = json.loads((tmp_path / "one.json").read_text())
-    assert Result.from_json({**content, "a newer key": 1}) == results[1]
+    assert Score.from_json({**content, "a newer key": 1}) == score
 
 
 def test_results_that_cannot_be_read_or_written(stream, tmp_path):

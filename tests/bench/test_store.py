@@ -15,7 +15,8 @@ from PIL import Image
 from acclimate.arrays import unit_rows
 from acclimate.bench import store as store_module
 from acclimate.bench.datasets import DATASETS, read_dataset
-from acclimate.bench.store import Setup, stored_stream
+from acclimate.bench.prequential import Variant
+from acclimate.bench.store import FeatureStore
 from acclimate.encoders import load_encoder
 from acclimate.errors import InputError, RunError
 from acclimate.images.opening import open_image
@@ -45,8 +46,10 @@ def listing(tmp_path):
 
 
 def stored(listing, encoder, store, progress=lambda images: None, **options):
-    setup = Setup(**{"root": store, "model": "tiny", "store": store, "prompts": "single", "views": 1, **options})
-    return stored_stream(setup, listing, encoder, progress)
+    how = {name: options.pop(name) for name in ("prompts", "views", "views_kind") if name in options}
+    features = FeatureStore(**{"root": store, "model": "tiny", "folder": store, **options})
+    features.encoder = encoder
+    return features.stream(listing, Variant("tda", **{"prompts": "single", "views": 1, **how}), progress)
 
 
 def only(folder):
@@ -144,8 +147,8 @@ import os
 from pathlib import Path
 from acclimate.bench import store
 from acclimate.bench.datasets import DATASETS, read_dataset
-from acclimate.encoders import load_encoder
-store.CHECKPOINT = 16
+from acclimate.bench.prequential import Variant
+store.CHECKPOINT_IMAGES = 16
 done = []
 def progress(images):
     done.append(images)
@@ -153,9 +156,8 @@ def progress(images):
         os._exit(9)
 root, folder = Path({str(tmp_path / "data")!r}), Path({str(tmp_path / "store")!r})
 listing = read_dataset(DATASETS["eurosat"], root)
-encoder = load_encoder("onnx:" + {str(tiny_onnx)!r})
-setup = store.Setup(root, "tiny", folder, prompts="single", views=4, batch_size=8)
-store.stored_stream(setup, listing, encoder, progress)
+features = store.FeatureStore(root, "onnx:" + {str(tiny_onnx)!r}, folder, batch_size=8)
+features.stream(listing, Variant("tda", prompts="single", views=4), progress)
 """
     killed = subprocess.run([sys.executable, "-c", code], check=False, env=os.environ)
     assert killed.returncode == 9
@@ -167,7 +169,7 @@ store.stored_stream(setup, listing, encoder, progress)
 
 
 def test_checkpoints_are_noted_on_the_way(encoder, listing, tmp_path, monkeypatch):
-    monkeypatch.setattr(store_module, "CHECKPOINT", 8)
+    monkeypatch.setattr(store_module, "CHECKPOINT_IMAGES", 8)
     noted = []
 
     def look(images):
@@ -250,39 +252,33 @@ def test_renditions_know_their_domains(encoder, tmp_path):
 
 
 def test_kinds_of_views_are_kept_apart(encoder, listing, tmp_path):
-    setup = Setup(tmp_path, "tiny", tmp_path / "store", "single", views=4)
-    crops = replace(setup, views_kind="crop")
-    augmix = stored_stream(setup, listing, encoder)
-    crop = stored_stream(crops, listing, encoder)
+    augmix = stored(listing, encoder, tmp_path / "store", views=4)
+    crop = stored(listing, encoder, tmp_path / "store", views=4, views_kind="crop")
     assert (augmix.views_kind, crop.views_kind, crop.views) == ("augmix", "crop", 4)
     np.testing.assert_array_equal(augmix.features[:, 0], crop.features[:, 0])
     assert not np.allclose(augmix.features[:, 1:], crop.features[:, 1:], atol=1e-2)
-    again = stored_stream(crops, listing, encoder)
+    again = stored(listing, encoder, tmp_path / "store", views=4, views_kind="crop")
     np.testing.assert_array_equal(again.features, crop.features)
     assert len(list((tmp_path / "store").iterdir())) == 2
-    one = stored_stream(replace(crops, views=1), listing, encoder)
+    one = stored(listing, encoder, tmp_path / "store", views_kind="crop")
     assert (one.views, one.views_kind) == (1, "")
 
 
 def test_diffusion_views_need_every_generated_image(encoder, listing, tmp_path):
-    setup = Setup(
-        *(tmp_path, "tiny", tmp_path / "store", "single"),
-        views=5,
-        views_kind="diffusion",
-        generated=str(tmp_path / "made"),
-    )
+    how = {"views": 5, "views_kind": "diffusion"}
+    made = str(tmp_path / "made")
     folder = GeneratedFolder(tmp_path / "made")
     for path in listing.paths[:-1]:
         folder.store(str(path), [draw("red", 1), draw("blue", 2)])
     name = re.escape(str(folder.folder_of(str(listing.paths[-1]))))
     with pytest.raises(RunError, match=rf"cannot be read: {name} has 0 generated images, 2 are needed; make them"):
-        stored_stream(setup, listing, encoder)
+        stored(listing, encoder, tmp_path / "store", generated=made, **how)
     folder.store(str(listing.paths[-1]), [draw("red", 1), draw("blue", 2)])
-    stream = stored_stream(setup, listing, encoder)
+    stream = stored(listing, encoder, tmp_path / "store", generated=made, **how)
     assert (stream.features.shape[:2], stream.views_kind) == ((20, 5), "diffusion")
     np.testing.assert_array_equal(stream.features[:, 3:], np.stack([stream.features[0, 3:]] * 20))
     with pytest.raises(InputError, match="diffusion views need generated images"):
-        stored_stream(replace(setup, generated=None), listing, encoder)
+        stored(listing, encoder, tmp_path / "store", **how)
 
 
 def test_images_are_read_as_they_are_stored(encoder, listing, tmp_path):

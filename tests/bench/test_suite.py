@@ -10,11 +10,10 @@ import pytest
 from acclimate import TDA
 from acclimate.bench.datasets import DATASETS, SUITES, find_datasets, read_dataset
 from acclimate.bench.prequential import Variant
-from acclimate.bench.recipes import Protocol, variant_for
+from acclimate.bench.recipes import with_authors_settings
 from acclimate.bench.results import read_results
-from acclimate.bench.store import Setup, stored_stream
-from acclimate.bench.suite import job_for, result_name, run_suite
-from acclimate.encoders import load_encoder
+from acclimate.bench.store import FeatureStore
+from acclimate.bench.suite import result_name, run_suite
 from acclimate.errors import InputError, ModelError, RunError
 from miniatures import draw_dataset, few
 
@@ -33,13 +32,13 @@ def model(tiny_onnx):
 def run(tmp_path, model):
     """Run datasets, drawing those that are not there yet, and give the results by dataset and method."""
 
-    def run(keys, out="results", skip_existing=True, methods=("zero-shot", "tda"), settings="paper", **options):
+    def run(keys, out="results", methods=("zero-shot", "tda"), model=model, **options):
         datasets = find_datasets([], keys)
         for dataset in datasets:
             if not (tmp_path / "data" / dataset.folder).exists():
                 draw_dataset(tmp_path / "data", dataset, few(classes=4, per_class=6))
-        setup = Setup(**{"root": tmp_path / "data", "model": model, "store": tmp_path / "store", **options})
-        results = run_suite(setup, datasets, methods, settings, tmp_path / out, skip_existing)
+        store = FeatureStore(tmp_path / "data", model, tmp_path / "store")
+        results = run_suite(store, datasets, methods, tmp_path / out, **options)
         return {(result.dataset, result.method): asdict(result) for result in results}
 
     return run
@@ -81,9 +80,9 @@ def test_a_method_that_needs_views_is_refused_before_anything_is_encoded(run, tm
 def test_methods_run_on_what_the_views_say(run, tmp_path):
     """The suite's answers are those of the adapter on the stored views in the same order."""
     result = run(["imagenet-a"], prompts="single")["imagenet-a", "tda"]
-    setup = Setup(tmp_path / "data", result["model"], tmp_path / "store", prompts="single")
-    listing = read_dataset(DATASETS["imagenet-a"], setup.root)
-    stream = stored_stream(setup, listing, load_encoder(setup.model))
+    store = FeatureStore(tmp_path / "data", result["model"], tmp_path / "store")
+    listing = read_dataset(DATASETS["imagenet-a"], store.root)
+    stream = store.stream(listing, Variant("tda", prompts="single"))
     order = np.random.default_rng(1).permutation(24)
     adapter = TDA(stream.head)
     answers = adapter.step(stream.features[order]).argmax(axis=1)
@@ -167,12 +166,10 @@ def test_settings_prompts_and_orders_by_name(run, tmp_path):
 def test_names_of_results_tell_setups_apart():
     a = DATASETS["imagenet-a"]
     dtd = DATASETS["dtd"]
-    known = {"root": "data", "model": "open_clip:ViT-B-16/openai", "store": "store"}
 
-    def name(dataset, settings="paper", kind="augmix", **options):
-        setup = Setup(**{**known, **options})
-        protocol = Protocol("tda", setup.prompts, setup.views, kind)
-        return result_name(job_for(setup, dataset, protocol, variant_for("tda", dataset, settings)), dataset)
+    def name(dataset, model="open_clip:ViT-B-16/openai", kind="augmix", orders=("seed:1",), authors=False, **how):
+        variant = Variant("tda", settings_name="paper", views_kind=kind, **how)
+        return result_name(model, dataset, with_authors_settings(variant, dataset) if authors else variant, orders)
 
     usual = "imagenet-a_open_clip-ViT-B-16-openai_tda_paper_dataset-prompts_64-views_seed-1.json"
     assert name(a) == name(a, kind="augmix") == usual
@@ -180,15 +177,15 @@ def test_names_of_results_tell_setups_apart():
     assert name(dtd, kind="crop") == name(dtd)  # one view has no kind
     options = ({"prompts": "single"}, {"views": 8}, {"orders": ("rows",)}, {"model": "m"}, {"kind": "crop", "views": 8})
     names = {name(dataset, **each) for dataset in (a, dtd) for each in options}
-    assert len(names | {name(dtd, "authors-per-dataset"), usual}) == 12
+    assert len(names | {name(dtd, authors=True), usual}) == 12
 
 
 def test_settings_per_dataset_belong_to_a_method():
     dtd = DATASETS["dtd"]
     settings = {"positive_alpha": 2.0, "positive_beta": 3.0}
-    assert variant_for("tda", dtd, "authors-per-dataset") == Variant("tda", settings, "authors-per-dataset")
-    assert variant_for("tda", dtd, "paper") == Variant("tda", {}, "paper")
-    assert variant_for("zero-shot", dtd, "authors-per-dataset") == Variant("zero-shot", {}, "paper")
+    assert with_authors_settings(Variant("tda"), dtd) == Variant("tda", settings, "authors-per-dataset")
+    zero_shot = Variant("zero-shot")
+    assert with_authors_settings(zero_shot, dtd) is zero_shot
 
 
 def test_shapes_by_domain_on_renditions(run, tmp_path):

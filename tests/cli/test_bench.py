@@ -12,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from acclimate.bench.datasets import DATASETS
-from acclimate.bench.store import Setup, head_for
+from acclimate.bench.prequential import Variant
+from acclimate.bench.store import FeatureStore
 from acclimate.cli import app
 from acclimate.cli.arguments import COMPARED
 from acclimate.encoders import load_encoder
@@ -75,7 +76,9 @@ def fit(here, tiny_clip, monkeypatch):
     encoder = load_encoder(f"local:{tiny_clip}", "cpu")
 
     def fit(method, **settings):
-        head = head_for(Setup(here, "tiny", here, "single"), DATASETS["eurosat"], encoder)
+        store = FeatureStore(here, "tiny", here)
+        store.encoder = encoder
+        head = store.head(DATASETS["eurosat"], Variant("tda", prompts="single"))
         text = encoder if method == "coop" else None
         adapter = create(method, head, text=text, **settings)
         adapter.fit(np.random.default_rng(0).normal(size=(20, head.dim)), np.arange(20) % 10)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from acclimate import Classifier, load_encoder, read_stream
-from acclimate.bench.cost import measure
 from acclimate.bench.datasets import DATASETS, read_dataset
 from acclimate.bench.prequential import Variant
-from acclimate.bench.store import Setup, stored_stream
+from acclimate.bench.store import FeatureStore
+from acclimate.bench.suite import time_variant
 from acclimate.encoders.onnx import OnnxEncoder
 from drawn_images import draw
 from miniatures import draw_dataset, few
@@ -152,10 +152,9 @@ def test_the_benchmark(both, tiny_onnx, tmp_path, monkeypatch):
     listing = read_dataset(eurosat, tmp_path / "data")
 
     def work(name):
-        encoder = load_encoder(f"onnx:{tiny_onnx}")
-        setup = Setup(tmp_path / "data", "tiny", tmp_path / name, prompts="single", views=3, batch_size=8)
-        timed = measure(setup, Variant("tda"), listing, encoder, 8, lambda images: None)
-        return stored_stream(setup, listing, encoder).features, timed.metrics
+        store = FeatureStore(tmp_path / "data", f"onnx:{tiny_onnx}", tmp_path / name, batch_size=8)
+        variant = Variant("tda", prompts="single", views=3)
+        return store.stream(listing, variant).features, time_variant(store, listing, variant, 8).metrics
 
     (features, metrics), (same, other) = both(work)
     np.testing.assert_allclose(features.astype(np.float32), same.astype(np.float32), atol=1e-3)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from acclimate.bench.datasets import DATASETS, SUITES, read_dataset
 from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.recipes import RECIPES
-from acclimate.bench.store import Setup, stored_stream
+from acclimate.bench.store import FeatureStore
 from acclimate.cli import app
 from acclimate.encoders import load_encoder
 from acclimate.methods import load_fitted
@@ -75,8 +75,8 @@ def test_one_command_fills_all_seven_rows_of_table_1(ood):
     for key, results in runs.items():
         assert {each["method"] for each in results} == set(METHODS)
         for result in results:
-            protocol = RECIPES["ood"].protocol(result["method"])
-            views = protocol.views_of(DATASETS[key])
+            protocol = RECIPES["ood"].row(result["method"])
+            views = DATASETS[key].views_of(protocol.views)
             assert (result["prompts"], result["views"]) == (protocol.prompts, views)
             assert result["views_kind"] == (protocol.views_kind if views > 1 else "")
             assert result["trained"].startswith(IMAGES if protocol.shots else "")
@@ -98,8 +98,10 @@ def test_fitted_files_are_kept_and_give_the_measured_scores(ood, place, key):
     """On -A the cache of 1,000 classes is restricted to the 200 by their WordNet ids."""
     encoder = load_encoder(f"local:{place / 'clip'}")
     dataset = DATASETS[key]
-    setup = Setup(place / "data", "local:clip", place / "features", "openai-7", 1)
-    stream = stored_stream(setup, read_dataset(dataset, setup.root), encoder)
+    store = FeatureStore(place / "data", "local:clip", place / "features")
+    store.encoder = encoder
+    listing = read_dataset(dataset, store.root)
+    stream = store.stream(listing, Variant("tip-adapter", prompts="openai-7", views=1))
     measured = next(each for each in ood[1][key] if each["method"] == "tip-adapter")
     found = []
     for path in sorted((place / "features" / "fitted").glob("tip-adapter-*")):

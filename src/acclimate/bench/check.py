@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from acclimate.bench import Advance
-from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, plain, sub_folders
+from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, sub_folders
 from acclimate.errors import ImageError, InputError
 from acclimate.images.opening import open_image
+from acclimate.prompts.templates import same_words
 from acclimate.reading.walk import default_workers, read_ahead
 
 WNID = re.compile(r"n\d{8}")
@@ -62,14 +63,14 @@ def check_dataset(
 def _names_in_paths(listing: Listing) -> Iterator[Finding]:
     """Images whose folder or file name contradicts their label."""
     dataset = listing.dataset
-    label_of = {plain(name): label for label, name in enumerate(dataset.class_names)}
-    label_of |= {plain(folder): label_of[plain(name)] for folder, name in dataset.folder_names.items()}
+    label_of = {same_words(name): label for label, name in enumerate(dataset.class_names)}
+    label_of |= {same_words(folder): label_of[same_words(name)] for folder, name in dataset.folder_names.items()}
     wrong: Counter[tuple[str, int]] = Counter()
     for path, number in zip(listing.paths, listing.labels.tolist(), strict=True):
         *folders, file = path.relative_to(listing.folder).parts
         # The two last folders (shop/bakery of SUN397), the last folder, the file name up to its number.
         parts = (" ".join(reversed(folders[-2:])), *folders[-1:], file.rpartition("_")[0])
-        name = next((name for name in map(plain, parts) if name in label_of), None)
+        name = next((name for name in map(same_words, parts) if name in label_of), None)
         if name is not None and label_of[name] != number:
             wrong[name, number] += 1
     for (name, number), count in wrong.items():

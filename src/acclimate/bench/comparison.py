@@ -1,21 +1,25 @@
-"""From results and recipes to tables: what was measured next to what the paper reports, and why the two may differ."""
+"""Tables from results and recipes: measured figures next to the paper's, and reasons why the two may differ."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
+from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.bench.datasets import DATASETS
+from acclimate.bench.datasets import DATASETS, Dataset
 from acclimate.bench.prequential import Variant
-from acclimate.bench.reasons import backbone, changed_settings, deviations, paper_dataset, reasons, views_text
-from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, protocol_of
-from acclimate.bench.results import Result, pass_title
+from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
+from acclimate.bench.results import OF_FILE, Score
+from acclimate.methods import list_methods
 
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
 PAPER_GAIN = "the paper's gain is over its CLIP row, which has prompts and views of its own."
-ROUNDING = 0.0049  # how far a printed average may be from the mean of the printed cells; two round a half up
+ROUNDING = 0.0049  # largest distance of a printed average from the mean of the printed cells; two round a half up
+BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
+DESCRIBED = {f"openai clip {paper.lower()}": paper for paper in BACKBONES}  # the same in words, and nothing more
 
 
 @dataclass(frozen=True)
@@ -30,61 +34,140 @@ class Cell:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of cells."""
+    """A table of cells, with a row per name and a cell per column."""
 
-    title: str  # what the figures are
-    context: str  # what they were measured with
+    title: str
+    context: str  # the model, prompts, views and orders
     corner: str  # heading of the row names
     columns: tuple[str, ...]  # headings
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]  # names, and one cell per column
-    notes: tuple[str, ...] = ()  # how the rows were measured
+    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    notes: tuple[str, ...] = ()  # prompts and views of the rows
 
 
-@dataclass(frozen=True)
-class Group:
-    """Results that can be compared in one table.
+class ResultGroup(NamedTuple):
+    """Scores that can be compared in one table.
 
     Those of zero-shot are among them if they follow the protocol of the paper's CLIP row, or if they stand alone.
     """
 
-    context: str  # the model and orders that they have in common, and what is not as in the protocol of their rows
-    results: tuple[Result, ...]
-    timed: tuple[Result, ...] = ()  # those with times from the image file to the answer
+    context: str  # the model and orders that they have in common, and deviations from the protocol of their rows
+    results: list[Score]
+    timed: list[Score]  # those with times from the image file to the answer
 
     @property
     def datasets(self) -> list[str]:
         """Names, in the order of the results."""
         return list(dict.fromkeys(result.dataset for result in self.results))
 
-    def find(self, dataset: str, variant: Variant) -> Result | None:
-        """The result of a variant on a dataset after one pass."""
-        key = (dataset, variant.method, variant.config, 1)
-        matching = (each for each in self.results if (each.dataset, each.method, each.config, each.passes) == key)
-        return next(matching, None)
+
+def backbone(model: str) -> str | None:
+    """Return which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to, or None.
+
+    A name without a loader, as in open_clip:RN50/openai, is a description, which must say "OpenAI CLIP RN50" and
+    nothing more: features of that model that were centred afterwards are not those of the paper.
+    """
+    name = model.lower()
+    if ":" not in name:
+        return DESCRIBED.get(name)
+    matching = (paper for paper, pattern in BACKBONES.items() if re.search(pattern, name))
+    return next(matching, None) if "openai" in name else None
 
 
-def group_results(results: Iterable[Result]) -> list[Group]:
+def paper_dataset(result: Score) -> Dataset | None:
+    """Return the paper's dataset that a result was measured on; None for other datasets and feature files."""
+    return None if result.prompts == OF_FILE else DATASETS.get(result.dataset)
+
+
+def reasons(result: Score, model: str) -> tuple[str, ...]:
+    """Return why a result may differ from the paper's figure for a model ("RN50"), apart from precision and order."""
+    why = []
+    if backbone(result.model) != model:
+        why.append(f"the model is not the paper's (OpenAI's CLIP {model}).")
+    dataset = paper_dataset(result)
+    if dataset is None:
+        return (*why, "the datasets and prompts are not the paper's.")
+    if result.n not in dataset.counts:
+        why.append(f"{images_text(result)}.")
+    if result.classes != dataset.classes:
+        why.append(f"{result.classes:,} classes; in the paper: {dataset.classes:,}.")
+    why += (f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items())
+    row = row_of(result.method, dataset)
+    why += row.remarks
+    if result.trained != row.trained:
+        why.append(f"fitted to {result.trained}; in the paper: {row.trained}.")
+    if result.settings == "given" and (changed := changed_settings(result, row)):
+        why.append(f"the settings are not the paper's: {', '.join(changed)}.")
+    authors = dataset.authors.get(result.method, {})
+    if result.settings == "paper" and any(result.config[name] != value for name, value in authors.items()):
+        why.append(
+            "the same settings (alpha, beta) for all datasets, as the paper states; the authors' published runs use "
+            "different ones per dataset."
+        )
+    why += (
+        f"the authors' loader dropped files with {part.without!r} in their names, so the paper's figure is probably on "
+        f"{part.test:,} of the {dataset.test:,} images."
+        for part in DATASETS.values()
+        if part.part_of == dataset.key and result.method in part.authors
+    )
+    return tuple(why)
+
+
+def images_text(result: Score) -> str:
+    """Return the number of images in words, such as "5,000 of 50,000 images" for a part of a dataset of the paper."""
+    dataset = paper_dataset(result)
+    if dataset is None or result.n in dataset.counts:
+        return f"{result.n:,} images"
+    if result.n < dataset.test:
+        return f"{result.n:,} of {dataset.test:,} images"
+    return f"{result.n:,} images; in the paper: {dataset.test:,}"
+
+
+def deviations(result: Score) -> dict[str, tuple[str, str]]:
+    """Return prompts and views that differ from the result's row, ours and the paper's; none for other datasets."""
+    dataset = paper_dataset(result)
+    if dataset is None:
+        return {}
+    row = row_of(result.method, dataset)
+    kind = result.views_kind or row.views_kind  # results of old versions do not name the kind
+    theirs = views_text(dataset.views_of(row.views), row.views_kind)
+    pairs = {"Prompts": (result.prompts, row.prompts), "Views": (views_text(result.views, kind), theirs)}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def views_text(views: int, kind: str | None) -> str:
+    """Return views per image in words, such as "64 crop"."""
+    return "1" if views == 1 else f"{views} {kind}"
+
+
+def changed_settings(result: Score, row: Variant | None = None) -> list[str]:
+    """Return the settings of a result that are neither the method's defaults nor its protocol's, such as "epochs 1"."""
+    method = list_methods().get(result.method)
+    usual = {**(method.default_settings() if method else {}), **(row.config if row else {})}
+    return [f"{name} {value}" for name, value in result.config.items() if value != usual.get(name)]
+
+
+def group_results(results: Iterable[Score]) -> list[ResultGroup]:
     """Sort results into groups; results without labels are left out."""
     scored = [(_context(result), result) for result in results if result.metrics["acc1"] is not None]
     adapted = {(context, result.dataset) for context, result in scored if result.method != "zero-shot"}
-    groups: dict[str, Group] = {}
+    groups: dict[str, ResultGroup] = {}
     for context, result in scored:
-        group = groups.setdefault(context, Group(context, ()))
+        group = groups.setdefault(context, ResultGroup(context, [], []))
         beside = result.method == "zero-shot" and (context, result.dataset) in adapted
         if result.end_to_end:
-            groups[context] = replace(group, timed=(*group.timed, result))
+            group.timed.append(result)
         elif not beside or (paper_dataset(result) and not deviations(result)):
-            groups[context] = replace(group, results=(*group.results, result))
+            group.results.append(result)
     return list(groups.values())
 
 
-def recipe_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """A recipe's tables from the results of a group; none if the group has no results for it."""
+def recipe_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return a recipe's tables from the results of a group; none if the group has no results for it."""
     return {"methods": _method_tables, "cost": _cost_tables, "settings": _sweep_tables}[recipe.kind](recipe, group)
 
 
-def every_table(group: Group) -> list[Table]:
-    """The tables of all recipes in the paper's order, one of other streams and of settings in no ablation, and ECE."""
+def every_table(group: ResultGroup) -> list[Table]:
+    """Return the tables of all recipes in the paper's order, of other streams and settings, and of ECE."""
     tables: list[Table] = []
     shown = []
     for recipe in RECIPES.values():
@@ -92,13 +175,13 @@ def every_table(group: Group) -> list[Table]:
             tables += made
             shown += [variant.config for sweep in recipe.sweeps for variant in sweep.rows.values()]
     zero_shot = _zero_shots(group.results)
-    others: dict[str, dict[str, Result]] = {"zero-shot": {}}
-    every: dict[str, dict[str, Result]] = {"zero-shot": zero_shot}
+    others: dict[str, dict[str, Score]] = {"zero-shot": {}}
+    every: dict[str, dict[str, Score]] = {"zero-shot": zero_shot}
     for result in group.results:
         custom = result.settings == "custom"
         if custom and result.config in shown:
             continue
-        name = ", ".join([pass_title(result.method, result.passes), *(changed_settings(result) if custom else ())])
+        name = ", ".join([replace(result, label="").title, *(changed_settings(result) if custom else ())])
         every.setdefault(name, {})[result.dataset] = result
         if custom or paper_dataset(result) is None:
             others.setdefault(name, {})[result.dataset] = result
@@ -110,13 +193,13 @@ def every_table(group: Group) -> list[Table]:
     return tables
 
 
-def _context(result: Result) -> str:
+def _context(result: Score) -> str:
     """Return what a result was measured with; of its prompts and views only what is not as in the protocol of its row.
 
     Feature files of one model have different prompts and stand in one table, where the cells name the prompts.
     """
     if paper_dataset(result) is None:
-        own = {"Prompts": result.prompts} | ({"Views": str(result.views)} if result.views > 1 else {})
+        own = {"Prompts": result.prompts, **({"Views": str(result.views)} if result.views > 1 else {})}
     else:
         # zero-shot is run as the paper's CLIP row, or beside TDA with the same prompts and views
         runs_as = [replace(result, method="tda"), result] if result.method == "zero-shot" else [result]
@@ -128,76 +211,73 @@ def _context(result: Result) -> str:
     return " ".join(f"{name}: {what}." for name, what in ({"Model": result.model} | own | {"Order": order}).items())
 
 
-def _zero_shot(result: Result) -> Result:
-    """The result of zero-shot on the same stream, as stored in the result of another method."""
+def _zero_shot(result: Score) -> Score:
+    """Return the score of zero-shot on the same stream, as stored in that of another method."""
     metrics: dict[str, float | None] = {**(result.baseline or {})}
-    orders = {"names": result.orders["names"]}
-    scored = replace(result, metrics=metrics, ece=metrics.get("ece"), orders=orders)
-    return replace(scored, method="zero-shot", settings="paper", passes=1, config={}, trained="")
+    plain = replace(result, method="zero-shot", settings="paper", passes=1, config={}, trained="")
+    return replace(plain, metrics=metrics, ece=metrics.get("ece"), orders={"names": result.orders["names"]})
 
 
-def _zero_shots(results: Sequence[Result]) -> dict[str, Result]:
-    """Zero-shot on every dataset: as it was run by itself, else as it stands beside a method."""
-    found: dict[str, Result] = {}
+def _zero_shots(results: Sequence[Score]) -> dict[str, Score]:
+    """Return zero-shot on every dataset: as it was run by itself, else as it stands beside a method."""
+    found: dict[str, Score] = {}
     for result in results:
         found.setdefault(result.dataset, _zero_shot(result))
     return found | {result.dataset: result for result in results if result.method == "zero-shot"}
 
 
-def _score(result: Result, score: str = "accuracy") -> float:
-    """A score of `Sweep`, ECE, or the gain over zero-shot, in percent."""
-    if score == "cache label accuracy":
-        return 100 * (result.learnt["positive"]["label_accuracy"] or 0.0)
-    if score == "short classes":
-        return 100 * (result.learnt["positive"]["short_classes"] or 0.0)
-    if score == "gain":
-        return 100 * (result.gain or 0.0)
-    if score == "early gain":
-        return 100 * ((result.early["acc1"] or 0.0) - (result.baseline or {})["early"])
-    return 100 * ((result.ece if score == "ECE" else result.metrics["acc1"]) or 0.0)
+def _score(result: Score, score: str = "accuracy") -> float:
+    """Return a score of `Sweep`, ECE, or the gain over zero-shot, in percent."""
+    cache = result.learnt.get("positive", {})
+    found = {
+        "accuracy": result.metrics["acc1"],
+        "ECE": result.ece,
+        "gain": result.gain,
+        "early gain": (result.early["acc1"] or 0.0) - (result.baseline or {}).get("early", 0.0),
+        "cache label accuracy": cache.get("label_accuracy"),
+        "short classes": cache.get("short_classes"),
+    }[score]
+    return 100 * (found or 0.0)
 
 
 def _table(
-    group: Group,
+    group: ResultGroup,
     title: str,
     corner: str,
-    rows: Mapping[str, Mapping[str, Result]],
+    rows: Mapping[str, Mapping[str, Score]],
     columns: Mapping[str, Sequence[str]],
     reported: Mapping[str, Mapping[str, float]],
     model: str,
     score: str = "accuracy",
     remarks: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Table:
-    """A table of mean scores next to the paper's figures for a model.
+    """Return a table of mean scores next to the paper's figures for a model.
 
     `rows` maps name -> dataset -> result, `columns` heading -> datasets to average over, `reported` name -> heading ->
-    figure, and `remarks` name -> heading -> what is to be said of that figure, besides the reasons of a result. Where a
-    row lacks one of the datasets of a column, nothing was measured.
+    figure, and `remarks` name -> heading -> a remark on that figure, besides the reasons of a result. Where a row lacks
+    one of the datasets of a column, nothing was measured.
     """
-
-    def cell(results: Sequence[Result], figure: float | None, remark: tuple[str, ...]) -> Cell:
-        if not results:
-            return Cell(None, figure, None, remark)
-        measured = float(np.mean([_score(result, score) for result in results]))
-        sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
-        differs = figure is not None and abs(measured - figure) >= 0.005
-        why = [reason for result in results for reason in reasons(result, model)] if differs else []
-        return Cell(measured, figure, None if sd is None else 100 * sd, tuple(dict.fromkeys([*why, *remark])))
-
     made = []
     for label, found in rows.items():
         cells = []
         for heading, names in columns.items():
             results = [found[name] for name in names] if found.keys() >= set(names) else []
-            remark = (remarks or {}).get(label, {}).get(heading)
-            cells.append(cell(results, reported.get(label, {}).get(heading), (remark,) if remark else ()))
+            figure = reported.get(label, {}).get(heading)
+            measured = float(np.mean([_score(result, score) for result in results])) if results else None
+            why: list[str] = []
+            if measured is not None and figure is not None and abs(measured - figure) >= 0.005:
+                why += (reason for result in results for reason in reasons(result, model))
+            if remark := (remarks or {}).get(label, {}).get(heading):
+                why.append(remark)
+            sd = results[0].orders.get("sd") if len(results) == 1 and score == "accuracy" else None
+            cells.append(Cell(measured, figure, None if sd is None else 100 * sd, tuple(dict.fromkeys(why))))
         made.append((label, tuple(cells)))
     return Table(title, group.context, corner, tuple(columns), tuple(made))
 
 
-def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """Rows are the paper's methods in the paper's order, then others; columns are measured datasets and averages."""
-    measured: dict[str, dict[str, dict[str, Result]]] = {}  # method -> name of the row -> dataset -> result
+def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return accuracies and gains: the paper's methods, then others, by measured datasets and averages."""
+    measured: dict[str, dict[str, dict[str, Score]]] = {}  # method -> name of the row -> dataset -> result
     for result in group.results:
         dataset = paper_dataset(result)
         if dataset and (dataset.part_of or dataset.key) in recipe.datasets and result.settings != "custom":
@@ -206,7 +286,11 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
         return []
     model = backbone(group.results[0].model) or SUITE_MODEL
     keys = {key for named in measured.values() for found in named.values() for key in found}
-    columns = _suite_columns(recipe, [key for key in DATASETS if key in keys])
+    columns: dict[str, Sequence[str]] = {DATASETS[key].title: (key,) for key in DATASETS if key in keys}
+    for heading, every in recipe.averages.items():
+        present = [key for key in every if key in keys]
+        if len(present) > 1:
+            columns[_part_heading(heading, present, every)] = present
     measured["zero-shot"] = {"zero-shot": _zero_shots([each for each in group.results if each.dataset in keys])}
     rows = {}
     reported = {}
@@ -214,7 +298,8 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     for name in recipe.reported[model]:
         figures = _paper_row(recipe, model, name, columns)
         for label, found in measured.pop(recipe.rows[name].method, {name: {}}).items():
-            rows[label], (reported[label], remarks[label]) = found, figures
+            rows[label] = found
+            reported[label], remarks[label] = figures
     for others in measured.values():
         rows |= others
     notes = tuple(_how(label, list(found.values())) for label, found in rows.items() if found)
@@ -231,30 +316,20 @@ def _method_tables(recipe: Recipe, group: Group) -> list[Table]:
     return [replace(accuracies, notes=notes), *([gains] if rows else [])]
 
 
-def _suite_columns(recipe: Recipe, keys: Sequence[str]) -> dict[str, Sequence[str]]:
-    """Return heading -> datasets to average over, for the datasets that were measured (keys); averages come last."""
-    columns: dict[str, Sequence[str]] = {DATASETS[key].title: (key,) for key in keys}
-    for heading, every in recipe.averages.items():
-        present = [key for key in every if key in keys]
-        if len(present) > 1:
-            columns[_part_heading(heading, present, every)] = present
-    return columns
-
-
 def _part_heading(average: str, present: Sequence[str], every: Sequence[str]) -> str:
     """Return the heading of an average, such as "Average of 5 of 10" if it is not over all of its datasets."""
     return average if set(present) == set(every) else f"{average} of {len(present)} of {len(every)}"
 
 
-def _label(result: Result) -> str:
-    """The name of a row: the method, and its settings if they are not the paper's."""
-    changed = changed_settings(result, protocol_of(result.method, DATASETS[result.dataset]))
+def _label(result: Score) -> str:
+    """Return the name of a row: the method, and its settings if they are not the paper's."""
+    changed = changed_settings(result, row_of(result.method, DATASETS[result.dataset]))
     settings = {"paper": [], "given": changed}.get(result.settings, [result.settings])
     return ", ".join([result.method, *settings])
 
 
-def _how(label: str, results: Sequence[Result]) -> str:
-    """How a row was measured, in words."""
+def _how(label: str, results: Sequence[Score]) -> str:
+    """Return how a row was measured, in words."""
     prompts = dict.fromkeys(result.prompts for result in results)
     views = dict.fromkeys(views_text(result.views, result.views_kind or "augmix") for result in results)
     fitted = dict.fromkeys(result.trained for result in results if result.trained)
@@ -265,7 +340,7 @@ def _how(label: str, results: Sequence[Result]) -> str:
 def _paper_row(
     recipe: Recipe, model: str, name: str, columns: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """The paper's figures of a method by heading, and remarks on printed averages that its cells do not give.
+    """Return the paper's figures of a method by heading, and remarks on printed averages that its cells do not give.
 
     A part of a dataset has the figure of the whole if the authors of the method used this part.
     """
@@ -283,8 +358,8 @@ def _paper_row(
     return figures, remarks
 
 
-def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """A table per batch size: time, accuracy and memory, from the image file to the answer."""
+def _cost_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return a table per batch size: time, accuracy and memory, from the image file to the answer."""
     dataset = DATASETS[recipe.datasets[0]]
     timed = [result for result in group.timed if result.dataset == dataset.key]
     columns = (f"minutes for {dataset.test:,} images", "times zero-shot", "accuracy, %", "gain", "ms per image", "MB")
@@ -297,8 +372,8 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
             paper = _costs(recipe.reported[name], recipe.reported["CLIP"])
             rows.append(_cost_row(name, measured.pop(protocol.method, None), zero_shot, paper))
         rows += [_cost_row(name, result, zero_shot) for name, result in measured.items()]
-        place = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
-        context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {place}."
+        peak = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
+        context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {peak}."
         batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
         notes = tuple(_how(_label(result), [result]) for result in timed if result.batch_size == size)
         tables.append(Table(f"{recipe.title}: {batch}", context, "method", columns, tuple(rows), notes))
@@ -306,16 +381,15 @@ def _cost_tables(recipe: Recipe, group: Group) -> list[Table]:
 
 
 def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, ...]:
-    """Minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
-    minutes = figures["minutes"]
-    accuracy = figures["accuracy"]
-    return minutes, minutes / base["minutes"], accuracy, accuracy - base["accuracy"]
+    """Return minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
+    times = figures["minutes"] / base["minutes"]
+    return figures["minutes"], times, figures["accuracy"], figures["accuracy"] - base["accuracy"]
 
 
 def _cost_row(
-    name: str, result: Result | None, zero_shot: Result, paper: tuple[float, ...] = ()
+    name: str, result: Score | None, zero_shot: Score, paper: tuple[float, ...] = ()
 ) -> tuple[str, tuple[Cell, ...]]:
-    """The cells of a method, next to the paper's figures."""
+    """Return the cells of a method, next to the paper's figures."""
     if result is None:
         return name, tuple(Cell(None, figure) for figure, _ in zip_longest(paper, range(6)))
     images = DATASETS[result.dataset].test
@@ -333,12 +407,16 @@ def _cost_row(
     return _label(result), tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
 
 
-def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
-    """A table per sweep, over the datasets on which all its settings were run."""
+def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
+    """Return a table per sweep, over the datasets on which all its settings were run."""
     tables = []
     for sweep in recipe.sweeps:
         found = {
-            label: {name: result for name in group.datasets if (result := group.find(name, variant))}
+            label: {
+                each.dataset: each
+                for each in reversed(group.results)
+                if (each.method, each.config, each.passes) == (variant.method, variant.config, 1)
+            }
             for label, variant in sweep.rows.items()
         }
         datasets = [name for name in group.datasets if all(name in results for results in found.values())]
@@ -348,7 +426,7 @@ def _sweep_tables(recipe: Recipe, group: Group) -> list[Table]:
             results = next(iter(found.values()))
             found = {"zero-shot": {name: _zero_shot(results[name]) for name in datasets}, **found}
         columns = {name: [name] for name in datasets}
-        single = set(sweep.reported) - {AVERAGE} if AVERAGE in sweep.reported else set()  # those the average leaves out
+        single = set(sweep.reported) - {AVERAGE} if AVERAGE in sweep.reported else set()  # the average leaves these out
         averaged = [name for name in datasets if name not in single]
         theirs = [key for key in recipe.datasets if key not in single] if AVERAGE in sweep.reported else []
         average = _part_heading(AVERAGE, averaged, theirs) if set(averaged) < set(theirs) else AVERAGE

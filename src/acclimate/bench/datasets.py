@@ -1,4 +1,4 @@
-"""The paper's fifteen datasets in CoOp's directory layout, and how to list their test images.
+"""The paper's fifteen datasets in CoOp's directory layout, and the lists of their test images.
 
 The facts about each dataset are data: `data/datasets.json` (folders, counts, settings) and `data/class_names.json`
 (names in label order, with their sources). A part of a dataset is a dataset of its own, outside the suites.
@@ -8,7 +8,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
@@ -29,22 +29,22 @@ class Dataset:
     Aircraft's list of "variants". ImageNet has two pairs of classes with the same name.
     """
 
-    key: str  # its name on the command line, and the name of its template set
-    class_names: tuple[str, ...]  # in label order, as used in prompts
+    key: str  # the name on the command line and of the template set
+    class_names: tuple[str, ...]  # label order, spelt as in prompts
     wnids: tuple[str, ...]  # WordNet ids in label order; () if it is not a kind of ImageNet
-    title: str  # its name in the paper's tables
+    title: str  # the name in the paper's tables
     folder: str  # below the root folder of all datasets
     layout: Literal["split", "wnids", "numbers", "variants"]
     images: str  # the image folder, below `folder`
     split: str  # the file that lists the test images; "" if all images are for testing
     classes: int
     test: int  # number of test images in the paper
-    views: int  # per image in the paper's protocol
+    views: int  # number of views per image in the paper's protocol
     authors: Mapping[str, Mapping[str, Any]]  # method -> the settings that its authors published for this dataset
     get: str  # where it comes from
     published: int | None = None  # number of images in the published archive, if it differs from `test`
     per_class: int | None = None  # number of images, if it is the same for all classes
-    domains: bool = False  # whether file names start with a domain, as in toy_3.jpg
+    domains: bool = False  # file names start with a domain, as in toy_3.jpg
     folder_names: Mapping[str, str] = field(default_factory=dict)  # folder -> class, where more than spelling differs
     part_of: str = ""  # the dataset that this one is a part of, with the same facts except for those given
     without: str = ""  # images with this in their file names are left out
@@ -55,8 +55,12 @@ class Dataset:
         return (self.test,) if self.published is None else (self.test, self.published)
 
     def image_folder(self, root: Path) -> Path:
-        """The folder of the images."""
+        """Return the folder of the images."""
         return root / self.folder / self.images
+
+    def views_of(self, views: int | str) -> int:
+        """Return the number of views per image, that of the paper for "paper"."""
+        return self.views if views == "paper" else int(views)
 
     @property
     def class_folders(self) -> tuple[str, ...]:
@@ -71,16 +75,21 @@ class Listing:
     dataset: Dataset
     paths: list[Path]
     labels: HostArray  # (n,) class indices
-    folder: Path  # that contains all paths
+    folder: Path  # contains all paths
     domains: tuple[str, ...] | None = None  # n names; None for a dataset without domains
-    problems: tuple[str, ...] = ()  # what is wrong with class numbers and names in the split file
+    problems: tuple[str, ...] = ()  # wrong class numbers and names in the split file
 
     def __len__(self) -> int:
         return len(self.paths)
 
+    def part(self, positions: HostArray) -> "Listing":
+        """Return the images at positions (m,), in this order, without their domains."""
+        paths = [self.paths[position] for position in positions]
+        return replace(self, paths=paths, labels=self.labels[positions], domains=None)
+
 
 def read_data(name: str) -> Any:
-    """The content of a JSON file in this package's data folder."""
+    """Return the content of a JSON file in this package's data folder."""
     return json.loads((files("acclimate.bench") / "data" / name).read_text(encoding="utf-8"))
 
 
@@ -112,13 +121,16 @@ def dataset_named(name: str) -> Dataset | None:
 
     Capitals, hyphens and underscores make no difference: oxford_pets is the folder of pets.
     """
-    wanted = _letters(name)
+
+    def letters(name: str) -> str:
+        return re.sub(r"[-_ ]", "", name.lower())
+
     whole = (each for each in DATASETS.values() if not each.part_of)
-    return next((each for each in whole if wanted in map(_letters, (each.key, each.folder, each.title))), None)
+    return next((each for each in whole if letters(name) in map(letters, (each.key, each.folder, each.title))), None)
 
 
 def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
-    """The datasets of the suites and those named individually, without duplicates."""
+    """Return the datasets of the suites and those named individually, without duplicates."""
     for kind, known, names in (("suite", SUITES, suites), ("dataset", DATASETS, keys)):
         for name in names:
             if name not in known:
@@ -128,7 +140,7 @@ def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
 
 
 def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
-    """The datasets whose folders exist; InputError if there are none."""
+    """Return the datasets whose folders exist; InputError if there are none."""
     found = [dataset for dataset in datasets if (root / dataset.folder).is_dir()]
     if not found:
         expected = ", ".join(dataset.folder for dataset in datasets)
@@ -174,34 +186,24 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
 
 
 def folder_images(folder: Path) -> list[Path]:
-    """The images of one folder without hidden files, in natural order."""
+    """Return the images of one folder without hidden files, in natural order."""
     with os.scandir(folder) as entries:
         names = [entry.name for entry in entries if is_image(entry.name) and not entry.name.startswith(".")]
     return [folder / name for name in sorted(names, key=natural_key)]
 
 
 def sub_folders(folder: Path) -> list[str]:
-    """The names of the folders in a folder without hidden ones, sorted."""
+    """Return the names of the folders in a folder without hidden ones, sorted."""
     return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
-def _letters(name: str) -> str:
-    """Return the letters and digits of a name, without capitals."""
-    return re.sub(r"[-_ ]", "", name.lower())
-
-
-def plain(name: str) -> str:
-    """A class name without its spelling: no underscores, no capitals."""
-    return same_words(name)
-
-
 def _wrong_classes(dataset: Dataset, classes: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """What is wrong with class numbers and names; a name that is spelt differently is not wrong."""
-    names = list(map(plain, dataset.class_names))
+    """Yield the wrong class numbers and names; a name that is spelt differently is not wrong."""
+    names = list(map(same_words, dataset.class_names))
     for number, name in classes:
         if not 0 <= number < len(names):
             yield f"{name!r} has the number {number}, but there are {len(names)} classes"
-        elif plain(name) in names and names[number] != plain(name):
+        elif same_words(name) in names and names[number] != same_words(name):
             yield f"{name!r} has the number {number}, which belongs to {dataset.class_names[number]!r}"
 
 

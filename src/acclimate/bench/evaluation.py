@@ -4,6 +4,9 @@ import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -11,69 +14,55 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench import Progress, silent
-from acclimate.bench.board_page import markdown_table, points
-from acclimate.bench.metrics import changes
 from acclimate.bench.orders import order_names, stream_order
-from acclimate.bench.paired import Answers, gather, interval, resample
+from acclimate.bench.pages import DIGITS, markdown_table, points
+from acclimate.bench.paired import gather, interval, resample
 from acclimate.bench.prequential import Outcome, Variant, compare
-from acclimate.bench.results import DIGITS, Result, pass_title
-from acclimate.bench.sweeps import Method, as_variants
+from acclimate.bench.results import SECOND_PASS, Score, summarise
 from acclimate.errors import InputError, MissingExtraError, nearest
-from acclimate.methods import find_method
+from acclimate.methods import Adapter, FewShot, find_method, register
 from acclimate.stream import FeatureStream, read_stream
 
 INTERVAL = "95 % interval"
+MAX_VARIANTS = 256  # adapters that share a pass, all of them in memory
+ROW_COLUMNS = (
+    *("stream", "method", "order", "samples", "accuracy", "gain", "mean_per_class_recall", "ece", "brier"),
+    *("changed", "helpful", "harmful", "seconds"),
+)
 StreamOrFile: TypeAlias = FeatureStream | str | os.PathLike[str]
+Method: TypeAlias = str | type[Adapter] | Adapter | tuple[str | type[Adapter], Mapping[str, Any]]
 Key = TypeVar("Key")
 
 
-class Row(NamedTuple):
-    """What a method scored on a stream in one order. Scores are fractions."""
-
-    stream: str
-    method: str
-    order: str
-    samples: int
-    accuracy: float
-    gain: float  # accuracy above zero-shot
-    mean_per_class_recall: float
-    ece: float
-    brier: float
-    changed: float  # fractions of the answers that are not those of zero-shot, that were corrected, that were broken
-    helpful: float
-    harmful: float
-    seconds: float
-
-
 class ClassRow(NamedTuple):
-    """What a method scored on one class of a stream, in all orders together."""
+    """The scores of a method on one class of a stream, in all orders together."""
 
     stream: str
     method: str
     class_name: str
-    samples: int  # of the class that were taken
-    recall: float  # right answers of those to its samples; nan if it has none
-    precision: float  # right answers of those that name it; nan if none does
+    samples: int  # samples of the class in at least one order
+    recall: float  # right answers among those to its samples; nan without samples
+    precision: float  # right answers among those that name it; nan without any
     gain: float  # recall above zero-shot
 
 
 class Difference(NamedTuple):
-    """How much more accurate a method is than another on a stream, the mean over the orders."""
+    """The difference of the accuracies of two methods on a stream, the mean over the orders."""
 
     stream: str
     method: str
     other: str
     difference: float
-    low: float  # 95 % interval
+    low: float  # the 95 % interval begins here
     high: float
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What `evaluate` measured. Printed, it is a Markdown table with a line per stream and method.
+    """The tables of `evaluate`. Printed, they are a Markdown table with a line per stream and method.
 
     Attributes:
-        rows: one per stream, method and order.
+        rows: one `Score` per stream, method and order.
         per_class: one per stream, method and class.
         differences: one per stream and pair of methods, each method against those before it. The 95 % interval comes
             from a paired bootstrap: 2000 draws of samples and, if there are several, of orders, the same for all
@@ -92,12 +81,12 @@ class Evaluation:
         ['stream', 'method', 'other', 'difference', 'low', 'high']
     """
 
-    rows: tuple[Row, ...] = ()
+    rows: tuple[Score, ...] = ()
     per_class: tuple[ClassRow, ...] = ()
     differences: tuple[Difference, ...] = ()
 
     def difference(self, stream: str, method: str, other: str) -> Difference:
-        """How much more accurate a method is than another, in either order."""
+        """Return how much more accurate a method is than another, in either order."""
         for each in self.differences:
             if (each.stream, each.method, each.other) == (stream, method, other):
                 return each
@@ -107,18 +96,19 @@ class Evaluation:
         raise InputError(f"no such pair on {stream!r}: {method!r}, {other!r}; {nearest(f'{stream}: {method}', known)}")
 
     def to_pandas(self, part: Literal["rows", "per_class", "differences"] = "rows") -> Any:
-        """One of the three tables as a pandas.DataFrame; needs pandas."""
-        kinds: dict[str, type[Any]] = {"rows": Row, "per_class": ClassRow, "differences": Difference}
-        if part not in kinds:
-            raise InputError(f"no table {part!r}; {nearest(part, kinds)}")
+        """Return one of the three tables as a pandas.DataFrame; needs pandas."""
+        columns = {"rows": ROW_COLUMNS, "per_class": ClassRow._fields, "differences": Difference._fields}
+        if part not in columns:
+            raise InputError(f"no table {part!r}; {nearest(part, columns)}")
         try:
             import pandas
         except ImportError:
             raise MissingExtraError("a DataFrame needs pandas: pip install pandas; or use .rows.") from None
-        return pandas.DataFrame(getattr(self, part), columns=kinds[part]._fields)
+        lines = [[getattr(row, column) for column in columns[part]] for row in getattr(self, part)]
+        return pandas.DataFrame(lines, columns=columns[part])
 
     def lines(self) -> list[tuple[str, ...]]:
-        """A line per stream and method, below the headings: accuracy in percent, the gain in points."""
+        """Return a line per stream and method, below the headings: accuracy in percent, the gain in points."""
         lines: list[tuple[str, ...]] = [("stream", "method", "samples", "accuracy", "sd", "gain", INTERVAL)]
         for stream, method in dict.fromkeys((row.stream, row.method) for row in self.rows):
             runs = [row for row in self.rows if (row.stream, row.method) == (stream, method)]
@@ -127,7 +117,7 @@ class Evaluation:
             gain = ("", "")
             if method != "zero-shot":
                 found = self.difference(stream, method, "zero-shot")
-                gain = points(found.difference), interval_text(found.low, found.high)
+                gain = (points(found.difference), interval_text(found.low, found.high))
             samples = round(np.mean([row.samples for row in runs]))
             lines.append((stream, method, str(samples), f"{accuracies.mean():.2f}", sd, *gain))
         return lines
@@ -205,6 +195,54 @@ def evaluate(
     )
 
 
+def as_variants(methods: Method | Sequence[Method]) -> list[Variant]:
+    """Return what `evaluate` takes as methods as variants; zero-shot, which always runs, is left out."""
+    single = isinstance(methods, (str, type, Adapter)) or (len(methods) == 2 and isinstance(methods[1], Mapping))
+    every: list[Any] = [methods] if single else list(methods)  # type: ignore[arg-type]
+    variants: dict[str, Variant] = {}
+    for each in every:
+        method, settings = each if isinstance(each, tuple) else (each, {})
+        if isinstance(method, FewShot):
+            found = [Variant(register(type(method)).name, method.settings, fitted=method)]
+        elif isinstance(method, Adapter):
+            usual = method.default_settings()
+            changed = {key: value for key, value in method.settings.items() if value != usual[key]}
+            found = sweep(register(type(method)).name, changed)
+        elif isinstance(method, str):
+            found = sweep(method, settings)
+        elif isinstance(method, type) and issubclass(method, Adapter):
+            found = sweep(register(method).name, settings)
+        else:
+            raise InputError(f"a method is a name, a class, an adapter or (method, settings), not {method!r}.")
+        for variant in found:
+            if variants.setdefault(variant.title, variant) != variant:
+                raise InputError(f"two methods would be called {variant.title!r}; evaluate them one after the other.")
+    return limited([variant for variant in variants.values() if variant.method != "zero-shot"])
+
+
+def sweep(method: str, settings: Mapping[str, Any]) -> list[Variant]:
+    """Return a method with settings, named after them; one variant per combination where values are lists."""
+    lists = [list(value) if isinstance(value, list | range | np.ndarray) else [value] for value in settings.values()]
+    count = prod(map(len, lists))
+    if not count:
+        raise InputError(f"the sweep of {method!r} has a setting without values; give at least one.")
+    if count > MAX_VARIANTS:
+        raise InputError(f"the sweep of {method!r} has {count:,} combinations; take at most {MAX_VARIANTS} at once.")
+    variants = []
+    for values in product(*lists):
+        chosen = dict(zip(settings, values, strict=True))
+        words = [method, *(f"{key}={value}" for key, value in chosen.items())]
+        variants.append(Variant(method, chosen, label=" ".join(words) if chosen else ""))
+    return variants
+
+
+def limited(variants: list[Variant]) -> list[Variant]:
+    """Return the variants; InputError if they are too many to share a pass."""
+    if len(variants) > MAX_VARIANTS:
+        raise InputError(f"{len(variants)} methods and settings are too many for one run; take at most {MAX_VARIANTS}.")
+    return variants
+
+
 def run_streams(
     streams: Mapping[Key, FeatureStream],
     variants: Sequence[Variant],
@@ -215,10 +253,10 @@ def run_streams(
     progress: Progress = silent,
     origin: str = "",
 ) -> dict[Key, list[Outcome]]:
-    """The outcomes of zero-shot and of variants on streams; orders are checked before anything is run."""
-    again = sum(find_method(each.method).kind == "online" for each in variants) if passes == 2 else 0
+    """Run zero-shot and variants on streams; orders are checked before anything is run."""
+    second = sum(find_method(each.method).kind == "online" for each in variants) if passes == 2 else 0
     samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in orders)
-    with progress(samples * (1 + len(variants) + again), "adapting", "samples") as advance:
+    with progress(samples * (1 + len(variants) + second), "adapting", "samples") as advance:
         return {
             key: compare(stream, variants, orders, batch_size, device, advance, origin, passes)
             for key, stream in streams.items()
@@ -226,39 +264,34 @@ def run_streams(
 
 
 def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> Evaluation:
-    """The tables of one stream with labels; the first outcome is that of zero-shot."""
-    assert stream.labels is not None
-    runs = {
-        pass_title(outcome.variant.title, number): each
-        for outcome in outcomes
-        for number, each in enumerate((outcome.runs, outcome.refined), 1)
-        if each
-    }
-    zero_shot = outcomes[0].runs
-    rows = []
-    for method, by_order in runs.items():
-        for order, run in by_order.items():
-            scores = run.scores()
-            base = zero_shot[order]
-            gain = scores["acc1"] - float(base.correct.mean())
-            found: dict[str, Any] = changes(run.predictions, base.predictions, run.labels)
-            found |= {each: scores[each] for each in ("mean_per_class_recall", "ece", "brier")}
-            found |= {"accuracy": scores["acc1"], "gain": gain, "seconds": run.wall_s}
-            rows.append(Row(stream=name, method=method, order=order, samples=len(run.order), **found))
-    answers = gather(stream.labels, [list(by_order.values()) for by_order in runs.values()])
-    resampled = resample(answers.right, answers.taken)
-    means = [float(np.mean([row.accuracy for row in rows if row.method == method])) for method in runs]
-    titles = list(runs)
+    """Return the tables of one stream, empty if it has no labels; the first outcome is that of zero-shot."""
+    if stream.labels is None:
+        return Evaluation()
+    rows: dict[str, list[Score]] = {}
+    runs = []
+    for outcome in outcomes:
+        for passes, by_order in enumerate((outcome.runs, outcome.refined), 1):
+            if by_order:
+                runs.append(list(by_order.values()))
+                title = outcome.variant.title + (SECOND_PASS if passes == 2 else "")
+                score = partial(summarise, name, stream, outcome, outcomes[0], passes=passes)
+                rows[title] = [replace(score(orders=[each]), method=title, label="", passes=1) for each in by_order]
+    titles = list(rows)
+    predictions = gather(len(stream), runs)
+    taken = predictions[0] >= 0
+    resampled = resample(predictions == stream.labels[:, None], taken)
+    means = [float(np.mean([row.accuracy for row in each])) for each in rows.values()]
     differences = tuple(
         Difference(name, titles[i], titles[j], means[i] - means[j], *interval(resampled[i] - resampled[j]))
-        for i in range(len(runs))
+        for i in range(len(titles))
         for j in range(i)
     )
-    return Evaluation(tuple(rows), tuple(_class_rows(name, stream.head.class_names, titles, answers)), differences)
+    classes = _class_rows(name, stream.head.class_names, stream.labels, dict(zip(titles, predictions, strict=True)))
+    return Evaluation(tuple(row for each in rows.values() for row in each), tuple(classes), differences)
 
 
-def add_comparison(results: Sequence[Result], evaluation: Evaluation, per_class: bool = False) -> list[Result]:
-    """Results of one stream with the intervals of their gains and, if asked for, the scores of each class."""
+def add_comparison(scores: Sequence[Score], evaluation: Evaluation, per_class: bool = False) -> list[Score]:
+    """Return the scores of one stream with the intervals of their gains and, if asked for, those of each class."""
     intervals = {
         each.method: [round(each.low, DIGITS), round(each.high, DIGITS)]
         for each in evaluation.differences
@@ -266,42 +299,44 @@ def add_comparison(results: Sequence[Result], evaluation: Evaluation, per_class:
     }
     classes: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for row in evaluation.per_class if per_class else ():
-        scores = {"samples": row.samples, "recall": row.recall, "precision": row.precision, "gain": row.gain}
+        found = {"samples": row.samples, "recall": row.recall, "precision": row.precision, "gain": row.gain}
         classes.setdefault(row.method, {})[row.class_name] = {
-            name: None if value != value else round(value, DIGITS) for name, value in scores.items()
+            name: None if value != value else value for name, value in found.items()
         }
     return [
-        replace(each, gain_interval=intervals.get(each.title), per_class=classes.get(each.title)) for each in results
+        replace(each, gain_interval=intervals.get(each.title), per_class=classes.get(each.title)) for each in scores
     ]
 
 
 def interval_text(low: float, high: float) -> str:
-    """An interval of differences of accuracies, in points."""
+    """Return an interval of differences of accuracies, in points."""
     return f"{points(low)} to {points(high)}"
 
 
-def _class_rows(name: str, class_names: Sequence[str], methods: Sequence[str], answers: Answers) -> Iterator[ClassRow]:
-    """The scores by class of methods, the first of which is zero-shot."""
-    taken = answers.taken
+def _class_rows(
+    name: str, class_names: Sequence[str], labels: HostArray, answers: Mapping[str, HostArray]
+) -> Iterator[ClassRow]:
+    """Yield the scores by class of methods, the first of which is zero-shot; answers (n, O) are -1 if not taken."""
     count = len(class_names)
-    true_class = np.broadcast_to(answers.labels[:, None], taken.shape)
-    samples = np.bincount(answers.labels[taken.any(axis=1)], minlength=count)
+
+    def ratio(part: HostArray, whole: HostArray) -> HostArray:
+        return np.asarray(np.divide(part, whole, out=np.full(count, np.nan), where=whole > 0))
+
+    taken = next(iter(answers.values())) >= 0
+    true_class = np.broadcast_to(labels[:, None], taken.shape)
+    samples = np.bincount(labels[taken.any(axis=1)], minlength=count)
     asked = np.bincount(true_class[taken], minlength=count)
-    hits = [np.bincount(true_class[right], minlength=count) for right in answers.right]
-    for method, predictions, hit in zip(methods, answers.predictions, hits, strict=True):
+    hits = {method: np.bincount(true_class[each == true_class], minlength=count) for method, each in answers.items()}
+    for method, predictions in answers.items():
         answered = np.bincount(predictions[taken], minlength=count)
-        columns = (samples, _ratio(hit, asked), _ratio(hit, answered), _ratio(hit - hits[0], asked))
+        gains = ratio(hits[method] - hits["zero-shot"], asked)
+        columns = (samples, ratio(hits[method], asked), ratio(hits[method], answered), gains)
         for class_name, *row in zip(class_names, *(each.tolist() for each in columns), strict=True):
             yield ClassRow(name, method, class_name, *row)
 
 
-def _ratio(part: HostArray, whole: HostArray) -> HostArray:
-    """Nan where there is nothing to divide by."""
-    return np.asarray(np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0))
-
-
 def _named(streams: Any) -> dict[str, FeatureStream]:
-    """Streams by name."""
+    """Return streams by name."""
     if isinstance(streams, FeatureStream | str | os.PathLike):
         streams = [streams]
     if isinstance(streams, Mapping):

@@ -5,54 +5,35 @@ methods are scored on the other half, in the order of the stream.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.bench import Progress, silent
-from acclimate.bench.orders import stream_order
-from acclimate.bench.prequential import Variant
-from acclimate.bench.processes import run_all
-from acclimate.bench.suite import read_labelled
+from acclimate.bench.measurements import Measurements, read_labelled
+from acclimate.bench.orders import part_of, stream_order
+from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_csv, write_page
+from acclimate.bench.plots import draw_few_shot, shown
+from acclimate.bench.prequential import Variant, compare
+from acclimate.bench.results import Score, summarise
 from acclimate.errors import InputError
 from acclimate.methods import FewShot, create, find_method, require
 from acclimate.sources.shots import draw_shots
 from acclimate.stream import FeatureStream, read_stream
 
-
-class Task(NamedTuple):
-    """Some methods on a stream that is halved by a seed."""
-
-    path: Path
-    seed: int
-    shots: tuple[int, ...]
-    variants: tuple[Variant, ...]
-    held_out: int | None
-
-
-@dataclass(frozen=True)
-class Score:
-    """What one method scored. The fields are the columns of few-shot.csv; scores are fractions."""
-
-    stream: str
-    method: str
-    shots: int  # per class; 0 for methods that use no labels
-    seed: int
-    samples: int  # that were scored
-    validation: int  # samples that alpha and beta were chosen by
-    acc1: float
-    gain: float  # accuracy above zero-shot
-    alpha: float | None  # of the method after it was fitted; None for methods that use no labels
-    beta: float | None
+NOTES = """\
+- The samples of a stream are halved by class. The shots are drawn from one half, and the others of that half are the
+  validation samples. All methods are scored on the other half, in the order of the stream, and never see its labels.
+- Validation samples are labelled as well: they choose alpha and beta, and do nothing else. `--held-out` limits them.
+- Methods without a number of shots use no labels. They see the same samples in the same order."""
 
 
 @dataclass(frozen=True)
 class Curve:
-    """The scores of one method."""
+    """The scores of one method. What it learnt has an entry "fit": shots per class, validation samples and settings."""
 
     method: str
     scores: tuple[Score, ...]
@@ -60,28 +41,24 @@ class Curve:
     @property
     def shots(self) -> tuple[int, ...]:
         """The numbers of shots that any stream was run with; (0,) for a method that uses no labels."""
-        return tuple(sorted({score.shots for score in self.scores}))
+        return tuple(sorted({score.learnt["fit"]["shots"] for score in self.scores}))
 
-    def at(self, shots: int, streams: Sequence[str]) -> tuple[Score, ...]:
-        """The scores of some streams with a number of shots."""
-        return tuple(score for score in self.scores if score.shots == shots and score.stream in streams)
+    def at(self, shots: int, streams: Sequence[str]) -> list[Score]:
+        """Return the scores of some streams with a number of shots."""
+        return [each for each in self.scores if each.learnt["fit"]["shots"] == shots and each.stream in streams]
 
     def accuracy(self, shots: int, streams: Sequence[str]) -> tuple[float, float | None]:
-        """The mean over streams and seeds, and the standard deviation of a seed's mean; None for a single seed."""
+        """Return the mean over streams and seeds, and the standard deviation of a seed's mean; None for one seed."""
         scores = self.at(shots, streams)
-        seeds = sorted({score.seed for score in scores})
-        means = np.array([np.mean([score.acc1 for score in scores if score.seed == seed]) for seed in seeds])
+        seeds = sorted({score.seed or 0 for score in scores})
+        means = np.array([np.mean([score.accuracy for score in scores if score.seed == seed]) for seed in seeds])
         return float(means.mean()), float(means.std(ddof=1)) if len(seeds) > 1 else None
 
-
-@dataclass(frozen=True)
-class Plan:
-    """What to run, and which classes have fewer samples than asked for."""
-
-    streams: tuple[str, ...]  # names
-    shots: tuple[int, ...]
-    tasks: tuple[Task, ...]
-    short: tuple[str, ...]  # sentences
+    def chosen(self, shots: int, stream: str) -> str:
+        """Return the means of alpha and beta as chosen by validation samples, as text."""
+        fits = [score.learnt["fit"] for score in self.at(shots, [stream])]
+        found = [(each["alpha"], each["beta"]) for each in fits if each["validation"] and each["alpha"] is not None]
+        return " / ".join(f"{mean:.2f}" for mean in np.mean(found, axis=0)) if found else ABSENT
 
 
 def plan_few_shot(
@@ -90,7 +67,7 @@ def plan_few_shot(
     shots: Sequence[int],
     seeds: int = 3,
     held_out: int | None = None,
-) -> Plan:
+) -> Measurements:
     """Read streams and list the runs. A class that has fewer samples than a number of shots gives what it has.
 
     Args:
@@ -101,8 +78,7 @@ def plan_few_shot(
         held_out: the most validation samples per class, 0 for none; all that are left of the half when not given.
     """
     streams = read_labelled(paths)
-    chosen = (Variant("zero-shot"), *(each for each in variants if each.method != "zero-shot"))
-    methods = [find_method(variant.method) for variant in chosen]
+    methods = [find_method(variant.method) for variant in variants]
     for method in methods:
         require(method, views=all(stream.views > 1 for stream in streams.values()), labels=True)
     if not any(method.kind == "few-shot" for method in methods):
@@ -117,13 +93,12 @@ def plan_few_shot(
         rarest = stream.head.class_names[int(counts.argmin())]
         if not counts.min():
             raise InputError(f"{name} has no sample of the class {rarest!r}; every class needs one to learn from.")
-        most_held_out = int(counts.max()) if held_out is None else held_out
         drawn, _ = halve(stream, seed=0)  # a class has as many samples there whatever the seed
+        labels = stream.labels[drawn]
+        most_held_out = int(counts.max()) if held_out is None else held_out
         for each in numbers:
-            labels = stream.labels[drawn]
-            names = stream.head.class_names
-            places, _ = draw_shots(labels, names, each, held_out=most_held_out, allow_fewer=True)
-            given = np.bincount(labels[places], minlength=len(counts))
+            fitted, _ = draw_shots(labels, stream.head.class_names, each, held_out=most_held_out, allow_fewer=True)
+            given = np.bincount(labels[fitted], minlength=len(counts))
             if fewer := int((given < each).sum()):
                 short.append(
                     f"{name} at {each} shots: {fewer} of {len(given)} classes give fewer, {given.min()} at least; "
@@ -131,56 +106,46 @@ def plan_few_shot(
                 )
     if most < numbers[-1]:
         raise InputError(f"no class has {numbers[-1]} samples in its half of a stream; choose at most {most} shots.")
-    tasks = tuple(Task(path, seed, numbers, chosen, held_out) for path in paths for seed in range(seeds))
-    return Plan(tuple(streams), numbers, tasks, tuple(short))
+    run = partial(measure, shots=numbers, variants=tuple(variants), held_out=held_out)
+    tasks = tuple(partial(run, path=path, seed=seed) for path in paths for seed in range(seeds))
+    return Measurements(streams, tasks, tuple(short))
 
 
-def run_few_shot(tasks: Sequence[Task], jobs: int = 1, progress: Progress = silent) -> list[Score]:
-    """Measure runs, in `jobs` processes with one thread each, or in this process if it is 1; the order is kept."""
-    return [score for scores in run_all(measure, tasks, jobs, progress) for score in scores]
-
-
-def measure(task: Task) -> list[Score]:
-    """The scores of all methods on a stream that is halved by a seed."""
-    stream = _read(task.path)
+def measure(
+    path: Path, seed: int, shots: Sequence[int], variants: Sequence[Variant], held_out: int | None
+) -> list[Score]:
+    """Score zero-shot and methods on the second half of a stream; few-shot methods are fitted to shots of the first."""
+    stream = _read(path)
     assert stream.labels is not None
-    drawn, scored = halve(stream, task.seed)
-    features = stream.head.unit_features(stream.features)
-    labels = stream.labels
-    scores: list[Score] = []
-    for variant in task.variants:
-        labelled = find_method(variant.method).kind == "few-shot"
-        for shots in task.shots if labelled else (0,):
+    drawn, scored = halve(stream, seed)
+    labels = stream.labels[drawn]
+    features = stream.features[drawn]
+    most = len(drawn) if held_out is None else held_out
+    runs: list[Variant] = []
+    fits: list[dict[str, Any]] = [{"shots": 0, "validation": 0, "alpha": None, "beta": None}]
+    for variant in (each for each in variants if each.method != "zero-shot"):
+        if find_method(variant.method).kind != "few-shot":
+            runs.append(variant)
+            fits.append(fits[0])
+            continue
+        for count in shots:
             adapter = create(variant.method, stream.head, **variant.settings)
-            validation = np.empty(0, np.int64)
-            if isinstance(adapter, FewShot):
-                most = len(drawn) if task.held_out is None else task.held_out
-                names = stream.head.class_names
-                places = draw_shots(labels[drawn], names, shots, task.seed, most, allow_fewer=True)
-                fitted, validation = (drawn[each] for each in places)
-                held_out = (features[validation], labels[validation]) if len(validation) else None
-                adapter.fit(features[fitted], labels[fitted], validation=held_out)
-            accuracy = float(np.mean(adapter.step(features[scored]).argmax(axis=1) == labels[scored]))
-            found = adapter.chosen() if isinstance(adapter, FewShot) else {}
-            scores.append(
-                Score(
-                    stream=task.path.stem,
-                    method=variant.method,
-                    shots=shots,
-                    seed=task.seed,
-                    samples=len(scored),
-                    validation=len(validation),
-                    acc1=accuracy,
-                    gain=accuracy - (scores[0].acc1 if scores else accuracy),
-                    alpha=found.get("alpha"),
-                    beta=found.get("beta"),
-                )
-            )
-    return scores
+            assert isinstance(adapter, FewShot)
+            fitted, rest = draw_shots(labels, stream.head.class_names, count, seed, most, allow_fewer=True)
+            validation = (features[rest], labels[rest]) if len(rest) else None
+            adapter.fit(features[fitted], labels[fitted], validation=validation)
+            runs.append(replace(variant, fitted=adapter))
+            fits.append({**fits[0], "shots": count, "validation": len(rest), **adapter.chosen()})
+    half = part_of(stream, scored)
+    outcomes = compare(half, runs)
+    return [
+        replace(summarise(path.stem, half, outcome, outcomes[0]), seed=seed, learnt={"fit": fit})
+        for outcome, fit in zip(outcomes, fits, strict=True)
+    ]
 
 
 def halve(stream: FeatureStream, seed: int) -> tuple[HostArray, HostArray]:
-    """Positions of the half of a labelled stream that shots are drawn from, and of the other half in stream order.
+    """Return positions of the half of a labelled stream to draw shots from, and of the other half in stream order.
 
     Each class is halved; of an odd number of samples, the first half gets one more.
     """
@@ -195,12 +160,81 @@ def halve(stream: FeatureStream, seed: int) -> tuple[HostArray, HostArray]:
 
 
 def curves(scores: Sequence[Score]) -> list[Curve]:
-    """The scores by method, in the order in which the methods were run."""
+    """Return the scores by method, in the order in which the methods were run."""
     names = dict.fromkeys(score.method for score in scores)
     return [Curve(name, tuple(score for score in scores if score.method == name)) for name in names]
 
 
+def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[list[str]]:
+    """Write few-shot.md, .png and .csv to a folder; `command` made them. Return the headings and lines of the table."""
+    write_csv(list(map(_csv_row, scores)), folder / "few-shot.csv")
+    board = curves(scores)
+    streams = list(plan.streams)
+    panels = {name: [name] for name in streams}
+    means = {f"mean of {len(panels)} streams": streams} if len(panels) > 1 else {}
+    title = "Accuracy over the number of labelled shots per class"
+    picture = shown(title, folder / "few-shot.png", partial(draw_few_shot, board, {**means, **panels}))
+    seeds = len({score.seed for score in scores})
+    spread = f"Mean ± standard deviation over {seeds} draws" if seeds > 1 else "One draw"
+    table = [["method", "shots", "mean", *streams]]
+    for curve in board:
+        for shots in curve.shots:
+            pairs = [curve.accuracy(shots, names) for names in (streams, *panels.values())]
+            cells = [f"{100 * mean:.2f}" + ("" if sd is None else f" ± {100 * sd:.2f}") for mean, sd in pairs]
+            table.append([curve.method, str(shots or ABSENT), *cells])
+    parts = [
+        "# Few-shot methods",
+        f"Methods that learn from a few labelled samples of every class, beside methods that use no labels, on "
+        f"{len(panels)} streams. `few-shot.csv` has every run. The files are generated by\n\n```\n{command}\n```",
+        *picture,
+        "## Accuracy",
+        f"Top-1 accuracy in percent. {spread}.",
+        markdown_table(table[0], table[1:]),
+        NOTES,
+        *_chosen_settings(board, streams),
+    ]
+    if plan.notes:
+        parts += ["## Classes with fewer samples", *markdown_list(plan.notes)]
+    write_page(parts, folder / "few-shot.md")
+    return table
+
+
+def _csv_row(score: Score) -> dict[str, Any]:
+    fit = score.learnt["fit"]
+    return {
+        "stream": score.stream,
+        "method": score.method,
+        "shots": fit["shots"],
+        "seed": score.seed,
+        "samples": score.samples,
+        "validation": fit["validation"],
+        "acc1": score.accuracy,
+        "gain": score.gain,
+        "alpha": fit["alpha"],
+        "beta": fit["beta"],
+    }
+
+
+def _chosen_settings(board: Sequence[Curve], streams: Sequence[str]) -> list[str]:
+    """Return the section of the page on the settings that validation samples chose; nothing where they chose none."""
+    numbers = sorted({shots for curve in board for shots in curve.shots if shots})
+    rows = [
+        [curve.method, name, *(curve.chosen(each, name) for each in numbers)] for curve in board for name in streams
+    ]
+    rows = [row for row in rows if set(row[2:]) != {ABSENT}]
+    if not rows:
+        return []
+    used = sorted({score.learnt["fit"]["validation"] for curve in board for score in curve.scores} - {0})
+    span = str(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]}"
+    headings = [f"{number} shot{'s' if number > 1 else ''}" for number in numbers]
+    return [
+        "## Chosen alpha / beta",
+        f"By the validation samples, of which a run has {span}; means of the draws.",
+        markdown_table(("method", "stream", *headings), rows),
+    ]
+
+
 @lru_cache(maxsize=1)
 def _read(path: Path) -> FeatureStream:
-    """Runs of one stream follow each other, so that each process reads it once."""
+    """Read a stream once per process: its runs follow each other."""
     return read_stream(path)

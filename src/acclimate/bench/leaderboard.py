@@ -4,100 +4,92 @@ One run is a stream in one order. All methods share its pass, so they answer the
 evidence, and runs are independent: they can be measured in several processes.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.bench import Progress, silent
-from acclimate.bench.orders import LEAST, SHAPES, SHORT, order_names, stream_order
-from acclimate.bench.prequential import Outcome, Run, Variant, compare
-from acclimate.bench.processes import run_all
-from acclimate.bench.results import pass_title
-from acclimate.bench.suite import read_labelled
+from acclimate.bench.measurements import Measurements, read_labelled
+from acclimate.bench.orders import (
+    LEAVING_OUT_CLASSES,
+    SHAPES,
+    SHORT_SAMPLES,
+    order_names,
+    part_of,
+    shape_title,
+    stream_order,
+)
+from acclimate.bench.pages import markdown_list, markdown_table, points, write_csv, write_page
+from acclimate.bench.plots import draw_leaderboard, shown
+from acclimate.bench.prequential import Variant, compare
+from acclimate.bench.results import Score, hardware, score_all
 from acclimate.errors import InputError, nearest
 from acclimate.methods import find_method, list_methods
-from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream, read_stream
 
+SHORT = f"first-{SHORT_SAMPLES}"
 DEFAULT_SHAPES = (
-    *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift"),
-    f"first-{SHORT}",
+    *("seed", "class-sequential", "correlated", "few-classes", "half-classes", "long-tail", "domain-shift", SHORT),
 )
-SHAPE_TITLES = {"seed": "shuffled", "correlated": "bursts"}  # others are called by their names
-
-
-class Task(NamedTuple):
-    """One pass of some methods over a stream."""
-
-    path: Path
-    order: str
-    methods: tuple[str, ...]
-    limit: int | None
-    passes: int
-
-
-@dataclass(frozen=True)
-class Score:
-    """What one method scored in one run. The fields are the columns of leaderboard.csv; scores are fractions."""
-
-    stream: str
-    shape: str
-    seed: int
-    method: str
-    passes: int  # 2 for the answers of the second pass
-    samples: int
-    acc1: float
-    gain: float  # accuracy above zero-shot
-    ece: float
-    brier: float
-    us_per_sample: float  # microseconds beyond those of zero-shot, of all passes together; zero-shot has its own
-    state_bytes: int  # of the arrays of the state, at the end
+SUMMARY = ("method", "mean gain", "worst run", "accuracy", "ECE", "Brier", "µs per sample", "state")
+NOTES = """\
+- **Mean gain**: accuracy above that of zero-shot on the same samples in the same order, in points. Each shape counts
+  the same: the figure is the mean over the shapes of the mean over their runs. So are accuracy, ECE, Brier and time.
+- **Worst run**: the lowest gain of all runs, and the stream and order it comes from.
+- **ECE, Brier**: of the softmax of the logits. Expected calibration error over 15 bins in percent, and Brier score from
+  0 to 2; lower is better.
+- **Time**: what a sample takes in addition to zero-shot, whose line shows what all methods share; in batches of 256. A
+  second pass includes the first.
+- **State**: bytes of the arrays of the largest state. A second pass needs the features of the stream as well."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What a method scored in all runs. Means are means over the shapes, each of which counts the same."""
+    """The scores of a method in all runs. Means are means over the shapes, each of which counts the same."""
 
     title: str
     scores: tuple[Score, ...]
 
     @property
-    def shapes(self) -> dict[str, tuple[Score, ...]]:
+    def shapes(self) -> dict[str, list[Score]]:
         """The scores by shape."""
         names = sorted({score.shape for score in self.scores}, key=list(SHAPES).index)
-        return {name: tuple(score for score in self.scores if score.shape == name) for name in names}
+        return {name: [score for score in self.scores if score.shape == name] for name in names}
 
     @property
     def worst(self) -> Score:
         """The run with the lowest gain."""
-        return min(self.scores, key=lambda score: score.gain)
+        return min(self.scores, key=lambda score: score.gain or 0.0)
 
     @property
-    def state_bytes(self) -> int:
-        """Of the largest state."""
-        return max(score.state_bytes for score in self.scores)
+    def size(self) -> str:
+        """The bytes of the largest state, as text."""
+        count = max(score.cost["state_bytes"] for score in self.scores)
+        for unit, name in ((1e6, "MB"), (1e3, "kB")):
+            if count >= unit:
+                return f"{count / unit:.1f} {name}"
+        return f"{count} B"
 
     def gains(self, shape: str) -> tuple[float, float]:
-        """The mean and the lowest gain of a shape."""
-        gains = [score.gain for score in self.shapes[shape]]
+        """Return the mean and the lowest gain of a shape."""
+        gains = [score.gain or 0.0 for score in self.shapes[shape]]
         return float(np.mean(gains)), min(gains)
 
     def mean(self, column: str) -> float:
-        """The mean of a column over the shapes' means."""
-        return float(np.mean([np.mean([getattr(score, column) for score in each]) for each in self.shapes.values()]))
+        """Return the mean over the shapes' means of a column of leaderboard.csv."""
+        return float(np.mean([np.mean([csv_row(score)[column] for score in each]) for each in self.shapes.values()]))
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What to run, and what cannot be run."""
+def csv_row(score: Score) -> dict[str, object]:
+    """Return the columns of leaderboard.csv; scores are fractions.
 
-    streams: Mapping[str, FeatureStream]
-    tasks: tuple[Task, ...]
-    left_out: tuple[str, ...]  # sentences
+    The microseconds are those beyond zero-shot, of all passes together; zero-shot has its own.
+    """
+    named = {name: getattr(score, name) for name in ("stream", "shape", "seed", "method", "passes", "samples")}
+    scores = {"acc1": score.accuracy, "gain": score.gain, "ece": score.ece, "brier": score.brier}
+    return {**named, **scores, **{name: score.cost[name] for name in ("us_per_sample", "state_bytes")}}
 
 
 def plan_board(
@@ -107,7 +99,7 @@ def plan_board(
     orders: int = 5,
     limit: int | None = None,
     passes: int = 1,
-) -> Plan:
+) -> Measurements:
     """Read streams and list the runs, `orders` of each shape; what a stream or method cannot do is left out.
 
     Args:
@@ -135,58 +127,103 @@ def plan_board(
     for shape in dict.fromkeys(shapes):
         names = order_names(f"{shape}:0", orders)
         able = [path for path in paths if _can_take(streams[path.stem], names[0])]
-        tasks += [Task(path, name, tuple(chosen), limit, passes) for path in able for name in names]
+        run = partial(measure, methods=tuple(chosen), limit=limit, passes=passes)
+        tasks += [partial(run, path=path, order=name) for path in able for name in names]
         if unable := [path.stem for path in paths if path not in able]:
-            left_out.append(f"{shape_title(shape).capitalize()}: {', '.join(unable)} ({_why(shape)}).")
+            fewer = "two domains" if SHAPES[shape][0] == "domain" else f"{LEAVING_OUT_CLASSES} classes"
+            why = f"no more than {SHORT_SAMPLES} samples" if shape == SHORT else f"fewer than {fewer}"
+            left_out.append(f"{shape_title(shape).capitalize()}: {', '.join(unable)} ({why}).")
     if not tasks:
         raise InputError(f"no stream can take these shapes. {' '.join(left_out)}")
-    return Plan(streams, tuple(sorted(tasks, key=lambda task: paths.index(task.path))), tuple(left_out))
+    tasks.sort(key=lambda task: paths.index(task.keywords["path"]))
+    return Measurements(streams, tuple(tasks), tuple(left_out))
 
 
-def run_board(tasks: Sequence[Task], jobs: int = 1, progress: Progress = silent) -> list[Score]:
-    """Measure runs, in `jobs` processes with one thread each, or in this process if it is 1; the order is kept."""
-    return [score for scores in run_all(measure, tasks, jobs, progress) for score in scores]
-
-
-def measure(task: Task) -> list[Score]:
-    """The scores of zero-shot and of all methods in one run."""
-    variants = [Variant(name) for name in task.methods]
-    outcomes = compare(_read(task.path, task.limit), variants, [task.order], passes=task.passes)
-    zero_shot = outcomes[0].runs[task.order]
-    scores = []
-    for outcome in outcomes:
-        seconds = 0.0 if outcome is outcomes[0] else -zero_shot.wall_s
-        for passes, runs in enumerate((outcome.runs, outcome.refined), 1):
-            if task.order in runs:
-                seconds += runs[task.order].wall_s
-                scores.append(_score(task, outcome, passes, runs[task.order], zero_shot, seconds))
-    return scores
+def measure(path: Path, order: str, methods: Sequence[str], limit: int | None, passes: int) -> list[Score]:
+    """Score zero-shot and methods on at most `limit` samples of a feature file in one order."""
+    stream = _read(path, limit)
+    return score_all(path.stem, stream, compare(stream, list(map(Variant, methods)), [order], passes=passes))
 
 
 def standings(scores: Iterable[Score]) -> list[Standing]:
-    """The methods by decreasing mean gain."""
+    """Return the methods by decreasing mean gain."""
     by_title: dict[str, list[Score]] = {}
     for score in scores:
-        by_title.setdefault(pass_title(score.method, score.passes), []).append(score)
+        by_title.setdefault(score.title, []).append(score)
     every = [Standing(title, tuple(each)) for title, each in by_title.items()]
     return sorted(every, key=lambda standing: (-standing.mean("gain"), standing.title))
 
 
-def shape_title(shape: str) -> str:
-    """How tables and figures call a shape."""
-    return SHAPE_TITLES.get(shape, shape.replace("-", " "))
+def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[tuple[str, ...]]:
+    """Write leaderboard.md, .png and .csv to a folder; `command` made them. Return the lines of the main table."""
+    write_csv(list(map(csv_row, scores)), folder / "leaderboard.csv")
+    board = standings(scores)
+    title = "Mean gain over zero-shot, by method and shape of the stream"
+    picture = shown(title, folder / "leaderboard.png", partial(draw_leaderboard, board))
+    shapes = list(board[0].shapes)
+    summary = summary_rows(board)
+    by_shape = [
+        (standing.title, *(" / ".join(map(points, standing.gains(shape))) for shape in shapes)) for standing in board
+    ]
+    parts = [
+        "# Leaderboard",
+        f"Training-free methods, each with one setting for everything, on {len(plan.streams)} streams in "
+        f"{len(shapes)} shape{'s' if len(shapes) > 1 else ''}: {len(plan.tasks)} runs, in each of which all methods "
+        "answer the same samples. `leaderboard.csv` has the scores of every run. The files are generated by\n\n"
+        f"```\n{command}\n```",
+        *picture,
+        "## Methods",
+        markdown_table(SUMMARY, summary),
+        NOTES,
+        f"Measured on {hardware('numpy')}.",
+        "## Shapes",
+        "Mean and lowest gain of the runs of each shape, in points. The shapes are those of the "
+        "[protocol](../benchmarks.md#protocol).",
+        markdown_table(("method", *map(shape_title, shapes)), by_shape),
+    ]
+    if "seed" in shapes:
+        columns = ("stream", "samples", "classes", *(standing.title for standing in board))
+        caption = "Accuracy of zero-shot in percent, and the mean gain of the others in points."
+        parts += ["## Streams, shuffled", caption, markdown_table(columns, _stream_rows(plan, board))]
+    if plan.notes:
+        parts += ["## Left out", *markdown_list(plan.notes)]
+    write_page(parts, folder / "leaderboard.md")
+    return summary
 
 
-def size_text(count: int) -> str:
-    """A number of bytes as text."""
-    for unit, name in ((1e6, "MB"), (1e3, "kB")):
-        if count >= unit:
-            return f"{count / unit:.1f} {name}"
-    return f"{count} B"
+def summary_rows(board: Iterable[Standing]) -> list[tuple[str, ...]]:
+    """Return the lines of the main table, with the columns of `SUMMARY`."""
+    rows: list[tuple[str, ...]] = []
+    for standing in board:
+        worst = standing.worst
+        where = f" ({worst.stream}, {worst.order})" if standing.title != "zero-shot" else ""
+        rows.append(
+            (
+                standing.title,
+                points(standing.mean("gain")),
+                f"{points(worst.gain or 0.0)}{where}",
+                f"{100 * standing.mean('acc1'):.2f}",
+                f"{100 * standing.mean('ece'):.2f}",
+                f"{standing.mean('brier'):.3f}",
+                f"{standing.mean('us_per_sample'):.1f}",
+                standing.size,
+            )
+        )
+    return rows
+
+
+def _stream_rows(plan: Measurements, board: Sequence[Standing]) -> Iterable[Sequence[str]]:
+    for name, stream in plan.streams.items():
+        cells = []
+        for standing in board:
+            runs = [score for score in standing.shapes["seed"] if score.stream == name]
+            gain = points(float(np.mean([score.gain for score in runs])))
+            cells.append(f"{100 * runs[0].accuracy:.2f}" if standing.title == "zero-shot" else gain)
+        yield (name, str(len(stream)), str(len(stream.head)), *cells)
 
 
 def _unfit(name: str, with_views: bool) -> str | None:
-    """Why a method cannot run on feature files; None if it can."""
+    """Return why a method cannot run on feature files; None if it can."""
     method = find_method(name)
     if method.kind == "few-shot":
         return "fitted to labelled samples"
@@ -200,45 +237,17 @@ def _can_take(stream: FeatureStream, order: str) -> bool:
         taken = len(stream_order(stream, order))
     except InputError:
         return False
-    return not (order.startswith(f"first-{SHORT}:") and taken == len(stream))  # that would be the shuffled stream
-
-
-def _why(shape: str) -> str:
-    if shape == f"first-{SHORT}":
-        return f"no more than {SHORT} samples"
-    return "fewer than two domains" if SHAPES[shape][0] == "domain" else f"fewer than {LEAST} classes"
+    return not (order.startswith(f"{SHORT}:") and taken == len(stream))  # that would be the shuffled stream
 
 
 def _limited(stream: FeatureStream, limit: int | None) -> FeatureStream:
-    """Some samples of a stream, drawn at random."""
+    """Return at most `limit` samples of a stream, drawn at random."""
     if limit is None or limit >= len(stream):
         return stream
-    kept = np.sort(stream_order(stream, "seed:0")[:limit])
-    labels = None if stream.labels is None else stream.labels[kept]
-    domains = None if stream.domains is None else tuple(stream.domains[i] for i in kept)
-    return replace(stream, features=stream.features[kept], labels=labels, domains=domains, order=None, files=None)
+    return part_of(stream, np.sort(stream_order(stream, "seed:0")[:limit]))
 
 
 @lru_cache(maxsize=1)
 def _read(path: Path, limit: int | None) -> FeatureStream:
-    """Runs of one stream follow each other, so that each process reads it once."""
+    """Read a stream once per process: its runs follow each other."""
     return _limited(read_stream(path), limit)
-
-
-def _score(task: Task, outcome: Outcome, passes: int, run: Run, zero_shot: Run, seconds: float) -> Score:
-    shape, seed = parse_order(task.order)
-    scores = run.scores()
-    return Score(
-        stream=task.path.stem,
-        shape=shape,
-        seed=seed or 0,
-        method=outcome.variant.method,
-        passes=passes,
-        samples=len(run.order),
-        acc1=scores["acc1"],
-        gain=scores["acc1"] - zero_shot.scores()["acc1"],
-        ece=scores["ece"],
-        brier=scores["brier"],
-        us_per_sample=1e6 * seconds / len(run.order),
-        state_bytes=sum(values.nbytes for values in outcome.adapter.dump().values()),
-    )

@@ -4,6 +4,7 @@ Some shapes take a part of the samples only: few classes, a long tail, the first
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -13,11 +14,12 @@ from acclimate.errors import InputError
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
-CONCENTRATION = 0.1  # of the Dirichlet distribution in `correlated`; the usual choice for strongly correlated streams
-SEGMENT = 100  # mean number of samples in a segment of a correlated stream
-TAIL = 50  # how many times more of its samples the most frequent class of a long tail keeps than the rarest
-SHORT = 200  # samples of a short stream
-LEAST = 4  # classes of a stream of which some can be left out
+DIRICHLET_CONCENTRATION = 0.1  # the usual choice for strongly correlated streams
+SEGMENT_SAMPLES = 100  # mean length of a segment of a correlated stream
+TAIL_RATIO = 50  # share of samples kept by the first class of a long tail / share kept by the last
+SHORT_SAMPLES = 200  # length of a short stream
+LEAVING_OUT_CLASSES = 4  # fewest classes of a stream of which some can be left out
+SHAPE_TITLES = {"seed": "shuffled", "correlated": "bursts"}  # other shapes are called by their names
 
 
 def take_order(
@@ -27,7 +29,7 @@ def take_order(
     domains: Sequence[str] | None = None,
     stored: HostArray | None = None,
 ) -> HostArray:
-    """Positions (m,) in the order to take them: no sample twice, and the same name always gives the same order.
+    """Return positions (m,) in the order to take them: no sample twice, and the same name always gives the same order.
 
     An order is "rows", "stored" (the same without `stored`), or a name of `SHAPES` with a seed, such as "seed:1"
     (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples. All
@@ -50,10 +52,10 @@ def take_order(
             raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
         groups = labels
         present = len(np.unique(labels))
-        if arrange in (_few, _half) and present < LEAST:
+        if arrange in (_few, _half) and present < LEAVING_OUT_CLASSES:
             raise InputError(
-                f"the order {shape!r} leaves classes out and needs samples of at least {LEAST}, but the stream has "
-                f"samples of {present}; use seed:N."
+                f"the order {shape!r} leaves classes out and needs samples of at least {LEAVING_OUT_CLASSES}, "
+                f"but the stream has samples of {present}; use seed:N."
             )
     elif by == "domain":
         names = domains or ()
@@ -67,30 +69,42 @@ def take_order(
 
 
 def stream_order(stream: FeatureStream, order: str) -> HostArray:
-    """`take_order` of a stream."""
+    """Return the positions of the samples of a stream in an order, as `take_order` does."""
     return take_order(order, len(stream), stream.labels, stream.domains, stream.order)
 
 
+def part_of(stream: FeatureStream, positions: HostArray) -> FeatureStream:
+    """Return a stream of the samples at positions (m,), in this order."""
+    labels = None if stream.labels is None else stream.labels[positions]
+    domains = None if stream.domains is None else tuple(stream.domains[i] for i in positions)
+    return replace(stream, features=stream.features[positions], labels=labels, domains=domains, order=None, files=None)
+
+
 def order_names(order: str, count: int) -> list[str]:
-    """The orders to run: `count` orders of the same shape as `order` (shuffled if it has none), or `order` if 0."""
+    """Return the orders to run: `count` orders of the same shape as `order` (or shuffled), or `order` if 0."""
     shape = "seed" if order in ("stored", "rows") else parse_order(order)[0]
     return [f"{shape}:{number}" for number in range(count)] or [order]
 
 
+def shape_title(shape: str) -> str:
+    """Return the name of a shape in tables and figures."""
+    return SHAPE_TITLES.get(shape, shape.replace("-", " "))
+
+
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """One group after another, in random order; shuffled within each group."""
+    """Take one group after another, in random order; shuffled within each group."""
     rank = rng.permutation(int(groups.max()) + 1)
     positions: HostArray = np.lexsort((rng.random(len(groups)), rank[groups]))
     return positions
 
 
 def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Each group comes in bursts: it is spread over segments of the stream in shares drawn from a Dirichlet."""
-    segments = max(2, len(groups) // SEGMENT)
+    """Take each group in bursts: it is spread over segments of the stream in shares drawn from a Dirichlet."""
+    segments = max(2, len(groups) // SEGMENT_SAMPLES)
     segment = np.empty(len(groups), np.int64)
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))
-        shares = rng.dirichlet(np.full(segments, CONCENTRATION))
+        shares = rng.dirichlet(np.full(segments, DIRICHLET_CONCENTRATION))
         ends = np.round(np.cumsum(shares) * len(members)).astype(int)
         segment[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
     positions: HostArray = np.lexsort((rng.random(len(groups)), segment))
@@ -98,16 +112,16 @@ def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
 
 
 def _mixed(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Every part of the stream contains all groups in proportion to their sizes."""
-    place = np.empty(len(groups))
+    """Mix the groups: every part of the stream contains all of them in proportion to their sizes."""
+    moment = np.empty(len(groups))
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))
-        place[members] = (np.arange(len(members)) + rng.random(len(members))) / len(members)
-    return np.argsort(place, kind="stable")
+        moment[members] = (np.arange(len(members)) + rng.random(len(members))) / len(members)
+    return np.argsort(moment, kind="stable")
 
 
 def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Some groups mixed, then the others mixed: one change, as close to the middle as whole groups allow."""
+    """Take some groups mixed, then the others mixed: one change, as close to the middle as whole groups allow."""
     counts = np.bincount(groups)
     sequence = rng.permutation(len(counts))
     seen = np.cumsum(counts[sequence])[:-1]
@@ -117,32 +131,31 @@ def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
 
 
 def _few(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Samples of 2 to K/5 groups, up to 3 if K is small, shuffled; the number of groups is drawn as well."""
+    """Take samples of 2 to K/5 groups, up to 3 if K is small, shuffled; the number of groups is drawn as well."""
     count = len(np.unique(groups))
     return _some(groups, int(rng.integers(2, max(count // 5, min(3, count // 2)), endpoint=True)), rng)
 
 
 def _half(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Samples of half the groups, shuffled."""
     return _some(groups, len(np.unique(groups)) // 2, rng)
 
 
 def _some(groups: HostArray, count: int, rng: np.random.Generator) -> HostArray:
-    """Samples of `count` groups, drawn at random, shuffled."""
     return rng.permutation(np.flatnonzero(np.isin(groups, rng.choice(np.unique(groups), count, replace=False))))
 
 
 def _tail(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Groups in random order keep shares of their samples that fall from 1 to 1/TAIL, at least one sample; shuffled."""
+    """Take groups in random order, with falling shares of their samples, at least one each; shuffled."""
     present = rng.permutation(np.unique(groups))
     kept = []
-    for group, share in zip(present, np.geomspace(1, 1 / TAIL, len(present)), strict=True):
+    for group, share in zip(present, np.geomspace(1, 1 / TAIL_RATIO, len(present)), strict=True):
         members = rng.permutation(np.flatnonzero(groups == group))
         kept.append(members[: max(1, round(share * len(members)))])
     return rng.permutation(np.concatenate(kept))
 
 
-Arrange = Callable[[HostArray, np.random.Generator], HostArray]  # group of each sample (n,) -> positions, at most (n,)
+# The group of each sample (n,) -> positions, at most n.
+Arrange = Callable[[HostArray, np.random.Generator], HostArray]
 SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "seed": (None, lambda groups, rng: rng.permutation(len(groups))),
     "class-sequential": ("class", _sequential),
@@ -153,5 +166,5 @@ SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "few-classes": ("class", _few),
     "half-classes": ("class", _half),
     "long-tail": ("class", _tail),
-    f"first-{SHORT}": (None, lambda groups, rng: rng.permutation(len(groups))[:SHORT]),
+    f"first-{SHORT_SAMPLES}": (None, lambda groups, rng: rng.permutation(len(groups))[:SHORT_SAMPLES]),
 }

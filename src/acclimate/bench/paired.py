@@ -5,7 +5,6 @@ the same draw to every method. So they say how a difference would vary with othe
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -14,37 +13,20 @@ from acclimate.bench.prequential import Run
 
 RESAMPLES = 2000
 LEVEL = 0.95
-BLOCK = 100  # resamples at once, to bound memory
+RESAMPLES_AT_ONCE = 100  # bounds the memory
 
 
-class Answers(NamedTuple):
-    """What M methods answered to the n samples of a stream in O orders."""
-
-    predictions: HostArray  # (M, n, O) classes; -1 where an order leaves a sample out
-    labels: HostArray  # (n,) true classes
-
-    @property
-    def taken(self) -> HostArray:
-        """(n, O) whether an order takes a sample."""
-        return np.asarray(self.predictions[0] >= 0)
-
-    @property
-    def right(self) -> HostArray:
-        """(M, n, O) whether each answer is right."""
-        return np.asarray(self.predictions == self.labels[:, None])
-
-
-def gather(labels: HostArray, runs: Sequence[Sequence[Run]]) -> Answers:
-    """The answers of methods to a stream with labels (n,); `runs` are by method and order."""
-    predictions = np.full((len(runs), len(labels), len(runs[0])), -1, np.int32)
-    for method, each in enumerate(runs):
-        for order, run in enumerate(each):
+def gather(samples: int, runs: Sequence[Sequence[Run]]) -> HostArray:
+    """Return the answers (M, n, O) of M methods to n samples in O orders; -1 where an order leaves a sample out."""
+    predictions = np.full((len(runs), samples, len(runs[0])), -1, np.int32)
+    for method, by_order in enumerate(runs):
+        for order, run in enumerate(by_order):
             predictions[method, run.order, order] = run.predictions
-    return Answers(predictions, labels)
+    return predictions
 
 
 def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, seed: int = 0) -> HostArray:
-    """Accuracies (M, resamples), the mean over the orders, of samples and orders drawn with replacement.
+    """Return accuracies (M, resamples), the mean over the orders, of samples and orders drawn with replacement.
 
     `right` (M, n, O) says which answers are right, and `taken` (n, O) which samples each order takes. One order is
     always drawn: there is nothing to say of others.
@@ -53,12 +35,11 @@ def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, see
     table = np.concatenate([right.transpose(1, 0, 2).reshape(samples, -1), taken], axis=1)  # (n, (M + 1) O)
     # Samples with the same answers are interchangeable: how often one of them is drawn is all that counts.
     _, first, counts = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_counts=True)
-    # counts below 2^24 are exact
-    table = table[first].astype(np.float32)
+    table = table[first].astype(np.float32)  # exact for counts below 2^24
     rng = np.random.default_rng(seed)
     blocks = []
-    for start in range(0, resamples, BLOCK):
-        size = min(BLOCK, resamples - start)
+    for start in range(0, resamples, RESAMPLES_AT_ONCE):
+        size = min(RESAMPLES_AT_ONCE, resamples - start)
         drawn = rng.multinomial(samples, counts / samples, size).astype(np.float32) @ table  # (size, (M + 1) O)
         answered = drawn.reshape(size, methods + 1, orders)
         accuracies = answered[:, :-1] / np.maximum(answered[:, -1:], 1)  # (size, M, O)
@@ -68,6 +49,6 @@ def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, see
 
 
 def interval(resampled: HostArray) -> tuple[float, float]:
-    """The middle part, 95 %, of resampled differences."""
+    """Return the middle part, 95 %, of resampled differences."""
     low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)

@@ -8,37 +8,40 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.bench.comparison import Cell, Table
-from acclimate.bench.few_shot import Curve
-from acclimate.bench.leaderboard import Standing, shape_title, size_text
-from acclimate.bench.metrics import running_accuracy
+from acclimate.bench.orders import shape_title
 from acclimate.bench.recipes import AVERAGE
+from acclimate.bench.scoring import running_accuracy
 from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
+if TYPE_CHECKING:
+    from acclimate.bench.few_shot import Curve
+    from acclimate.bench.leaderboard import Standing
+
 FORMATS = (".png", ".svg", ".pdf")
-COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # the first, grey, is for zero-shot
+COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # grey is for zero-shot
 GREY, GREEN, RED, BLUE, *_ = COLOURS
 BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN, "tda": GREEN}
 BY_ROW = {"coop": "#b08900", "cocoop": "#e0c068", "tip-adapter": RED, "tpt": BLUE, "difftpt": "#8fb0d8"}
-BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}  # in tables of the paper's methods
+BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
 REPORTED_LABEL = "reported\nin the paper"
 GAIN = "gain over zero-shot, points"
 LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
-FULL_COLOUR = 6.0  # points of gain or loss
+FULL_COLOUR_POINTS = 6.0  # gain or loss with the full colour
 FEW_SHOT_COLUMNS = 4  # panels side by side
-LEAST_SPAN = 4.0  # points of accuracy that a panel shows at least, so that noise does not look like an effect
-NOTABLE_LOSS = -1.0  # points; a worse run is shown in red
+LEAST_SPAN_POINTS = 4.0  # the least range of accuracies of a panel, so that noise does not look like an effect
+NOTABLE_LOSS_POINTS = -1.0  # a worse run is shown in red
 
 
 def pyplot() -> Any:
-    """matplotlib.pyplot, which draws to files only."""
+    """Return matplotlib.pyplot, which draws to files only."""
     try:
         import matplotlib
     except ImportError:
@@ -77,7 +80,7 @@ def plot_running_accuracy(correct: Mapping[str, Sequence[HostArray]], title: str
     first, *_ = correct.values()
     many = len(first) > 1
     crowded = len(correct) > len(COLOURS)
-    base = [values[:length] * float(many) for values in first]  # what the lines start from: zero-shot, or nothing
+    base = [values[:length] * float(many) for values in first]  # the lines start from zero-shot, or from nothing
     styles = product(("-", "--", ":", "-."), COLOURS)
     with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
         for (method, runs), (line, colour) in zip(correct.items(), cycle(styles), strict=False):
@@ -103,7 +106,7 @@ def plot_running_accuracy(correct: Mapping[str, Sequence[HostArray]], title: str
 
 
 def draw_gains(tables: Sequence[Table], path: Path) -> None:
-    """Bars: the gain of each measured row of the first table over zero-shot, by dataset."""
+    """Draw bars: the gain of each measured row of the first table over zero-shot, by dataset."""
     table = tables[0]
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
     zero_shot = rows.pop("zero-shot")
@@ -111,12 +114,12 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
     width = 0.8 / max(1, len(rows))
     with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
         axes.axhline(0, color=GREY, linewidth=1)
-        for place, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
-            at = x + (place - (len(rows) - 1) / 2) * width
+        for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
+            at = x + (index - (len(rows) - 1) / 2) * width
             measured, reported = _gains(cells, zero_shot)
             axes.bar(at, measured, 0.92 * width, color=_colour_of(label, colour), label=label)
-            axes.scatter(at, reported, **REPORTED, label=None if place else REPORTED_LABEL)
-        averages = [place for place, heading in enumerate(table.columns) if AVERAGE in heading.lower()]
+            axes.scatter(at, reported, **REPORTED, label=None if index else REPORTED_LABEL)
+        averages = [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]
         if averages:
             axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
@@ -125,7 +128,7 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
 
 
 def draw_curves(tables: Sequence[Table], path: Path) -> None:
-    """A panel per table: the gain along the rows, thin for each dataset and thick for their average.
+    """Draw a panel per table: the gain along the rows, thin for each dataset and thick for their average.
 
     Rows that are ranges such as 0.2-0.5 are not points on a scale: they get markers without lines and a common y-axis.
     """
@@ -158,7 +161,7 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
 
 
 def draw_times(tables: Sequence[Table], path: Path) -> None:
-    """A panel per table: accuracy over minutes, and the paper's."""
+    """Draw a panel per table: accuracy over minutes, and the paper's."""
     with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as (figure, panels):
         for axes, table in zip(panels, tables, strict=True):
             for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
@@ -174,13 +177,13 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
             axes.set_title(table.title.partition(": ")[2], loc="left", fontsize=11)
 
 
-def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
-    """A heat map of methods and shapes: mean gain and worst run; at the right, calibration and cost."""
+def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
+    """Draw a heat map of methods and shapes: mean gain and worst run; at the right, calibration and cost."""
     zero_shot = next(standing for standing in board if standing.title == "zero-shot")
     methods = [standing for standing in board if standing is not zero_shot]
     shapes = list(zero_shot.shapes)
     gains = 100 * np.array(  # (methods, 1 + shapes, 2) mean and worst, of all runs and of those of each shape
-        [[(each.mean("gain"), each.worst.gain), *map(each.gains, shapes)] for each in methods]
+        [[(each.mean("gain"), each.worst.gain or 0.0), *map(each.gains, shapes)] for each in methods]
     )
     columns = [name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))]
     columns += [f"ECE\n({100 * zero_shot.mean('ece'):.1f})", f"Brier\n({zero_shot.mean('brier'):.2f})"]
@@ -189,15 +192,15 @@ def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
     wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
         colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", LOSS_TO_GAIN)
-        axes.imshow(gains[..., 0], cmap=colours, vmin=-FULL_COLOUR, vmax=FULL_COLOUR, aspect="auto")
+        axes.imshow(gains[..., 0], cmap=colours, vmin=-FULL_COLOUR_POINTS, vmax=FULL_COLOUR_POINTS, aspect="auto")
         middle: dict[str, Any] = {"ha": "center", "va": "center"}
         for y, standing in enumerate(methods):
             for x, (mean, worst) in enumerate(gains[y]):
                 axes.text(x, y - 0.12, f"{mean:+.1f}", **middle, fontsize=11, weight="normal" if x else "bold")
-                colour = "#a3200d" if worst < NOTABLE_LOSS else "#444444"
+                colour = "#a3200d" if worst < NOTABLE_LOSS_POINTS else "#444444"
                 axes.text(x, y + 0.26, f"worst {worst:+.1f}", **middle, fontsize=7, color=colour)
             further = [f"{100 * standing.mean('ece'):.1f}", f"{standing.mean('brier'):.2f}"]
-            further += [f"{standing.mean('us_per_sample'):.0f}", size_text(standing.state_bytes)]
+            further += [f"{standing.mean('us_per_sample'):.0f}", standing.size]
             for x, text in enumerate(further, wide):
                 axes.text(x, y, text, **middle, fontsize=9)
         axes.grid(visible=False)
@@ -213,10 +216,10 @@ def draw_leaderboard(board: Sequence[Standing], path: Path) -> None:
         axes.set_title(title, loc="left", fontsize=11)
 
 
-def draw_few_shot(board: Sequence[Curve], panels: Mapping[str, Sequence[str]], path: Path) -> None:
-    """Accuracy over the number of shots, a panel per group of streams (title -> names); bands are one sd over seeds.
+def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:
+    """Draw accuracy over the number of shots, a panel per group of streams; bands are one sd over seeds.
 
-    Methods that use no labels are dashed lines.
+    `panels` maps a title to the names of streams. Methods that use no labels are dashed lines.
     """
     rows = -(-len(panels) // FEW_SHOT_COLUMNS)
     width = 2.4 + 3.0 * -(-len(panels) // rows)
@@ -239,7 +242,7 @@ def draw_few_shot(board: Sequence[Curve], panels: Mapping[str, Sequence[str]], p
             axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
             axes.set_xticks(ticks, map(str, ticks))
             low, high = axes.get_ylim()
-            spare = max(0.0, LEAST_SPAN - (high - low)) / 2
+            spare = max(0.0, LEAST_SPAN_POINTS - (high - low)) / 2
             axes.set_ylim(low - spare, high + spare)
         figure.supxlabel("labelled shots per class", fontsize=10)
         figure.supylabel("top-1 accuracy, %", fontsize=10)
@@ -253,10 +256,7 @@ FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
 def _figure(
     path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False, height: float = 4.2, rows: int = 1
 ) -> Iterator[tuple[Any, list[Any]]]:
-    """A figure with panels side by side, or in rows (no box, a light grid), written at the end.
-
-    The same figure has the same bytes.
-    """
+    """Open a figure with panels in rows, and write it at the end; the same figure has the same bytes."""
     plt = pyplot()
     size = (width, height)
     columns = -(-panels // rows)
@@ -283,14 +283,14 @@ def _figure(
 
 
 def _finish(figure: Any, tables: Sequence[Table]) -> None:
-    """Titles of the panels, and one legend for all of them."""
+    """Add titles to the panels, and one legend for all of them."""
     for axes, table in zip(figure.axes, tables, strict=True):
         axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
 
 
 def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[list[float], list[float]]:
-    """Measured and reported gains of a row over zero-shot, or the figures themselves without it; nan where absent."""
+    """Return measured and reported gains over zero-shot, or the figures without it; nan where absent."""
 
     def gain(figure: float | None, base: float | None) -> float:
         return float("nan") if figure is None or base is None else figure - base
@@ -300,7 +300,7 @@ def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[lis
 
 
 def _colour_of(label: str, other: str) -> str:
-    """The colour of a row: its own, or that of its method without the settings that follow, or another one."""
+    """Return the colour of a row: its own, or that of its method without the settings that follow, or another one."""
     return BY_ROW.get(label) or BY_ROW.get(label.partition(",")[0], other)
 
 

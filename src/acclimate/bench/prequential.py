@@ -13,35 +13,61 @@ import numpy as np
 
 from acclimate.arrays import HostArray, softmax_and_entropy, to_host
 from acclimate.bench import Advance
-from acclimate.bench.metrics import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.bench.orders import stream_order
+from acclimate.bench.scoring import early_phase, expected_calibration_error, mean_per_class_recall, squared_errors
 from acclimate.errors import InputError, missing
 from acclimate.evidence import Head
 from acclimate.methods import Adapter, FewShot, check_settings, create, duplicate, find_method, require
 from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
+from acclimate.views import Kind
 
 
 @dataclass(frozen=True)
 class Variant:
-    """A method with its settings, or an adapter of it that was fitted."""
+    """One thing to run: a method with its settings, and what it is measured with.
+
+    Prompts, views, shots and validation apply to datasets of images; a feature file has prompts and views of its own.
+
+    Attributes:
+        method: its registered name.
+        settings: those that differ from the method's defaults.
+        settings_name: as results show it; "paper" if the settings are the defaults, else "custom", when not given.
+        fitted: an adapter with this method and these settings, for few-shot methods.
+        trained: a description of the samples that it was fitted to.
+        label: its name in a comparison; that of the method when not given.
+        prompts: "dataset" for each dataset's template set; the name of a set or learned:FILE for all datasets.
+        views: "paper" for each dataset's number of views in the paper; a number for all datasets.
+        views_kind: the kind of the views beside the image itself; the usual kind of the method when not given.
+        shots: training images per class of ImageNet to fit it to; 0 if it is not fitted.
+        validation: True if its settings are searched on ImageNet's validation images.
+        remarks: sentences on what the authors did that is not done here.
+    """
 
     method: str
-    settings: Mapping[str, Any] = field(default_factory=dict)  # those that differ from the method's defaults
-    settings_name: str = ""  # in results; when not given, "paper" if the settings are the defaults, else "custom"
-    fitted: FewShot | None = None  # with this method and these settings; for few-shot methods
-    trained: str = ""  # what it was fitted to, in words
-    label: str = ""  # its name in a comparison, if that is not the method's
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings_name: str = ""
+    fitted: FewShot | None = None
+    trained: str = ""
+    label: str = ""
+    prompts: str = "dataset"
+    views: int | str = "paper"
+    views_kind: Kind | None = None
+    shots: int = 0
+    validation: bool = False
+    remarks: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "settings", check_settings(find_method(self.method), self.settings))
         if not self.settings_name:
             usual = self.config == find_method(self.method).default_settings()
             object.__setattr__(self, "settings_name", "paper" if usual else "custom")
+        if self.views_kind is None:
+            object.__setattr__(self, "views_kind", find_method(self.method).views_kind)
 
     @property
     def title(self) -> str:
-        """Its name in a comparison."""
+        """The name in a comparison."""
         return self.label or self.method
 
     @property
@@ -50,7 +76,7 @@ class Variant:
         return {**find_method(self.method).default_settings(), **self.settings}
 
     def adapter(self, head: Head, origin: str = "", text: Any = None) -> Adapter:
-        """An adapter that has seen nothing of the stream; `text` is the encoder, for methods that need its tower."""
+        """Return an adapter that has seen nothing of the stream; `text` is the encoder, if a method needs its tower."""
         if self.fitted is None:
             needed = text if "text" in find_method(self.method).needs else None
             return create(self.method, head, origin=origin, text=needed, **self.settings)
@@ -73,20 +99,20 @@ class Run:
     top: HostArray  # (n, up to 5) classes by decreasing logit
     confidence: HostArray  # (n,) softmax probability of the first class
     errors: HostArray  # (n,) Brier score of each answer; (0,) without labels
-    wall_s: float  # seconds taken by zero-shot and adapter together; for a second pass, by that pass
+    wall_s: float  # seconds of zero-shot and adapter together, or of the second pass alone
 
     @property
     def predictions(self) -> HostArray:
-        """(n,) predicted classes."""
+        """Predicted classes (n,)."""
         return np.asarray(self.top[:, 0])
 
     @property
     def correct(self) -> HostArray:
-        """(n,) whether each answer is right."""
+        """True for each right answer (n,)."""
         return np.asarray(self.predictions == self.labels)
 
     def scores(self) -> dict[str, float]:
-        """Scores by name, as fractions; empty without labels."""
+        """Return the scores by name, as fractions; an empty dict without labels."""
         if self.labels is None:
             return {}
         return {
@@ -107,7 +133,7 @@ class Outcome(NamedTuple):
     runs: dict[str, Run]
     batch_size: int
     device: str
-    refined: dict[str, Run]  # the second pass after each run; empty if there was none
+    refined: dict[str, Run]  # the second pass after each run; {} with one pass
 
 
 def compare(
@@ -173,7 +199,7 @@ class Record:
         self.done = block.stop
 
     def run(self) -> Run:
-        """All answers."""
+        """Return all answers."""
         top, confidence, errors = (np.concatenate(part) for part in zip(*self._parts, strict=True))
         return Run(self.order, self.labels, top, confidence, errors, self.wall_s)
 
@@ -181,7 +207,6 @@ class Record:
 def _run_pass(
     adapters: Sequence[Adapter], stream: FeatureStream, order: HostArray, batch_size: int, progress: Advance
 ) -> list[Run]:
-    """One pass over a stream, shared by adapters of one head."""
     size = max(1, batch_size // stream.views)
     records = [Record(stream.labels, order) for _ in adapters]
     for start in range(0, len(order), size):
@@ -198,7 +223,6 @@ def _run_pass(
 
 
 def _refine(adapter: Adapter, features: HostArray, record: Record, progress: Advance) -> Run:
-    """The second pass of an adapter over features in the order taken."""
     blocks = adapter.refined(features)
     while True:
         began = perf_counter()
@@ -212,7 +236,7 @@ def _refine(adapter: Adapter, features: HostArray, record: Record, progress: Adv
 
 
 def on_device(head: Head, device: str) -> Head:
-    """A head on "numpy" or on a device of PyTorch."""
+    """Return a head on "numpy" or on a device of PyTorch."""
     if device == "numpy":
         return head
     try:
@@ -221,6 +245,6 @@ def on_device(head: Head, device: str) -> Head:
         raise missing(f"device {device!r} needs PyTorch", "torch", "or use numpy") from None
     try:
         return head.to(torch.asarray(head.class_vectors, device=device))
-    except (RuntimeError, AssertionError) as error:  # raised for an unknown device or a build of torch without it
+    except (RuntimeError, AssertionError) as error:  # unknown device, or a build without it
         reason = str(error).splitlines()[0]
         raise InputError(f"cannot use device {device!r}: {reason}. Use numpy or cpu.") from error

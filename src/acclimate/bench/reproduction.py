@@ -1,140 +1,119 @@
-"""Running recipes: the paper's tables and figures, on its datasets or on feature files."""
+"""Recipes on the paper's datasets or on feature files: what runs, what cannot run here and why, and the results."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from acclimate.bench import Progress, silent
-from acclimate.bench.cost import time_jobs
-from acclimate.bench.datasets import DATASETS, Dataset, Listing, dataset_named, present_datasets
+from acclimate.bench.comparison import BACKBONES, backbone
+from acclimate.bench.datasets import DATASETS, Dataset, dataset_named, present_datasets
+from acclimate.bench.measurements import read_labelled
 from acclimate.bench.prequential import Variant
-from acclimate.bench.reasons import BACKBONES, backbone
-from acclimate.bench.recipes import Protocol, Recipe, protocol_of
-from acclimate.bench.results import OF_FILE, Result, write_results
-from acclimate.bench.store import Setup
-from acclimate.bench.suite import Job, job_for, list_datasets, read_labelled, run_jobs, run_stream, text_lack
+from acclimate.bench.recipes import Recipe, row_of
+from acclimate.bench.results import OF_FILE, Score, read_results, write_results
+from acclimate.bench.store import FeatureStore
+from acclimate.bench.suite import list_datasets, run_dataset, run_stream, text_lack, time_variants
 from acclimate.bench.training import Trainer, training_folder
-from acclimate.encoders import Encoder, load_encoder
 from acclimate.errors import InputError
 from acclimate.files import writing
 from acclimate.methods import FewShot, find_method
 from acclimate.stream import FeatureStream
 from acclimate.views.generated import open_generator
 
-
-@dataclass(frozen=True)
-class Choice:
-    """What to measure of the rows of recipes."""
-
-    methods: tuple[str, ...] = ()  # besides zero-shot; () for all rows of the paper that can be run
-    settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # method -> settings given by the user
-    shots: int | None = None  # training images per class; None for the paper's number
-    limit: int = 1000  # images that are timed
-
-
-EVERYTHING = Choice()
+Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the user
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What recipes run on the datasets that are present. Everything that can be refused was checked."""
+class Reproduction:
+    """The runs of recipes. Everything that can be refused was checked."""
 
-    jobs: Mapping[str, Sequence[Job]]  # dataset -> what to run on it
-    timed: Mapping[str, Sequence[Job]]  # dataset -> what to time on it
+    variants: Mapping[str, Sequence[Variant]]  # results file -> what is run for it
+    runs: Mapping[str, Callable[[], list[Score]]]  # results file -> the measurement
     lacking: Mapping[str, Mapping[str, str]]  # recipe -> the paper's methods that cannot be run here -> what they need
-    listings: Mapping[str, Listing]
-    encoder: Encoder
-    trainer: Trainer
-    limit: int
+    other_files: Mapping[str, str] = field(default_factory=dict)  # files that stand for no dataset -> the reason
 
-    def run(self, folder: Path) -> list[Result]:
-        """Run everything; `folder` gets a JSON file of results per dataset, and one of times."""
-        results = _write_each(run_jobs(self.jobs, self.listings, self.encoder, self.trainer), folder)
-        for key, jobs in self.timed.items():
-            made = time_jobs(jobs, self.listings[key], self.encoder, self.trainer, self.limit)
-            write_results(made, folder / f"{key}-times.json")
-            results += made
-        return results
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on files that stand for no dataset, and on methods that cannot be run."""
+        files = [f"{name} does not stand for a dataset of the paper: {why}." for name, why in self.other_files.items()]
+        return files + [
+            f"{recipe}: {row} is not measured; it needs {lack}."
+            for recipe, needs in self.lacking.items()
+            for row, lack in needs.items()
+        ]
+
+    def run(self, folder: Path) -> list[Score]:
+        """Run everything, write each results file to a folder as JSON, and return all scores."""
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        scores: list[Score] = []
+        for name, measure in self.runs.items():
+            write_results(measure(), folder / f"{name}.json")
+            scores += read_results(folder / f"{name}.json")
+        return scores
 
 
-def plan_recipes(recipes: Sequence[Recipe], setup: Setup, choice: Choice = EVERYTHING) -> Plan:
+def plan_recipes(
+    recipes: Sequence[Recipe],
+    store: FeatureStore,
+    orders: Sequence[str] = ("seed:1",),
+    methods: Sequence[str] = (),
+    settings: Settings | None = None,
+    shots: int | None = None,
+    limit: int = 1000,
+) -> Reproduction:
     """Decide what recipes run on those of their datasets that are present, before anything is encoded.
+
+    Args:
+        recipes: tables and figures of the paper.
+        store: datasets, model and features.
+        orders: the orders to take the samples in.
+        methods: those to run besides zero-shot; all rows of the paper that can be run when not given.
+        settings: settings of methods, in place of the paper's.
+        shots: training images per class; the paper's number when not given.
+        limit: the number of images that are timed.
 
     Raises:
         InputError: a dataset is damaged, or a method that was chosen by name cannot be run.
     """
     keys = dict.fromkeys(key for recipe in recipes for key in recipe.datasets)
-    present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], setup.root)]
-    if setup.generated is not None:
-        open_generator(setup.generated, setup.device)
-    listings = list_datasets(setup, present)
-    encoder = load_encoder(setup.model, setup.device, setup.precision)
-    trainer = Trainer(setup, choice.shots)
-    jobs: dict[str, list[Job]] = {}
-    timed: dict[str, list[Job]] = {}
+    present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], store.root)]
+    if store.generated is not None:
+        open_generator(store.generated, store.device)
+    listings = list_datasets(store.root, present, orders)
+    trainer = Trainer(store, shots)
+    given = settings or {}
+    variants: dict[str, list[Variant]] = {}
+    timed: dict[str, list[Variant]] = {}
     lacking: dict[str, dict[str, str]] = {}
     for recipe in recipes:
-        lack_of = partial(_lack, recipe=recipe, setup=setup, encoder=encoder, trainer=trainer, given=choice.settings)
-        protocols, lacking[recipe.name] = _rows(recipe, choice, lack_of)
+        lack_of = partial(_lack, recipe=recipe, store=store, trainer=trainer, given=given)
+        rows, lacking[recipe.name] = _rows(recipe, methods, lack_of)
         for key in (key for key in recipe.datasets if key in listings):
-            dataset = DATASETS[key]
-            found = [
-                job_for(setup, dataset, protocol, variant)
-                for protocol in protocols
-                for variant in protocol.variants(dataset, choice.settings.get(protocol.method))
-            ]
-            for sweep in recipe.sweeps:
-                usual = protocol_of(recipe.method, dataset)
-                found += [job_for(setup, dataset, usual, variant) for variant in sweep.rows.values()]
-            (timed if recipe.kind == "cost" else jobs).setdefault(key, []).extend(found)
-    return Plan(jobs, timed, lacking, listings, encoder, trainer, choice.limit)
+            found = (timed if recipe.kind == "cost" else variants).setdefault(key, [])
+            for row in rows:
+                found += recipe.variants(row, DATASETS[key], given.get(row.method))
+            found += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
+    runs: dict[str, Callable[[], list[Score]]] = {
+        key: partial(run_dataset, store, trainer, listings[key], each, orders) for key, each in variants.items()
+    }
+    for key, each in timed.items():
+        runs[f"{key}-times"] = partial(time_variants, store, trainer, listings[key], each, orders[0], limit)
+    return Reproduction({**variants, **{f"{key}-times": each for key, each in timed.items()}}, runs, lacking)
 
 
-@dataclass(frozen=True)
-class FeatureFile:
-    """A feature file with labels, and what to run on it."""
-
-    name: str  # of the file, without the suffix
-    stream: FeatureStream
-    dataset: Dataset | None  # the dataset of the paper that it stands for
-    why_not: str = ""  # why it stands for none, in words
-    variants: tuple[Variant, ...] = ()
-
-    @property
-    def key(self) -> str:
-        """The name of its results."""
-        return self.name if self.dataset is None else self.dataset.key
-
-    @property
-    def prompts(self) -> str:
-        """The prompts of a dataset of the paper, as the file records them; remarks in brackets are left out."""
-        if self.dataset is None:
-            return OF_FILE
-        return re.sub(r" *\([^()]*\)", "", self.stream.prompts) or self.stream.prompts
-
-
-@dataclass(frozen=True)
-class FilePlan:
-    """What recipes run on feature files. Everything that can be refused was checked."""
-
-    files: Sequence[FeatureFile]  # in the order of the paper's datasets, then those that stand for none
-    lacking: Mapping[str, Mapping[str, str]]  # recipe -> the paper's methods that cannot be run here -> what they need
-
-    def run(self, orders: Sequence[str], folder: Path, progress: Progress = silent) -> list[Result]:
-        """Run everything; `folder` gets a JSON file of results per feature file."""
-        runs = (
-            run_stream(each.key, each.stream, each.variants, orders, progress, each.prompts, file=each.name)
-            for each in self.files
-            if each.variants
-        )
-        return _write_each(runs, folder)
-
-
-def plan_streams(recipes: Sequence[Recipe], paths: Sequence[Path], choice: Choice = EVERYTHING) -> FilePlan:
-    """Decide what recipes run on feature files with labels.
+def plan_streams(
+    recipes: Sequence[Recipe],
+    paths: Sequence[Path],
+    orders: Sequence[str] = ("stored",),
+    methods: Sequence[str] = (),
+    settings: Settings | None = None,
+    progress: Progress = silent,
+) -> Reproduction:
+    """Decide what recipes run on feature files with labels, as `plan_recipes` does on datasets.
 
     Ablations run on all of them. The rows of a suite run on those that stand for one of its datasets.
 
@@ -142,57 +121,89 @@ def plan_streams(recipes: Sequence[Recipe], paths: Sequence[Path], choice: Choic
         InputError: a file cannot be used, none stands for a dataset of a suite, two stand for the same one, a method
             that was chosen by name cannot be run, or a recipe measures time.
     """
-    files = [_feature_file(name, stream) for name, stream in read_labelled(paths).items()]
-    keys = [each.key for each in files]
-    for file in files:
-        if keys.count(file.key) > 1:
-            raise InputError(f"the results of two feature files would be those of {file.key!r}; leave out one of them.")
-    known = list(DATASETS)
-    files.sort(key=lambda each: known.index(each.key) if each.dataset else len(known))
-    variants: dict[str, list[Variant]] = {key: [] for key in keys}
+    streams = read_labelled(paths)
+    datasets: dict[str, Dataset] = {}
+    why_not = {}
+    for name, stream in streams.items():
+        found = _dataset_of(name, stream)
+        if isinstance(found, str):
+            why_not[name] = found
+        else:
+            datasets[name] = found
+    # The paper's datasets come first, in the paper's order.
+    ordered = sorted(datasets, key=lambda name: list(DATASETS).index(datasets[name].key))
+    keys = {name: datasets[name].key for name in ordered} | {name: name for name in why_not}
+    for key in keys.values():
+        if list(keys.values()).count(key) > 1:
+            raise InputError(f"the results of two feature files would be those of {key!r}; leave out one of them.")
+    variants: dict[str, list[Variant]] = {name: [] for name in keys}
     lacking: dict[str, dict[str, str]] = {}
     for recipe in recipes:
         if recipe.kind == "cost":
             raise InputError(f"{recipe.name} measures the time from the image to the answer: it needs --data.")
-        suite = [each for each in files if each.dataset and each.key in recipe.datasets]
+        suite = [name for name in ordered if keys[name] in recipe.datasets]
         if recipe.rows and not suite:
-            why = "; ".join(f"{each.name}: {each.why_not or 'not in this table'}" for each in files)
+            why = "; ".join(f"{name}: {why_not.get(name, 'not in this table')}" for name in keys)
             raise InputError(f"no feature file stands for a dataset of {recipe.name} ({why}).")
-        views = min((each.stream.views for each in suite), default=1)
-        protocols, lacking[recipe.name] = _rows(recipe, choice, partial(_file_lack, views=views))
-        for file in suite:
-            for protocol in protocols:
-                given = choice.settings.get(protocol.method)
-                variants[file.key] += protocol.variants(file.dataset, given) if file.dataset else []
+        views = min((streams[name].views for name in suite), default=1)
+        rows, lacking[recipe.name] = _rows(recipe, methods, partial(_file_lack, views=views))
+        for name in suite:
+            for row in rows:
+                variants[name] += recipe.variants(row, datasets[name], (settings or {}).get(row.method))
         for own in variants.values():
             own += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
-    distinct = {  # recipes have some in common
-        key: {(each.method, each.settings_name, repr(each.config)): each for each in own}
-        for key, own in variants.items()
-    }
-    return FilePlan([replace(each, variants=tuple(distinct[each.key].values())) for each in files], lacking)
+    runs: dict[str, Callable[[], list[Score]]] = {}
+    for name, key in keys.items():
+        # Recipes have some variants in common.
+        distinct = {(each.method, each.settings_name, repr(each.config)): each for each in variants[name]}
+        if distinct:
+            prompts = _recorded_prompts(streams[name]) if name in datasets else OF_FILE
+            run = partial(run_stream, key, streams[name], list(distinct.values()), orders, progress, prompts)
+            runs[key] = partial(run, file=name)
+    return Reproduction({keys[name]: each for name, each in variants.items()}, runs, lacking, why_not)
 
 
-def _feature_file(name: str, stream: FeatureStream) -> FeatureFile:
-    """Find the dataset of the paper that a feature file stands for by its name, classes, encoder and prompts."""
+def _dataset_of(name: str, stream: FeatureStream) -> Dataset | str:
+    """Return the dataset that a feature file stands for, or why it stands for none."""
     dataset = dataset_named(name)
-    why_not = ""
     if dataset is None:
-        why_not = "no dataset of the paper has this name"
-    elif len(stream.head) != dataset.classes:
-        why_not = f"{len(stream.head):,} classes, and {dataset.title} has {dataset.classes:,}"
-    elif backbone(stream.encoder) is None:
-        wanted = " or ".join(BACKBONES)
-        why_not = f"the encoder is {stream.encoder or 'not recorded'}, and not OpenAI CLIP {wanted}"
-    elif not stream.prompts:
-        why_not = "the prompts of its class vectors are not recorded"
-    return FeatureFile(name, stream, None if why_not else dataset, why_not)
+        return "no dataset of the paper has this name"
+    if len(stream.head) != dataset.classes:
+        return f"{len(stream.head):,} classes, and {dataset.title} has {dataset.classes:,}"
+    if backbone(stream.encoder) is None:
+        return f"the encoder is {stream.encoder or 'not recorded'}, and not OpenAI CLIP {' or '.join(BACKBONES)}"
+    return dataset if stream.prompts else "the prompts of its class vectors are not recorded"
 
 
-def _file_lack(protocol: Protocol, views: int) -> str:
+def _recorded_prompts(stream: FeatureStream) -> str:
+    """Return the prompts that a feature file records, without remarks in brackets."""
+    return re.sub(r" *\([^()]*\)", "", stream.prompts) or stream.prompts
+
+
+def _rows(
+    recipe: Recipe, methods: Iterable[str], lack_of: Callable[[Variant], str]
+) -> tuple[list[Variant], dict[str, str]]:
+    """Return how to measure the chosen rows of a recipe, and what the paper's rows that cannot be measured need."""
+    if not recipe.rows:
+        return [], {}
+    names = {row.method: name for name, row in recipe.rows.items()}
+    rows = []
+    lacking = {}
+    for method in dict.fromkeys(("zero-shot", *methods) if methods else names):
+        row = recipe.row(method) if method in names else row_of(method, DATASETS[recipe.datasets[0]])
+        if not (lack := lack_of(row)):
+            rows.append(row)
+        elif methods:
+            raise InputError(f"{method} in {recipe.name} needs {lack}.")
+        else:
+            lacking[names[method]] = lack
+    return rows, lacking
+
+
+def _file_lack(row: Variant, views: int) -> str:
     """Return what a row needs and feature files with this number of views do not have; "" if it can be measured."""
-    needs = find_method(protocol.method).needs
-    if protocol.shots:
+    needs = find_method(row.method).needs
+    if row.shots:
         return "ImageNet's training images: --data"
     if "text" in needs:
         return "the text tower of a model: --data"
@@ -201,59 +212,23 @@ def _file_lack(protocol: Protocol, views: int) -> str:
     return ""
 
 
-def _rows(recipe: Recipe, choice: Choice, lack_of: Callable[[Protocol], str]) -> tuple[list[Protocol], dict[str, str]]:
-    """Return how to measure the chosen rows of a recipe, and what the paper's rows that cannot be measured need."""
-    if not recipe.rows:
-        return [], {}
-    names = {protocol.method: name for name, protocol in recipe.rows.items()}
-    protocols = []
-    lacking = {}
-    for method in dict.fromkeys(("zero-shot", *choice.methods) if choice.methods else names):
-        known = method in names
-        protocol = recipe.protocol(method) if known else protocol_of(method, DATASETS[recipe.datasets[0]])
-        if not (lack := lack_of(protocol)):
-            protocols.append(protocol)
-        elif choice.methods:
-            raise InputError(f"{method} in {recipe.name} needs {lack}.")
-        else:
-            lacking[names[method]] = lack
-    return protocols, lacking
-
-
-def _lack(
-    protocol: Protocol,
-    recipe: Recipe,
-    setup: Setup,
-    encoder: Encoder,
-    trainer: Trainer,
-    given: Mapping[str, Mapping[str, Any]],
-) -> str:
-    """What a row needs and does not have, in words; "" if it can be measured."""
-    method = find_method(protocol.method)
-    folder = training_folder(setup.root)
+def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, given: Settings) -> str:
+    """Return what a row needs and does not have, in words; "" if it can be measured."""
+    method = find_method(row.method)
+    folder = training_folder(store.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
-    settings = {**method.default_settings(), **protocol.config, **given.get(protocol.method, {})}
+    settings = {**row.config, **given.get(row.method, {})}
     if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):
         return "the classes that it was fitted to, as it cannot take new ones"
-    if protocol.shots and not folder.is_dir():
+    if row.shots and not folder.is_dir():
         return f"ImageNet's training images in {folder}"
-    if protocol.views_kind == "diffusion" and setup.generated is None:
+    if row.views_kind == "diffusion" and store.generated is None:
         return "generated images: --generated"
-    if "text" in method.needs and (lack := text_lack(encoder)):
+    if "text" in method.needs and (lack := text_lack(store.encoder)):
         return lack
     try:
-        if protocol.shots:
-            trainer.check(protocol)
+        if row.shots:
+            trainer.check(row)
     except InputError as error:
         return f"more training images ({str(error).rstrip('.')})"
     return ""
-
-
-def _write_each(runs: Iterable[list[Result]], folder: Path) -> list[Result]:
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    every = []
-    for results in runs:
-        write_results(results, folder / f"{results[0].dataset}.json")
-        every += results
-    return every

@@ -18,26 +18,27 @@ from typing import Any
 import numpy as np
 
 from acclimate import __version__
-from acclimate.bench.metrics import accuracy_over_time, changes, early_phase, learnt, worst_tenth
+from acclimate.bench.pages import DIGITS
 from acclimate.bench.prequential import Outcome, Run
+from acclimate.bench.scoring import accuracy_over_time, changes, early_phase, learnt, worst_tenth
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, open_text, write_atomically, writing
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
-OF_FILE = "those of the feature file"  # prompts that only the author of a feature file knows
+OF_FILE = "those of the feature file"  # the prompts are known to the author of the file alone
+SECOND_PASS = ", second pass"  # added to the name of a method
 METRICS = ("acc1", "acc5", "mean_per_class_recall")
 PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch")
-DIGITS = 6  # further digits depend on the machine's arithmetic, not on the method
 
 
 @dataclass(frozen=True)
-class Result:
-    """The scores of one method on one stream. The fields are the keys of the JSON file.
+class Score:
+    """The score of one method on one stream, in one order or as the mean of several: a row of every table.
 
-    Scores, changes and curves are means over the orders; those that need labels are None without labels. `baseline` and
-    `cost["baseline_s"]` are the scores and the time of zero-shot on the same samples in the same orders.
-    docs/benchmarks.md describes each key.
+    The fields are the keys of the JSON file, which docs/benchmarks.md describes. Those that need labels are None
+    without labels. `baseline` and `cost["baseline_s"]` are the scores and the time of zero-shot on the same samples in
+    the same orders.
     """
 
     dataset: str
@@ -60,7 +61,7 @@ class Result:
     brier: float | None
     early: dict[str, float | None]
     over_time: dict[str, list[float]] | None
-    learnt: dict[str, dict[str, float | int | None]]
+    learnt: dict[str, dict[str, Any]]
     order: str
     seed: int | None
     orders: dict[str, Any]
@@ -69,7 +70,7 @@ class Result:
     device: str
     versions: dict[str, str]
     hardware: str
-    cost: dict[str, float | None]
+    cost: dict[str, Any]
     passes: int = 1
     views_kind: str = ""
     trained: str = ""
@@ -85,21 +86,47 @@ class Result:
     @property
     def title(self) -> str:
         """The method with the settings that were given, and the pass if it is the second."""
-        return pass_title(self.label or self.method, self.passes)
+        return (self.label or self.method) + (SECOND_PASS if self.passes == 2 else "")
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream or dataset."""
+        return self.dataset
+
+    @property
+    def shape(self) -> str:
+        """The shape of the order, such as "long-tail"."""
+        return parse_order(self.order)[0]
+
+    @property
+    def samples(self) -> int:
+        """The number of samples; the mean where orders take different parts of a stream."""
+        return self.n
+
+    @property
+    def accuracy(self) -> float:
+        """Top-1 accuracy; nan without labels."""
+        accuracy = self.metrics["acc1"]
+        return float("nan") if accuracy is None else accuracy
+
+    @property
+    def mean_per_class_recall(self) -> float | None:
+        """Accuracy per class, averaged over the classes."""
+        return self.metrics["mean_per_class_recall"]
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of zero-shot and adapting, over all orders."""
+        return float(self.cost["wall_s"])
 
     @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Result":
-        """The result in an object of a JSON file; other keys are ignored, and a missing one is a KeyError.
+    def from_json(cls, content: Mapping[str, Any]) -> "Score":
+        """Return the score in an object of a JSON file; other keys are ignored, and a missing one is a KeyError.
 
         Keys that have a default may be missing: older files do not have them all.
         """
         needed = [field.name for field in fields(cls) if field.name in content or field.default is MISSING]
         return cls(**{name: content[name] for name in needed})
-
-
-def pass_title(method: str, passes: int) -> str:
-    """How tables and figures name the answers of a method after one or two passes."""
-    return method if passes == 1 else f"{method}, second pass"
 
 
 def summarise(
@@ -110,27 +137,27 @@ def summarise(
     prompts: str = OF_FILE,
     passes: int = 1,
     file: str = "",
-) -> Result:
+    orders: Sequence[str] = (),
+) -> Score:
     """Score the outcome of a method on a stream against that of zero-shot; `dataset` and `prompts` are names.
 
-    With `passes` 2, the answers of the second pass are scored. `file` names the feature file of a dataset.
+    With `passes` 2, the answers of the second pass are scored. `file` names the feature file of a dataset. Only the
+    runs in `orders` are scored, all of them when not given.
     """
     adapter = outcome.adapter
-    variant = outcome.variant
-    names = list(outcome.runs)
-    runs = list((outcome.runs if passes == 1 else outcome.refined).values())
-    baselines = list(zero_shot.runs.values())
+    names = list(orders or outcome.runs)
+    runs = [(outcome.runs if passes == 1 else outcome.refined)[name] for name in names]
+    baselines = [zero_shot.runs[name] for name in names]
     scores = _mean([run.scores() for run in runs])
     baseline = _mean([run.scores() for run in baselines])
-    wall_s = sum(run.wall_s for run in runs)
-    answered = sum(len(run.order) for run in runs)
-    samples = round(answered / len(runs))
-    per_s = answered / wall_s
-    result = Result(
+    samples = round(np.mean([len(run.order) for run in runs]))
+    last_order = names[-1] == [*outcome.runs][-1]  # the adapter is the one after that order
+    labels = None if adapter.kind == "few-shot" else runs[-1].labels  # the entries of few-shot methods are shots
+    return Score(
         dataset=dataset,
         model=stream.encoder or "unknown",
-        method=variant.method,
-        settings=variant.settings_name,
+        method=outcome.variant.method,
+        settings=outcome.variant.settings_name,
         config=adapter.settings,
         prompts=prompts,
         views=stream.views,
@@ -145,7 +172,7 @@ def summarise(
         brier=scores.get("brier"),
         early={"n": early_phase(samples), "acc1": scores.get("early")},
         over_time={"acc1": _curve(runs), "baseline": _curve(baselines)} if scores else None,
-        learnt=learnt(adapter, None if adapter.kind == "few-shot" else runs[-1].labels),  # its entries are shots
+        learnt=learnt(adapter, labels) if last_order else {},
         order=names[0] if len(names) == 1 else "many",
         seed=parse_order(names[0])[1] if len(names) == 1 else None,
         orders={"names": names, **_spread(runs)},
@@ -154,36 +181,39 @@ def summarise(
         device=outcome.device,
         versions=versions(),
         hardware=hardware(outcome.device),
-        cost={
-            "wall_s": wall_s,
-            "baseline_s": sum(run.wall_s for run in baselines),
-            "ms_per_image": 1000 / per_s,
-            "samples_per_s": per_s,
-            "encode_s": stream.encode_s,
-            "peak_memory_mb": peak_memory_mb(outcome.device),
-        },
+        cost=_cost(stream, outcome, runs, baselines, last_order),
         passes=passes,
         views_kind=stream.views_kind,
-        trained=variant.trained,
-        label=variant.label,
+        trained=outcome.variant.trained,
+        label=outcome.variant.label,
         file=file,
     )
-    return Result(**_rounded(asdict(result)))
 
 
-def write_results(results: Sequence[Result], path: Path) -> None:
-    """Write one result as a JSON object, several as a list with one result per line."""
-    content = [asdict(result) for result in results]
+def score_all(
+    dataset: str, stream: FeatureStream, outcomes: Sequence[Outcome], prompts: str = OF_FILE, file: str = ""
+) -> list[Score]:
+    """Score every pass of all outcomes on a stream, the first of which is that of zero-shot."""
+    return [
+        summarise(dataset, stream, outcome, outcomes[0], prompts, passes, file)
+        for outcome in outcomes
+        for passes in ((1, 2) if outcome.refined else (1,))
+    ]
+
+
+def write_results(scores: Sequence[Score], path: Path) -> None:
+    """Write one score as a JSON object, several as a list with one score per line."""
+    content = [_rounded(asdict(score)) for score in scores]
     lines = ",\n".join(json.dumps(each) for each in content)
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
     with writing(path):
         write_atomically(path, text.encode() + b"\n")
 
 
-def read_results(path: Path) -> list[Result]:
-    """All results in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
+def read_results(path: Path) -> list[Score]:
+    """Read all scores in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
     paths = sorted(path.rglob("*.json")) if path.is_dir() else [path]
-    results: list[Result] = []
+    scores: list[Score] = []
     for each in paths:
         try:
             content = json.loads(open_text(each, MAX_LIST).read())
@@ -191,15 +221,15 @@ def read_results(path: Path) -> list[Result]:
             raise InputError(f"cannot read {each} as JSON ({error}); remove it or run again.") from error
         for candidate in content if isinstance(content, list) else [content]:
             with suppress(KeyError, TypeError):
-                results.append(Result.from_json(candidate))
-    if not results:
+                scores.append(Score.from_json(candidate))
+    if not scores:
         raise InputError(f"no results in {path}; `acclimate bench` and `acclimate reproduce` write them.")
-    return results
+    return scores
 
 
 @cache
 def versions() -> dict[str, str]:
-    """Versions of everything that can change a result: this library, Python, array and model libraries."""
+    """Return the versions of everything that can change a result: this library, Python, array and model libraries."""
     found = {"acclimate": __version__, "python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
@@ -209,7 +239,7 @@ def versions() -> dict[str, str]:
 
 @cache
 def hardware(device: str) -> str:
-    """The processor, the number of cores, and the GPU if the device is one."""
+    """Return the processor, the number of cores, and the GPU if the device is one."""
     processor = platform.machine()
     with suppress(OSError, StopIteration):
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -234,12 +264,12 @@ def reset_peak_memory(device: str) -> None:
 
 
 def peak_memory_mb(device: str) -> float | None:
-    """Peak memory of the process, or of its tensors on a GPU; None if the system does not report it."""
+    """Return the peak memory of the process, or of its tensors on a GPU; None if the system does not report it."""
     if device.startswith("cuda"):
         import torch
 
         return float(torch.cuda.max_memory_allocated(device) / 1e6)
-    with suppress(OSError, StopIteration):  # Linux, where the peak can be reset
+    with suppress(OSError, StopIteration):  # Linux alone can reset the peak
         lines = Path("/proc/self/status").read_text().splitlines()
         return int(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) * 1024 / 1e6
     try:
@@ -248,6 +278,26 @@ def peak_memory_mb(device: str) -> float | None:
         return None
     unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kibibytes elsewhere
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+
+
+def _cost(
+    stream: FeatureStream, outcome: Outcome, runs: Sequence[Run], baselines: Sequence[Run], last_order: bool
+) -> dict[str, Any]:
+    wall_s = sum(run.wall_s for run in runs)
+    baseline_s = sum(run.wall_s for run in baselines)
+    first = [outcome.runs[name] for name, run in outcome.refined.items() if any(run is each for each in runs)]
+    added_s = wall_s + sum(run.wall_s for run in first) - (0.0 if outcome.variant.method == "zero-shot" else baseline_s)
+    answered = sum(len(run.order) for run in runs)
+    return {
+        "wall_s": wall_s,
+        "baseline_s": baseline_s,
+        "us_per_sample": 1e6 * added_s / answered,
+        "ms_per_image": 1000 * wall_s / answered,
+        "samples_per_s": answered / wall_s,
+        "encode_s": stream.encode_s,
+        "peak_memory_mb": peak_memory_mb(outcome.device),
+        "state_bytes": sum(values.nbytes for values in outcome.adapter.dump().values()) if last_order else 0,
+    }
 
 
 def _rounded(value: Any) -> Any:
@@ -259,16 +309,13 @@ def _rounded(value: Any) -> Any:
 
 
 def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:
-    """Return the mean of every value over dicts with the same keys; None where one of them has None."""
-    means: dict[str, Any] = {}
-    for key in each[0]:
-        values = [one[key] for one in each]
-        means[key] = None if None in values else float(np.array(values, np.float64).mean())
-    return means
+    columns = {key: [one[key] for one in each] for key in each[0]}
+    return {
+        key: None if None in values else float(np.mean(np.array(values, np.float64))) for key, values in columns.items()
+    }
 
 
 def _spread(runs: Sequence[Run]) -> dict[str, Any]:
-    """Mean, standard deviation and worst tenth of acc1 over several orders."""
     if len(runs) < 2 or runs[0].labels is None:
         return {}
     accuracies = np.array([run.scores()["acc1"] for run in runs])
@@ -281,6 +328,6 @@ def _spread(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _curve(runs: Sequence[Run]) -> Any:
-    """Accuracy over time, averaged over the orders, in as many parts as the shortest run has."""
+    # Orders may take different numbers of samples; the shortest run says into how many parts all are cut.
     parts = min(len(accuracy_over_time(run.correct)) for run in runs)
     return np.mean([accuracy_over_time(run.correct, parts) for run in runs], axis=0).tolist()

@@ -1,4 +1,4 @@
-"""Running methods on the paper's datasets or on feature files, and writing the results as JSON.
+"""Methods on the paper's datasets: accuracies on encoded features, and times from the image file to the answer.
 
 Each dataset is encoded once for each kind of views, and all settings with the same prompts share one pass over it.
 """
@@ -8,129 +8,132 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from time import perf_counter
+from typing import Any
 
-from acclimate.bench import Progress
+import numpy as np
+
+from acclimate.arrays import HostArray, to_host
+from acclimate.bench import Advance, Progress, silent
 from acclimate.bench.datasets import DATASETS, Dataset, Listing, read_dataset
 from acclimate.bench.orders import stream_order, take_order
-from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.recipes import Protocol, variant_for
-from acclimate.bench.results import OF_FILE, Result, read_results, summarise, write_results
-from acclimate.bench.store import Setup, head_for, stored_stream
+from acclimate.bench.prequential import Outcome, Record, Variant, compare, on_device
+from acclimate.bench.recipes import with_authors_settings
+from acclimate.bench.results import (
+    OF_FILE,
+    Score,
+    read_results,
+    reset_peak_memory,
+    score_all,
+    summarise,
+    write_results,
+)
+from acclimate.bench.store import FeatureStore, check_readable
 from acclimate.bench.training import Trainer
-from acclimate.encoders import Encoder, load_encoder
+from acclimate.encoders import Encoder
 from acclimate.errors import InputError, ModelError
-from acclimate.evidence import Head
 from acclimate.files import writing
-from acclimate.methods import describe_fit, duplicate, find_method, load_fitted, require
-from acclimate.prompts.learned import PREFIX
-from acclimate.reading.walk import gpu_of
-from acclimate.stream import FeatureStream, read_stream
+from acclimate.methods import Adapter, describe_fit, find_method, load_fitted, require
+from acclimate.prompts import template_sets
+from acclimate.prompts.learned import PREFIX, LearnedPrompts
+from acclimate.reading.walk import encode_ahead, gpu_of
+from acclimate.stream import FeatureStream
+from acclimate.views import Kind
 
-
-class Job(NamedTuple):
-    """Something to run on a dataset."""
-
-    setup: Setup  # with the prompts and views of the row
-    variant: Variant
-    protocol: Protocol  # of the row
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """Equal for jobs that give the same result."""
-        return self.setup, self.variant.method, self.variant.settings_name, repr(self.variant.config)
+WARM_UP_IMAGES = 2  # the first ones pay for everything that is loaded and compiled once
 
 
 def run_suite(
-    setup: Setup,
-    datasets: list[Dataset],
-    methods: list[str],
-    settings: str,
+    store: FeatureStore,
+    datasets: Sequence[Dataset],
+    methods: Sequence[str],
     out: Path,
+    *,
+    orders: Sequence[str] = ("seed:1",),
+    settings: str = "paper",
+    prompts: str = "dataset",
+    views: int | str = "paper",
+    views_kind: Kind | None = None,
     skip_existing: bool = True,
     fitted: Path | None = None,
-) -> list[Result]:
-    """Run methods on datasets, write one JSON file per dataset and method, and return all results.
+) -> list[Score]:
+    """Run methods on datasets, write one JSON file per dataset and method, and return all scores.
 
     With `skip_existing`, what has a result in `out` is not run again, so that an interrupted suite continues, unless
     the fitted file or the learned prompts are newer. `fitted` is the file of a few-shot method that runs beside the
-    others.
+    others. Prompts, views and their kind are as in `Variant`.
     """
-    encoder = None if fitted is None else load_encoder(setup.model, setup.device, setup.precision)
-    own = [] if fitted is None else [_read_fitted(fitted, encoder, setup.model)]
+    learned = Path(prompts.removeprefix(PREFIX)) if prompts.startswith(PREFIX) else None
+    known = ("dataset", *template_sets())
+    if learned is not None:
+        LearnedPrompts.load(learned)
+    elif prompts not in known:
+        raise InputError(f"unknown prompts {prompts!r}; choose from {', '.join(known)} or {PREFIX}FILE.")
+    how: dict[str, Any] = {"prompts": prompts, "views": views, "views_kind": views_kind}
+    rows = [Variant(method, settings_name="paper", **how) for method in methods]
+    if fitted is not None:
+        adapter, about = load_fitted(fitted, store.encoder, store.model)
+        trained = describe_fit(about).removeprefix("fitted to ")
+        rows.append(Variant(adapter.name, adapter.settings, f"fitted as {fitted.stem}", adapter, trained, **how))
     paths: dict[tuple[str, str], Path] = {}
-    missing: dict[str, list[Job]] = {}
+    missing: dict[str, list[Variant]] = {}
     for dataset in datasets:
-        for variant in [*(variant_for(method, dataset, settings) for method in methods), *own]:
-            kind = setup.views_kind or find_method(variant.method).views_kind
-            job = job_for(setup, dataset, Protocol(variant.method, setup.prompts, setup.views, kind), variant)
-            path = paths[dataset.key, variant.method] = out / result_name(job, dataset)
-            files = [] if variant.fitted is None or fitted is None else [fitted]
-            files += [Path(setup.prompts.removeprefix(PREFIX))] if setup.prompts.startswith(PREFIX) else []
+        for row in rows:
+            authors = settings == "authors-per-dataset" and row.fitted is None
+            variant = with_authors_settings(row, dataset) if authors else row
+            path = paths[dataset.key, variant.method] = out / result_name(store.model, dataset, variant, orders)
+            files = [file for file in (learned, fitted if variant.fitted else None) if file is not None]
             newest = max((file.stat().st_mtime for file in files), default=0.0)
             if not (skip_existing and path.is_file() and path.stat().st_mtime >= newest):
-                missing.setdefault(dataset.key, []).append(job)
+                missing.setdefault(dataset.key, []).append(variant)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    if missing:
-        listings = list_datasets(setup, missing)
-        for key, jobs in missing.items():
-            for job in jobs:
-                has = {"views": job.setup.views_of(DATASETS[key]) > 1, "labels": job.variant.fitted is not None}
-                require(find_method(job.variant.method), **has, text=True)
-        encoder = encoder or load_encoder(setup.model, setup.device, setup.precision)
-        trainer = Trainer(setup)
-        for key, jobs in missing.items():
-            for job in jobs:
-                if "text" in find_method(job.variant.method).needs and (lack := text_lack(encoder)):
-                    raise InputError(f"the method {job.variant.method!r} needs {lack}.")
-                if job.variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
-                    head = head_for(job.setup, DATASETS[key], encoder)
-                    prepared(job, trainer, DATASETS[key], head, encoder).adapter(head)
-        for results in run_jobs(missing, listings, encoder, trainer):
-            for result in results:
-                write_results([result], paths[result.dataset, result.method])
-    return [result for path in paths.values() for result in read_results(path)]
+    for key, scores in _run_missing(store, missing, orders):
+        for score in scores:
+            write_results([score], paths[key, score.method])
+    return [score for path in paths.values() for score in read_results(path)]
 
 
-def _read_fitted(path: Path, encoder: Encoder | None, model: str) -> Variant:
-    """The few-shot method that a file holds."""
-    adapter, about = load_fitted(path, encoder, model)
-    trained = describe_fit(about).removeprefix("fitted to ")
-    return Variant(adapter.name, adapter.settings, f"fitted as {path.stem}", adapter, trained)
+def _run_missing(
+    store: FeatureStore, missing: Mapping[str, Sequence[Variant]], orders: Sequence[str]
+) -> Iterator[tuple[str, list[Score]]]:
+    """Yield the scores on each dataset. What can be refused is refused before anything is encoded."""
+    listings = list_datasets(store.root, missing, orders)
+    trainer = Trainer(store)
+    for key, variants in missing.items():
+        for variant in variants:
+            has = {"views": DATASETS[key].views_of(variant.views) > 1, "labels": variant.fitted is not None}
+            require(find_method(variant.method), **has, text=True)
+    for key, variants in missing.items():
+        for variant in variants:
+            if "text" in find_method(variant.method).needs and (lack := text_lack(store.encoder)):
+                raise InputError(f"the method {variant.method!r} needs {lack}.")
+            if variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
+                head = store.head(DATASETS[key], variant)
+                trainer.fitted(variant, DATASETS[key], head).adapter(head)
+    for key, variants in missing.items():
+        yield key, run_dataset(store, trainer, listings[key], variants, orders)
 
 
-def result_name(job: Job, dataset: Dataset) -> str:
-    """The file name of a result; different setups give different names."""
-    setup = job.setup
-    variant = job.variant
-    views, (order, *more) = setup.views_of(dataset), setup.orders
-    kind = "" if setup.views_kind in (None, "augmix") else f"{setup.views_kind}-"
+def result_name(model: str, dataset: Dataset, variant: Variant, orders: Sequence[str]) -> str:
+    """Return the file name of a result; different models, prompts, views and orders give different names."""
+    views = dataset.views_of(variant.views)
+    kind = "" if variant.views_kind == "augmix" else f"{variant.views_kind}-"
+    order, *more = orders
     parts = (
         dataset.key,
-        setup.model,
+        model,
         variant.method,
         variant.settings_name,
-        f"{setup.prompts}-prompts",
+        f"{variant.prompts}-prompts",
         f"{views}-{kind}views" if views > 1 else "1-view",
         f"{order.partition(':')[0]}-x{1 + len(more)}" if more else order,
     )
     return "_".join(re.sub(r"[^\w.]+", "-", part).strip("-") for part in parts) + ".json"
 
 
-def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
-    """Read feature files with labels, by their names without the suffix."""
-    streams = {path.stem: read_stream(path) for path in paths}
-    if len(streams) < len(paths):
-        raise InputError("two feature files have the same name, which results are stored under; rename one.")
-    for name, stream in streams.items():
-        if stream.labels is None:
-            raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the file.")
-    return streams
-
-
 def text_lack(encoder: Encoder) -> str:
-    """What a method that learns prompts lacks, in words; "" if it can use the encoder."""
+    """Return what a method that learns prompts lacks, in words; "" if it can use the encoder."""
     with suppress(ModelError):
         if hasattr(encoder, "text_tower"):
             encoder.text_tower()
@@ -138,54 +141,34 @@ def text_lack(encoder: Encoder) -> str:
     return "a text tower that takes embeddings: a CLIP model of hf:, local: or open_clip:"
 
 
-def job_for(setup: Setup, dataset: Dataset, protocol: Protocol, variant: Variant) -> Job:
-    """A job that runs a variant on a dataset with the prompts and views of a protocol."""
-    views = protocol.views_of(dataset)
-    kind = protocol.views_kind if views > 1 else None
-    generated = setup.generated if kind == "diffusion" else None
-    own = replace(setup, prompts=protocol.prompts, views=views, views_kind=kind, generated=generated)
-    return Job(own, variant, protocol)
-
-
-def list_datasets(setup: Setup, keys: Iterable[str]) -> dict[str, Listing]:
-    """List the images of datasets; InputError if one is damaged or cannot be taken in the orders of the setup."""
-    listings = {key: read_dataset(DATASETS[key], setup.root) for key in keys}
+def list_datasets(root: Path, keys: Iterable[str], orders: Sequence[str]) -> dict[str, Listing]:
+    """List the images of datasets; InputError if one is damaged or cannot be taken in an order."""
+    listings = {key: read_dataset(DATASETS[key], root) for key in keys}
     for listing in listings.values():
-        for order in setup.orders:
+        for order in orders:
             take_order(order, len(listing), listing.labels, listing.domains)
     return listings
 
 
-def run_jobs(
-    jobs: Mapping[str, Sequence[Job]], listings: Mapping[str, Listing], encoder: Encoder, trainer: Trainer
-) -> Iterator[list[Result]]:
-    """Run jobs on datasets, one dataset after another."""
-    device = gpu_of(encoder) or "numpy"
-    for key, wanted in jobs.items():
-        listing = listings[key]
-        results = []
-        distinct = {job.key: job for job in wanted}.values()
-        for setup in dict.fromkeys(job.setup for job in distinct):
-            with setup.progress(len(listing), f"encoding {key}", "images") as advance:
-                stream = stored_stream(setup, listing, encoder, advance)
-            same = [job for job in distinct if job.setup == setup]
-            variants = [prepared(job, trainer, listing.dataset, stream.head, encoder) for job in same]
-            made = run_stream(key, stream, variants, setup.orders, setup.progress, setup.prompts, device, encoder)
-            results += [each for each in made if any(each.method == variant.method for variant in variants)]
-        yield results
-
-
-def prepared(job: Job, trainer: Trainer, dataset: Dataset, head: Head, encoder: Encoder) -> Variant:
-    """What to run on a dataset with that head: the variant of a job, with a fitted adapter if it is few-shot."""
-    variant = job.variant
-    if find_method(variant.method).kind != "few-shot":
-        return variant
-    if variant.fitted is None:
-        return trainer.fitted(job.protocol, variant, dataset, head, encoder)
-    adapter = duplicate(variant.fitted)
-    if adapter.head.class_names != head.class_names:
-        adapter.relabel(head)
-    return replace(variant, fitted=adapter)
+def run_dataset(
+    store: FeatureStore, trainer: Trainer, listing: Listing, variants: Iterable[Variant], orders: Sequence[str]
+) -> list[Score]:
+    """Run variants on a dataset, those with the same prompts and views together; the same variant is run once."""
+    dataset = listing.dataset
+    device = gpu_of(store.encoder) or "numpy"
+    groups: dict[tuple[Any, ...], dict[tuple[str, ...], Variant]] = {}
+    for variant in variants:
+        views = dataset.views_of(variant.views)
+        group = groups.setdefault((variant.prompts, views, variant.views_kind if views > 1 else None), {})
+        group[variant.method, variant.settings_name, repr(variant.config)] = variant
+    scores: list[Score] = []
+    for (prompts, *_), group in groups.items():
+        with store.progress(len(listing), f"encoding {dataset.key}", "images") as advance:
+            stream = store.stream(listing, next(iter(group.values())), advance)
+        ready = [trainer.fitted(variant, dataset, stream.head) for variant in group.values()]
+        made = run_stream(dataset.key, stream, ready, orders, store.progress, prompts, device, store.encoder)
+        scores += [score for score in made if any(score.method == variant.method for variant in ready)]
+    return scores
 
 
 def run_stream(
@@ -193,15 +176,79 @@ def run_stream(
     stream: FeatureStream,
     variants: Sequence[Variant],
     orders: Sequence[str],
-    progress: Progress,
+    progress: Progress = silent,
     prompts: str = OF_FILE,
     device: str = "numpy",
     text: Encoder | None = None,
     file: str = "",
-) -> list[Result]:
-    """The results of zero-shot and of variants, in one pass over a stream for each order."""
+) -> list[Score]:
+    """Score zero-shot and variants, in one pass over a stream for each order."""
     adapting = [variant for variant in variants if variant.method != "zero-shot"]
     total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
-    return [summarise(name, stream, outcome, outcomes[0], prompts, file=file) for outcome in outcomes]
+    return score_all(name, stream, outcomes, prompts, file)
+
+
+def time_variants(
+    store: FeatureStore, trainer: Trainer, listing: Listing, variants: Iterable[Variant], order: str, limit: int
+) -> list[Score]:
+    """Time variants on the first `limit` images of a dataset in an order, at batch size 1 and at the store's."""
+    part = listing.part(take_order(order, len(listing), listing.labels, listing.domains)[:limit])
+    scores = []
+    for variant in variants:
+        ready = trainer.fitted(variant, listing.dataset, store.head(listing.dataset, variant))
+        for path in part.paths:  # so that the first row does not pay for a slow disk alone
+            with suppress(OSError):  # reported below
+                path.read_bytes()
+        for size in dict.fromkeys((1, store.batch_size)):
+            with store.progress(len(part), f"timing {variant.method} at batch size {size}", "images") as advance:
+                scores.append(time_variant(store, part, ready, size, order, advance))
+    return scores
+
+
+def time_variant(
+    store: FeatureStore,
+    listing: Listing,
+    variant: Variant,
+    batch_size: int,
+    order: str = "rows",
+    progress: Advance = lambda images: None,
+) -> Score:
+    """Score a variant on all images of a listing, with times and memory from the file to the answer.
+
+    A batch counts every view, and holds at least one image. `order` is the name of the order that the listing has.
+    """
+    device = gpu_of(store.encoder) or "numpy"
+    head = on_device(store.head(listing.dataset, variant), device)
+    prepare = store.preparer(listing.dataset, variant)
+
+    def answer(adapter: Adapter, paths: Sequence[Path], progress: Advance) -> list[tuple[HostArray, HostArray]]:
+        """Return the logits of zero-shot and of the adapter for each batch."""
+        answers = []
+        for batch in encode_ahead(paths, prepare, batch_size=batch_size, workers=store.workers):
+            check_readable(batch, "and run again")
+            evidence = head.observe(batch.features)
+            answers.append((to_host(evidence.logits), to_host(adapter.adapt(evidence).logits)))
+            progress(len(batch.names))
+        return answers
+
+    first = listing.paths[: max(WARM_UP_IMAGES, batch_size // prepare.views)]
+    answer(variant.adapter(head, text=store.encoder), first, lambda images: None)
+    adapter = variant.adapter(head, text=store.encoder)
+    reset_peak_memory(device)
+    began = perf_counter()
+    answers = answer(adapter, listing.paths, progress)
+    wall_s = perf_counter() - began
+    outcomes = []
+    for logits in zip(*answers, strict=True):
+        record = Record(listing.labels, np.arange(len(listing)))
+        record.wall_s = wall_s
+        for block in logits:
+            record.add(block)
+        outcomes.append(Outcome(variant, adapter, {order: record.run()}, batch_size, device, {}))
+    nothing = np.empty((0, prepare.views, head.dim), np.float32)  # the features are not kept
+    stream = FeatureStream(nothing, head, encoder=store.model, views_kind=prepare.kind if prepare.views > 1 else "")
+    zero_shot, adapted = outcomes
+    score = summarise(listing.dataset.key, stream, adapted, zero_shot, variant.prompts)
+    return replace(score, end_to_end=True, cost={**score.cost, "baseline_s": None})

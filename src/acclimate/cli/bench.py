@@ -1,5 +1,7 @@
 """`acclimate bench`: the paper's benchmarks, one JSON file per result."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,34 +28,37 @@ Orders = Annotated[
 Store = Annotated[Path, typer.Option(help="The folder of encoded features; images are encoded once.")]
 Out = Annotated[Path, typer.Option("--out", "-o", help="The folder for everything that is written.")]
 EncodeSize = Annotated[int, typer.Option("--batch-size", help="Images encoded at once; each view counts.", min=1)]
+Methods = Annotated[
+    list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
+]
+Suites = Annotated[list[str] | None, typer.Option(help="ood or cross-domain; can be repeated.")]
+FittedBeside = Annotated[
+    Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
+]
+SettingsOf = Annotated[
+    Literal["paper", "authors-per-dataset"],
+    typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
+]
+Prompts = Annotated[
+    str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
+]
+ShapedOrder = Annotated[str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")]
 
 
 def bench(
     data: Annotated[Path, typer.Option(help="The folder of all datasets; see `acclimate data check`.")],
     model: Model,
-    suite: Annotated[list[str] | None, typer.Option(help="ood or cross-domain; can be repeated.")] = None,
+    suite: Suites = None,
     dataset: Annotated[list[str] | None, typer.Option(help="One dataset, such as dtd; can be repeated.")] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
-    ] = None,
+    method: Methods = None,
     plugin: Plugins = None,
-    fitted: Annotated[
-        Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
-    ] = None,
-    settings: Annotated[
-        Literal["paper", "authors-per-dataset"],
-        typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
-    ] = "paper",
-    prompts: Annotated[
-        str,
-        typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE."),
-    ] = "dataset",
+    fitted: FittedBeside = None,
+    settings: SettingsOf = "paper",
+    prompts: Prompts = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
     views_kind: ViewsKind = None,
     generated: Generated = None,
-    order: Annotated[
-        str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")
-    ] = "seed:1",
+    order: ShapedOrder = "seed:1",
     orders: Orders = 0,
     store: Store = Path("features"),
     out: Out = Path("results"),
@@ -70,7 +75,7 @@ def bench(
     """
     from acclimate.bench.datasets import find_datasets, present_datasets
     from acclimate.bench.orders import order_names
-    from acclimate.bench.store import Setup
+    from acclimate.bench.store import FeatureStore
     from acclimate.bench.suite import run_suite
     from acclimate.cli.progress import progress_bar
     from acclimate.errors import InputError
@@ -82,19 +87,48 @@ def bench(
     methods = list(dict.fromkeys(method or (("zero-shot",) if fitted else COMPARED)))
     for name in methods:
         find_method(name)
-    taken = tuple(order_names(order, orders))
-    reading: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "device": device, "precision": precision}
-    chosen_views: dict[str, Any] = {"views": views, "views_kind": views_kind, "generated": generated}
-    setup = Setup(data, model, store, prompts, orders=taken, progress=progress_bar, **reading, **chosen_views)
     present = present_datasets(chosen, data)
+    features = FeatureStore(data, model, store, batch_size, workers, device, precision, generated, progress_bar)
     report_skipped([each.key for each in chosen if each not in present], data)
+    with interruptible("run the same command again to continue."):
+        scores = run_suite(
+            *(features, present, methods, out),
+            orders=order_names(order, orders),
+            settings=settings,
+            prompts=prompts,
+            views=views,
+            views_kind=views_kind,
+            skip_existing=skip_existing,
+            fitted=fitted,
+        )
+    print_results(scores)
+    say(f"{len(scores)} results in {out}; try `acclimate tables {out}`.", err=True)
+
+
+@contextmanager
+def interruptible(advice: str) -> Iterator[None]:
+    """Exit with 130 if the user interrupts the work inside; `advice` says what is left of it."""
     try:
-        results = run_suite(setup, present, methods, settings, out, skip_existing, fitted)
+        yield
     except KeyboardInterrupt:
-        say("stopped; run the same command again to continue.", err=True)
+        say(f"stopped; {advice}", err=True)
         raise typer.Exit(130) from None
-    print_results(results)
-    say(f"{len(results)} results in {out}; try `acclimate tables {out}`.", err=True)
+
+
+def options_text(**given: Any) -> str:
+    """Return options as on the command line, without those that are None; a list is an option that is repeated."""
+    pairs = [(name, each) for name, value in given.items() for each in (value if isinstance(value, list) else [value])]
+    return " ".join(f"--{name.replace('_', '-')} {value}" for name, value in pairs if value is not None)
+
+
+def as_patterns(paths: Sequence[Path]) -> str:
+    """Return paths as on the command line: those of a folder as a pattern if they are all the files that it matches."""
+    words: dict[str, None] = {}
+    for path in paths:
+        pattern = path.parent / f"*{path.suffix}"
+        matched = set(pattern.parent.glob(pattern.name))
+        words[str(pattern if len(matched) > 1 and matched <= set(paths) else path)] = None
+    return " ".join(words)
 
 
 def report_pictures() -> None:
@@ -108,7 +142,9 @@ def report_pictures() -> None:
         say(f"note: the pictures are left out; {error}", err=True)
 
 
-def report_skipped(keys: list[str], data: Path) -> None:
-    """Report on stderr which datasets are not in a folder."""
-    if keys:
+def report_skipped(keys: list[str], data: Path | None) -> None:
+    """Report on stderr which datasets are not in a folder, or not among feature files."""
+    if keys and data is None:
+        say(f"not among the feature files: {', '.join(keys)}.", err=True)
+    elif keys:
         say(f"skipped, not in {data}: {', '.join(keys)}; see `acclimate data check {data}`.", err=True)

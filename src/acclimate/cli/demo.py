@@ -97,7 +97,7 @@ def _score(results: Path) -> None:
     """Print how many answers of a table of results are right; the folder of an image names what it shows."""
     import numpy as np
 
-    from acclimate.bench.metrics import expected_calibration_error
+    from acclimate.bench.scoring import expected_calibration_error
     from acclimate.classify.outputs import ResultFile
     from acclimate.cli.tables import print_table
 

@@ -1,14 +1,14 @@
 """`acclimate few-shot`: methods that learn from a few labelled samples beside methods that use no labels."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, Settings, parse_settings
-from acclimate.cli.bench import Out, report_pictures
+from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
 from acclimate.cli.console import say
-from acclimate.cli.reproduce import as_patterns
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
 
@@ -39,10 +39,7 @@ def few_shot(
 
     Writes few-shot.md, few-shot.png, and few-shot.csv with every run.
     """
-    import os
-
-    from acclimate.bench.few_shot import curves, plan_few_shot, run_few_shot
-    from acclimate.bench.few_shot_page import headings, table_rows, write_few_shot
+    from acclimate.bench.few_shot import plan_few_shot, write_few_shot
     from acclimate.bench.prequential import Variant
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
@@ -50,24 +47,17 @@ def few_shot(
 
     report_pictures()
     chosen = list(dict.fromkeys(method or METHODS))
-    plan = plan_few_shot(
-        files, [Variant(name, parse_settings(name, setting, chosen)) for name in chosen], shots, seeds, held_out
-    )
+    variants = [Variant(name, parse_settings(name, setting, chosen)) for name in chosen]
+    plan = plan_few_shot(files, variants, shots, seeds, held_out)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.short:
+    for sentence in plan.notes:
         say(f"note: {sentence}", err=True)
-    try:
-        scores = run_few_shot(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
-    except KeyboardInterrupt:
-        say("stopped; nothing was written.", err=True)
-        raise typer.Exit(130) from None
-    given: list[tuple[str, object]] = [("shots", each) for each in shots]
-    given += [("method", each) for each in method or ()] + [("set", each) for each in setting or ()]
-    given += [("plugin", each) for each in plugin or ()]
-    given += [("seeds", seeds), *((("held-out", held_out),) if held_out is not None else ()), ("out", out)]
-    options = " ".join(f"--{name} {value}" for name, value in given)
-    board = curves(scores)
-    write_few_shot(plan, scores, board, out, f"acclimate few-shot {as_patterns(files)} {options}")
-    print_table(headings(plan), table_rows(plan, board), left=("method",), width=140)
+    with interruptible("nothing was written."):
+        scores = plan.run(jobs or os.cpu_count() or 1, progress_bar)
+    options = options_text(
+        shots=shots, method=method, set=setting, plugin=plugin, seeds=seeds, held_out=held_out, out=out
+    )
+    headings, *rows = write_few_shot(plan, scores, out, f"acclimate few-shot {as_patterns(files)} {options}")
+    print_table(headings, rows, left=("method",), width=140)
     say(f"the results are in {out}/few-shot.*.", err=True)

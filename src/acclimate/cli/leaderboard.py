@@ -1,14 +1,14 @@
 """`acclimate leaderboard`: every training-free method on many streams in every shape, as one table and one picture."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli.arguments import Plugins
-from acclimate.cli.bench import Out, report_pictures
+from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
 from acclimate.cli.console import say
-from acclimate.cli.reproduce import as_patterns
 
 
 def leaderboard(
@@ -35,10 +35,7 @@ def leaderboard(
 
     Writes leaderboard.md, leaderboard.png, and leaderboard.csv with every run.
     """
-    import os
-
-    from acclimate.bench.board_page import SUMMARY, summary_rows, write_board
-    from acclimate.bench.leaderboard import DEFAULT_SHAPES, plan_board, run_board, standings
+    from acclimate.bench.leaderboard import DEFAULT_SHAPES, SUMMARY, plan_board, write_board
     from acclimate.cli.progress import progress_bar
     from acclimate.cli.tables import print_table
     from acclimate.files import writing
@@ -47,18 +44,14 @@ def leaderboard(
     plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.left_out:
+    for sentence in plan.notes:
         say(f"left out: {sentence}", err=True)
-    try:
-        scores = run_board(plan.tasks, jobs or os.cpu_count() or 1, progress_bar)
-    except KeyboardInterrupt:
-        say("stopped; nothing was written.", err=True)
-        raise typer.Exit(130) from None
-    board = standings(scores)
-    given: list[tuple[str, object]] = [("orders", orders), *(("shape", each) for each in shape or ())]
-    given += [("method", each) for each in method or ()] + [("plugin", each) for each in plugin or ()]
-    given += [(name, value) for name, value in (("passes", passes), ("limit", limit)) if value not in (1, None)]
-    options = " ".join(f"--{name} {value}" for name, value in (*given, ("out", out)))
-    write_board(plan, scores, board, out, f"acclimate leaderboard {as_patterns(files)} {options}")
-    print_table(SUMMARY, summary_rows(board), left=("method", "worst run"), width=130)
+    with interruptible("nothing was written."):
+        scores = plan.run(jobs or os.cpu_count() or 1, progress_bar)
+    second = 2 if passes == 2 else None
+    options = options_text(
+        orders=orders, shape=shape, method=method, plugin=plugin, passes=second, limit=limit, out=out
+    )
+    rows = write_board(plan, scores, out, f"acclimate leaderboard {as_patterns(files)} {options}")
+    print_table(SUMMARY, rows, left=("method", "worst run"), width=130)
     say(f"the results are in {out}/leaderboard.*.", err=True)

@@ -11,7 +11,7 @@ from acclimate.errors import printable
 
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation
-    from acclimate.bench.results import Result
+    from acclimate.bench.results import Score
 
 
 def tables(
@@ -21,7 +21,7 @@ def tables(
 ) -> None:
     """Make tables from results. Each cell shows the measured and the paper's figure, and why they may differ."""
     from acclimate.bench.comparison import every_table, group_results
-    from acclimate.bench.report import FORMATS
+    from acclimate.bench.paper_page import FORMATS
     from acclimate.bench.results import read_results
     from acclimate.errors import InputError
     from acclimate.files import check_writable, write_atomically
@@ -64,7 +64,7 @@ def percent(fraction: float | None, form: str = ".2f") -> str:
     return "-" if fraction is None else f"{100 * fraction:{form}}"
 
 
-def print_results(results: "Sequence[Result]") -> None:
+def print_results(results: "Sequence[Score]") -> None:
     """Print one line per result; with the spread over the orders if there are several."""
     from acclimate.bench.evaluation import INTERVAL, interval_text
 

@@ -1,4 +1,4 @@
-"""Scores of a run. All are fractions, not percentages."""
+"""The scores of a run, as fractions, not percentages."""
 
 from typing import Any
 
@@ -7,31 +7,31 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.methods import Adapter
 
-EARLY = 0.01  # fraction of a stream that counts as its early phase
+EARLY_FRACTION = 0.01  # the early phase of a stream
 
 
 def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
-    """Accuracy per class, averaged over the classes that occur; both arguments (n,)."""
+    """Return accuracy per class, averaged over the classes that occur; both arguments (n,)."""
     totals = np.bincount(labels)
     hits = np.bincount(labels, weights=predictions == labels)
     return float(np.mean(hits[totals > 0] / totals[totals > 0]))
 
 
 def expected_calibration_error(confidence: HostArray, correct: HostArray, bins: int = 15) -> float:
-    """Mean gap between confidence and accuracy over equal-width bins of confidence (Guo et al., 2017); both (n,)."""
+    """Return the mean gap between confidence and accuracy over equal-width bins (Guo et al., 2017); both (n,)."""
     bin_of = np.minimum((confidence * bins).astype(int), bins - 1)
     gaps = np.bincount(bin_of, weights=confidence - correct, minlength=bins)
     return float(np.abs(gaps).sum() / len(confidence))
 
 
 def squared_errors(probs: HostArray, labels: HostArray) -> HostArray:
-    """Brier score of each sample, the sum over classes of (p - 1[true])^2; (n, K), (n,) -> (n,), from 0 to 2."""
+    """Return the Brier score of each sample (n,), the sum over classes of (p - 1[true])^2, from 0 to 2."""
     true_class = probs[np.arange(len(labels)), labels]
     return np.asarray((probs * probs).sum(axis=1) - 2 * true_class + 1)
 
 
 def running_accuracy(correct: HostArray, window: int) -> HostArray:
-    """Accuracy over the last `window` samples at every position (fewer at the start); (n,) -> (n,)."""
+    """Return the accuracy over the last `window` samples at every position (fewer at the start); (n,) -> (n,)."""
     total = np.concatenate([[0], np.cumsum(correct)])
     ends = np.arange(1, len(correct) + 1)
     starts = np.maximum(ends - window, 0)
@@ -39,17 +39,17 @@ def running_accuracy(correct: HostArray, window: int) -> HostArray:
 
 
 def accuracy_over_time(correct: HostArray, parts: int = 20) -> HostArray:
-    """Accuracy in each of `parts` equal consecutive parts of the stream (fewer parts if it is shorter)."""
+    """Return the accuracy in each of `parts` equal consecutive parts of the stream (fewer parts if it is shorter)."""
     return np.array([np.mean(part) for part in np.array_split(correct, min(parts, len(correct)))])
 
 
 def early_phase(samples: int) -> int:
-    """Number of samples in the early phase of a stream: the first 1 %, at least one."""
-    return max(1, round(EARLY * samples))
+    """Return the number of samples in the early phase of a stream: the first 1 %, at least one."""
+    return max(1, round(EARLY_FRACTION * samples))
 
 
 def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
-    """Fractions of the answers (n,) that adapting changed, corrected and broke; without labels, only the first."""
+    """Return the fractions of answers that adapting changed, corrected and broke; None where labels are needed."""
     changed = float(np.mean(adapted != unadapted))
     if labels is None:
         return {"changed": changed, "helpful": None, "harmful": None}
@@ -61,7 +61,7 @@ def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) 
 
 
 def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
-    """What an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) in the order taken.
+    """Summarise what an adapter has learnt from n samples, by the columns of its `learnt`; labels (n,) as taken.
 
     In a part that keeps entries, `label_accuracy` is the fraction whose class is the true one (the paper's figure for
     the positive cache), `short_classes` is the fraction of classes with fewer entries than there is room for, and
@@ -88,7 +88,7 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
 
 
 def _imbalance(counts: HostArray) -> float:
-    """One minus the entropy of the counts over its maximum."""
+    """Return one minus the entropy of the counts over its maximum."""
     shares = counts[counts > 0] / max(1, counts.sum())
     if len(counts) < 2 or not len(shares):
         return 0.0
@@ -96,6 +96,6 @@ def _imbalance(counts: HostArray) -> float:
 
 
 def worst_tenth(accuracies: HostArray) -> float:
-    """Mean of the worst 10 % of runs, at least one (expected tail accuracy; Fuchs et al., 2025)."""
+    """Return the mean of the worst 10 % of runs, at least one (expected tail accuracy; Fuchs et al., 2025)."""
     count = max(1, len(accuracies) // 10)
     return float(np.sort(accuracies)[:count].mean())

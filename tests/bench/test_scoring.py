@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import DOTA, TDA
-from acclimate.bench.metrics import (
+from acclimate.bench.scoring import (
     accuracy_over_time,
     changes,
     early_phase,

@@ -1,7 +1,7 @@
 import pytest
 
 from acclimate.bench.comparison import Cell, Table
-from acclimate.bench.report import FORMATS, cell_text, letters, notes
+from acclimate.bench.paper_page import FORMATS, cell_text, letters, notes
 
 TABLE = Table(
     title="An example: top-1 accuracy, %",

@@ -1,4 +1,4 @@
-"""Tables as Markdown and LaTeX, and the page of a reproduction with its tables and figures."""
+"""The page of a reproduction with its tables and figures, and tables as Markdown and LaTeX."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -6,14 +6,20 @@ from itertools import count, product
 from pathlib import Path
 from string import ascii_lowercase
 
-from acclimate.bench.comparison import Cell, Group, Table, group_results, recipe_tables
+from acclimate.bench.comparison import (
+    Cell,
+    ResultGroup,
+    Table,
+    group_results,
+    images_text,
+    paper_dataset,
+    recipe_tables,
+)
+from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_page
 from acclimate.bench.plots import FIGURES, shown
-from acclimate.bench.reasons import images_text, paper_dataset
 from acclimate.bench.recipes import Recipe
-from acclimate.bench.results import Result
-from acclimate.files import write_atomically, writing
+from acclimate.bench.results import Score
 
-ABSENT = "\N{EN DASH}"
 LEGEND = "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here."
 ALWAYS = (
     "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
@@ -34,35 +40,33 @@ TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 def letters(tables: Sequence[Table]) -> dict[str, str]:
-    """Reason -> the letter that refers to it, over all tables."""
+    """Return the letter that refers to each reason, over all tables."""
     given = [reason for table in tables for _, cells in table.rows for cell in cells for reason in cell.why]
     names = ("".join(each) for length in count(1) for each in product(ascii_lowercase, repeat=length))  # a to z, aa, ab
     return dict(zip(dict.fromkeys(given), names, strict=False))
 
 
 def notes(tables: Sequence[Table]) -> list[str]:
-    """The notes below the tables: how to read a cell, and the reasons by letter."""
+    """Return the notes below the tables: how to read a cell, and the reasons by letter."""
     return [LEGEND, *(f"({letter}) {reason}" for reason, letter in letters(tables).items()), ALWAYS]
 
 
 def cell_text(cell: Cell) -> str:
-    """A cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons."""
+    """Return a cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons."""
     measured, reported = (ABSENT if value is None else f"{value:.2f}" for value in (cell.measured, cell.reported))
     spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
     return f"{measured}{spread} / {reported}"
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Tables as Markdown."""
+    """Return tables as Markdown."""
     known = letters(tables)
-    parts = []
-    for table in tables:
-        parts += [f"### {table.title}", table.context, _markdown_table(table, known), *_list(table.notes)]
+    parts = [part for table in tables for part in _section(table, known)]
     return "\n\n".join([*parts, *notes(tables)]) + "\n"
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Tables as LaTeX; they need the booktabs package."""
+    """Return tables as LaTeX; they need the booktabs package."""
     known = letters(tables)
     parts = []
     for table in tables:
@@ -86,12 +90,12 @@ FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "l
 
 def write_report(
     recipes: Sequence[Recipe],
-    results: Sequence[Result],
+    results: Sequence[Score],
     folder: Path,
     command: str,
     lacking: Mapping[str, Mapping[str, str]] | None = None,
-) -> Path:
-    """Write README.md with the command that made the results, and the tables and figure of each recipe.
+) -> list[Table]:
+    """Write README.md with the command that made the results; return the tables.
 
     `lacking` holds for each recipe the methods that were not measured, and what they need.
     """
@@ -112,54 +116,45 @@ def write_report(
                 picture = shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables))
                 parts += [f"## {recipe.title}", recipe.about, *picture]
                 for table in tables:
-                    context = [table.context] if table.context != group.context else []
-                    parts += [f"### {table.title}", *context, _markdown_table(table, known), *_list(table.notes)]
+                    parts += _section(table, known, group.context)
                 needed = (lacking or {}).get(recipe.name, {})
-                parts += _list([f"{name} was not measured: it needs {what}." for name, what in needed.items()])
-    parts += ["## Notes", *notes(every)]
-    path = folder / "README.md"
-    with writing(path):
-        write_atomically(path, "\n\n".join(parts).encode() + b"\n")
-    return path
+                parts += markdown_list([f"{name} was not measured: it needs {what}." for name, what in needed.items()])
+    write_page([*parts, "## Notes", *notes(every)], folder / "README.md")
+    return every
 
 
-def _list(lines: Sequence[str]) -> list[str]:
-    """Lines as a Markdown list; nothing if there are none."""
-    return ["\n".join(f"- {line}" for line in lines)] if lines else []
+def _section(table: Table, known: Mapping[str, str], known_context: str = "") -> list[str]:
+    """Return the parts of a page that show a table; the context is left out if it is known."""
+    rows = [
+        (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
+        for name, cells in table.rows
+    ]
+    context = [] if table.context == known_context else [table.context]
+    shown_table = markdown_table((table.corner, *table.columns), rows)
+    return [f"### {table.title}", *context, shown_table, *markdown_list(table.notes)]
 
 
-def _opening(group: Group) -> str:
-    """Return what the results of a group were measured on, in words."""
+def _opening(group: ResultGroup) -> str:
     first = (group.results or group.timed)[0]
     if paper_dataset(first) is None:
         return ON_STREAMS
     return ON_DATASET_FILES if first.file else ON_DATASETS
 
 
-def _datasets(group: Group) -> str:
+def _datasets(group: ResultGroup) -> str:
     """Return a table of what the results were measured on; feature files of the paper's datasets with their prompts."""
     firsts = [next(each for each in group.results if each.dataset == name) for name in group.datasets]
     recorded = any(each.file and paper_dataset(each) for each in firsts)
-    headings = ["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"]
-    lines = [f"| {' | '.join(headings)} |", "| --- |" + " ---: |" * (len(headings) - 1)]
+    rows = []
     for result in firsts:
-        zero_shot = 100 * (result.baseline or {})["acc1"]
         cells = [result.dataset, images_text(result).removesuffix(" images"), f"{result.classes:,}"]
         cells += [result.prompts] if recorded else []
-        lines.append(f"| {' | '.join([*cells, f'{zero_shot:.2f}'])} |")
-    return "\n".join(lines)
-
-
-def _markdown_table(table: Table, known: Mapping[str, str]) -> str:
-    lines = ["| " + " | ".join((table.corner, *table.columns)) + " |", "| --- |" + " ---: |" * len(table.columns)]
-    for name, cells in table.rows:
-        texts = (cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells)
-        lines.append("| " + " | ".join((name, *texts)) + " |")
-    return "\n".join(lines)
+        rows.append([*cells, f"{100 * (result.baseline or {})['acc1']:.2f}"])
+    return markdown_table(["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"], rows)
 
 
 def letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
-    """The letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
+    """Return the letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
     return form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else ""
 
 

@@ -1,0 +1,84 @@
+"""Independent measurements on feature files, in several processes with one thread each."""
+
+import os
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from threading import Thread
+
+from acclimate.bench import Progress, silent
+from acclimate.bench.results import Score
+from acclimate.errors import InputError, RunError
+from acclimate.methods import load_plugin, loaded_plugins
+from acclimate.stream import FeatureStream, read_stream
+
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Measurements to be made on streams, each of which can be made in a process of its own."""
+
+    streams: Mapping[str, FeatureStream]
+    tasks: tuple[partial[list[Score]], ...]  # calls of functions at the top of a module
+    notes: tuple[str, ...]  # sentences on what is left out
+
+    def run(self, jobs: int = 1, progress: Progress = silent) -> list[Score]:
+        """Measure everything in `jobs` processes, or in this process if it is 1; the order is kept."""
+        scores: list[Score] = []
+        with ExitStack() as stack:
+            advance = stack.enter_context(progress(len(self.tasks), "measuring", "runs"))
+            found: Iterator[list[Score]] = map(_call, self.tasks)
+            if jobs > 1 < len(self.tasks):
+                before = {name: value for name, value in os.environ.items() if name in ONE_THREAD}
+                stack.callback(os.environ.update, before)
+                for name in ONE_THREAD.keys() - before.keys():
+                    stack.callback(os.environ.pop, name)
+                os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
+                processes = min(jobs, len(self.tasks))
+                pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (loaded_plugins(),))
+                stack.callback(pool.shutdown, cancel_futures=True)  # an interruption ends them after their current run
+                found = pool.map(_call, self.tasks)
+            try:
+                for each in found:
+                    scores += each
+                    advance(1)
+            except BrokenProcessPool as error:
+                raise RunError("a process was killed, probably for want of memory; try fewer --jobs.") from error
+        return scores
+
+
+def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
+    """Read feature files with labels, by their names without the suffix."""
+    streams = {path.stem: read_stream(path) for path in paths}
+    if len(streams) < len(paths):
+        raise InputError("two feature files have the same name, which results are stored under; rename one.")
+    for name, stream in streams.items():
+        if stream.labels is None:
+            raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the file.")
+    return streams
+
+
+def _call(task: partial[list[Score]]) -> list[Score]:
+    return task()
+
+
+def _begin(plugins: Sequence[Path]) -> None:
+    """Prepare a process: know the parent's methods, leave interruptions to it, and end when it is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = parent_process()
+
+    def end_with_parent() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    Thread(target=end_with_parent, daemon=True).start()
+    for path in plugins:
+        load_plugin(path)
