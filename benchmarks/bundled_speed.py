@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as the command line doe
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "training"))
 
 import acclimate

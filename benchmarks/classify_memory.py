@@ -13,7 +13,7 @@ from time import perf_counter
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.classifier import Classifier
 from acclimate.classify.outputs import ResultFile

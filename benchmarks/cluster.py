@@ -19,7 +19,7 @@ from time import perf_counter
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as the command line does, before NumPy is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does for its workers
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` does, before Ray is: loopback only
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.bench.pages import write_page
 from acclimate.bench.plots import shown

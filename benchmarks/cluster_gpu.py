@@ -20,7 +20,7 @@ from pathlib import Path
 from time import perf_counter
 
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` does, before Ray is imported
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier
 from acclimate.bench.pages import markdown_table, write_page

@@ -15,7 +15,7 @@ import traceback
 from pathlib import Path
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 ABOUT = """
 ViT-B/16 with random weights, {images:,} drawn JPEG files of 500 x 375 pixels ({kilobytes:.0f} kB each), and {mixed:,}

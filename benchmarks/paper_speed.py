@@ -17,7 +17,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier, create
 from acclimate.bench.datasets import DATASETS

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Head, list_methods, read_stream
 from acclimate.bench.pages import markdown_table, points, write_csv, write_page

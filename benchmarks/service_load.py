@@ -23,7 +23,7 @@ from urllib.request import urlopen
 import numpy as np
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.encoders import Encoder, load_encoder
 from acclimate.encoders.convert import convert

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from classify_overhead import draw_photos
 

@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.images.opening import open_image

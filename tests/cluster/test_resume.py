@@ -13,7 +13,7 @@ from acclimate.methods import state_to_bytes
 from cluster_bench import Place, same_summary
 from waiting import wait_until
 
-DRIVER = Path(__file__).parents[1] / "cluster_driver.py"
+DRIVER = Path(__file__).parents[1] / "support" / "cluster_driver.py"
 
 
 def same(bench, run, rows, adapter):

@@ -388,7 +388,7 @@ def test_output_of_libraries_does_not_reach_the_output_of_the_service():
 @pytest.mark.parametrize("end", ["sys.exit()", "time.sleep(60)"])
 def test_no_process_outlives_its_service(busy, end, tmp_path):
     """A program without a guard of __main__ that ends without `close`, or is killed."""
-    tests = str(Path(__file__).parents[1])
+    tests = str(Path(__file__).parents[1] / "support")
     work = TROUBLE["work"].hex()
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=tests, good=GOOD.hex(), work=work, busy=busy, end=end))
     with subprocess.Popen([sys.executable, tmp_path / "script.py"], stdout=subprocess.PIPE, text=True) as service:

@@ -97,7 +97,7 @@ def test_a_local_storage_stays_where_it_is(here, monkeypatch):
 
 
 def child(code, **environment):
-    path = os.pathsep.join([str(TESTS), str(TESTS.parent / "src")])
+    path = os.pathsep.join([str(TESTS / "support"), str(TESTS.parent / "src")])
     environment = {**os.environ, "PYTHONPATH": path, **environment}
     return subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
 
