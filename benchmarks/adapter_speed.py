@@ -1,4 +1,4 @@
-"""How fast TDA and accord adapt: against the zero-shot product (the floor) and TDA's published way (the reference).
+"""Speed of TDA and accord: against the zero-shot product (the floor) and TDA's published way (the reference).
 
 All sides are timed in turn within one run, on the same features, with full caches, and the median is taken. The second
 pass of accord is timed against its first, over the same stream. Ratios are what counts; milliseconds depend on the
@@ -36,7 +36,7 @@ class PublishedWay:
         self.negative: dict[int, list] = {}
 
     def step(self, f):
-        """One sample (1, d) -> adapted logits (1, K)."""
+        """Return the adapted logits (1, K) of one sample (1, d)."""
         xp = namespace(f)
         z = SCALE * f @ self.W.T
         p, _ = softmax_and_entropy(z)
@@ -79,7 +79,7 @@ class PublishedWay:
 
 
 def make_features(rng, class_vectors, repeat: int, sharp: bool):
-    """Features (repeat * K, d), float32: sharp ones are nearly certain, the others lie in the entropy gate."""
+    """Return features (repeat * K, d), float32: sharp ones are nearly certain, the others lie in the entropy gate."""
     K, d = class_vectors.shape
     noise = rng.standard_normal((repeat * K, d), dtype=np.float32) / np.float32(np.sqrt(d))
     pull = 1.0 if sharp else 0.14
@@ -89,19 +89,19 @@ def make_features(rng, class_vectors, repeat: int, sharp: bool):
 
 
 def unit_class_vectors(rng, K: int, d: int):
-    """Random unit rows (K, d)."""
+    """Return random unit rows (K, d)."""
     W = rng.standard_normal((K, d), dtype=np.float32)
     return W / np.linalg.norm(W, axis=1, keepdims=True)
 
 
 def fresh_features(rng, W, to_device):
-    """Features (2K, d) to show a filled adapter: half nearly certain, half in the entropy gate."""
+    """Return features (2K, d) for a filled adapter: half nearly certain, half in the entropy gate."""
     rows = np.concatenate([make_features(rng, W, 1, sharp=True), make_features(rng, W, 1, sharp=False)])
     return to_device(rows[rng.permutation(len(rows))])
 
 
 def adapted(K: int, d: int, to_device):
-    """An adapter that filled its caches from a stream, the stream, and fresh features."""
+    """Return an adapter that filled its caches from a stream, the stream, and fresh features."""
     rng = np.random.default_rng(0)
     W = unit_class_vectors(rng, K, d)
     adapter = TDA(Head(to_device(W), logit_scale=SCALE))
@@ -112,7 +112,7 @@ def adapted(K: int, d: int, to_device):
 
 
 def whole_stream(adapters: dict[str, Adapter], stream, finish: Callable[[], None]) -> dict[str, float]:
-    """Seconds each adapter takes for the whole stream, from nothing, in batches of 256 that take turns."""
+    """Return the seconds each adapter takes for the whole stream, from nothing, in batches of 256 that take turns."""
     seconds = dict.fromkeys(adapters, 0.0)
     for start in range(0, stream.shape[0], 256):
         for name, adapter in adapters.items():
@@ -124,7 +124,7 @@ def whole_stream(adapters: dict[str, Adapter], stream, finish: Callable[[], None
 
 
 def time_second_pass(adapter: Adapter, stream, finish: Callable[[], None]) -> float:
-    """Seconds of the second pass over a stream that the adapter has seen."""
+    """Return the seconds of the second pass over a stream that the adapter has seen."""
     began = perf_counter()
     refine(adapter, stream)
     finish()
@@ -132,7 +132,7 @@ def time_second_pass(adapter: Adapter, stream, finish: Callable[[], None]) -> fl
 
 
 def filled(K: int, d: int, to_device):
-    """An adapter whose caches were filled by hand (adapting a stream takes long at 20,000 classes), fresh features."""
+    """Return an adapter with caches filled by hand, as streams of 20,000 classes take long, and fresh features."""
     rng = np.random.default_rng(0)
     W = unit_class_vectors(rng, K, d)
     adapter = TDA(Head(to_device(W), logit_scale=SCALE))
@@ -153,7 +153,7 @@ def filled(K: int, d: int, to_device):
 
 
 def time_in_turn(sides: dict[str, Callable[[], object]], repeats: int, finish: Callable[[], None]) -> dict[str, float]:
-    """Median seconds of each side.
+    """Return the median seconds of each side.
 
     Sides take turns, so that noise strikes all alike; a turn is five calls of which the first is not counted, so that
     no side pays for the memory another one pushed out of the CPU's cache.
@@ -171,28 +171,24 @@ def time_in_turn(sides: dict[str, Callable[[], object]], repeats: int, finish: C
 
 
 def count_waits(side: Callable[[], object], device: str) -> str:
-    """How often the host waits for a GPU in one call; "" where there is none."""
+    """Return how often the host waits for a GPU in one call; "" where there is none."""
     if not device.startswith("cuda"):
         return ""
     import torch
 
-    waits = []
-    synchronize = torch.cuda.Event.synchronize
     torch.cuda.synchronize()
-    torch.cuda.Event.synchronize = lambda event: (waits.append(event), synchronize(event))
     torch.cuda.set_sync_debug_mode("warn")
     try:
-        with warnings.catch_warnings(record=True) as others:
+        with warnings.catch_warnings(record=True) as waits:
             warnings.simplefilter("always")
             side()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-        torch.cuda.Event.synchronize = synchronize
-    return str(len(waits) + len(others))
+    return str(len(waits))
 
 
 def batches(features, size: int):
-    """An endless walk over the features in batches."""
+    """Yield the features in batches, endlessly."""
     start = 0
     while True:
         if start + size > features.shape[0]:
@@ -282,7 +278,7 @@ def main() -> None:
 
 
 def state_mb(adapter: Adapter) -> float:
-    """Size of what was learnt."""
+    """Return the size of the state in megabytes."""
     return sum(values.nbytes for values in adapter.dump().values()) / 1e6
 
 
@@ -301,7 +297,7 @@ def fill_published(published: PublishedWay, adapter: TDA) -> None:
 
 
 def check_same_answers(adapter: TDA, published: PublishedWay, fresh) -> None:
-    """The published way must give our answers, or the comparison means nothing."""
+    """Check that the published way gives our answers; else the comparison means nothing."""
     adapter.reset()
     published.positive = {}
     published.negative = {}
@@ -313,7 +309,7 @@ def check_same_answers(adapter: TDA, published: PublishedWay, fresh) -> None:
 
 
 def growth(to_device, finish) -> None:
-    """How the cost of a step grows with classes, channels and the length of the stream."""
+    """Print how the cost of a step grows with classes, channels and the length of the stream."""
     print(f"\n{'classes':>9}{'dim':>6}{'TDA ms/256':>12}{'x zero-shot':>13}{'state MB':>10}")
     for K, d in ((100, 512), (1000, 512), (5000, 512), (20000, 512), (20000, 768), (1000, 256), (1000, 1024)):
         adapter, fresh = filled(K, d, to_device)
@@ -332,7 +328,7 @@ def growth(to_device, finish) -> None:
 
 
 def time_step(adapter: TDA, fresh, finish) -> dict[str, float]:
-    """Median seconds of a zero-shot product and a TDA step on 256 samples."""
+    """Return the median seconds of a zero-shot product and a TDA step on 256 samples."""
     walk = batches(fresh, 256)
     W = adapter.head.class_vectors
     sides = {"zero-shot": lambda: SCALE * (next(walk) @ W.T), "tda": lambda: adapter.step(next(walk))}

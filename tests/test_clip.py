@@ -1,4 +1,4 @@
-"""Real CLIP features with CLIP's own class vectors: what the default method must reach on them."""
+"""Accuracy of the default method on real CLIP features with CLIP's own class vectors."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def streams(shared):
 
 
 def gains(stream, orders):
-    """Gains over zero-shot in points, of the first and of the second pass, by order."""
+    """Return gains over zero-shot in points, of the first and of the second pass, by order."""
     zero_shot, outcome = compare(stream, [Variant("accord")], orders, passes=2)
     base = [100 * zero_shot.runs[order].correct.mean() for order in orders]
     passes = [[100 * runs[order].correct.mean() for order in orders] for runs in (outcome.runs, outcome.refined)]
@@ -28,7 +28,7 @@ def gains(stream, orders):
 
 @pytest.fixture(scope="module")
 def whole(streams):
-    """Scores of zero-shot, of the first and of the second pass on whole streams, by name."""
+    """Return scores of zero-shot, of the first and of the second pass on whole streams, by name."""
     found = {}
     for name, stream in streams.items():
         zero_shot, outcome = compare(stream, [Variant("accord")], ["stored"], passes=2)

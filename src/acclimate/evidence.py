@@ -163,7 +163,7 @@ class Head:
             raise StateError(f"{what} holds a head that cannot be used ({why}); it was damaged or edited.") from error
 
     def __len__(self) -> int:
-        """Number of classes."""
+        """Return the number of classes."""
         return len(self.class_names)
 
     @property

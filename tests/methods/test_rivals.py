@@ -68,7 +68,7 @@ def naive(method, head, **settings):
 
 
 def centred(logits):
-    """Logits less what all classes share, which has no meaning."""
+    """Return logits less what all classes share, which has no meaning."""
     return logits - logits.mean(axis=1, keepdims=True)
 
 
@@ -164,7 +164,7 @@ def test_boost_leaves_the_caches_as_tda_on_the_image_itself(stream):
 
 
 def entropies(entries):
-    """Entropies by class and sample; they are rounded otherwise where the evidence of all views is computed at once."""
+    """Return entropies by class and sample; evidence of all views at once is rounded differently."""
     return {(entry.class_index, entry.id): entry.entropy for entry in entries}
 
 

@@ -26,7 +26,7 @@ def softmax(z):
 
 
 def samples(seed, count=6, views=64, classes=9, dim=16, noise=0.6):
-    """Views scattered around a feature, and class vectors."""
+    """Return views scattered around a feature, and class vectors."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((count, 1, dim))
     features = unit(centres + noise * rng.standard_normal((count, views, dim)))
@@ -107,7 +107,7 @@ def test_the_mode_is_found(to_backend):
 
 
 def test_the_mode_leaves_outliers_alone():
-    """Most views in one place, a fifth of them in another: the mode is nearer to the place than the mean is."""
+    # Most views are near one point, a fifth of them near another: the mode is nearer to the first than the mean is.
     rng = np.random.default_rng(3)
     place, other = unit(rng.standard_normal((2, 32)))
     views = np.concatenate([place + 0.05 * rng.standard_normal((51, 32)), other + 0.05 * rng.standard_normal((13, 32))])

@@ -46,7 +46,7 @@ class Classifier:
             self.views.append((start, precision, means))
 
     def scores(self, x, own=None):
-        """-D/2 for each belief and view, and the logarithms of the shares."""
+        """Return -D/2 for each belief and view, and the logarithms of the shares."""
         own = np.zeros(len(self.c)) if own is None else own
         found = {"even": [], "seen": []}
         for start, precision, means in self.views:
@@ -87,7 +87,7 @@ def compare(scores, taus, p):
 
 
 def losses(scores, p):
-    """Cross-entropy of zero-shot to each belief at each temperature."""
+    """Return the cross-entropy of zero-shot to each belief at each temperature."""
     views, _ = scores
     return {b: np.array([-p @ log_softmax(tau * sum(views[b])) for tau in TAUS]) for b in views}
 
@@ -113,7 +113,7 @@ def information(scores):
 
 
 def weigh(figures, asked):
-    """Weights of zero-shot, even and seen."""
+    """Return the weights of zero-shot, even and seen."""
     stake = {b: figures[b][2] + 1.0 for b in figures}
     unit = min(stake[b] for b in asked)
     score = {b: 2.0 * (figures[b][0] - figures[b][1] - 1.5 * stake[b]) / unit for b in figures}
@@ -126,7 +126,7 @@ def weigh(figures, asked):
 
 
 def conclude(figures, found):
-    """Weights, of which even is out where the information in the shares is high, and how far even is believed."""
+    """Return the weights, without even where the shares hold much information, and how far even is believed."""
     out = 1.0 / (1.0 + np.exp(5.0 * (1.0 - found / 0.07)))
     weights = (1.0 - out) * weigh(figures, ("even", "seen")) + out * weigh(figures, ("seen",))
     return weights, weights[1] / max(weights[1] + weights[2], 1e-9)

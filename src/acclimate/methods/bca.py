@@ -72,7 +72,7 @@ class BCA(Adapter):
         self.prototypes = self.head.class_vectors + self.tensors["moved"]
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Logarithms of the posteriors, (B, K)."""
+        """Return the logarithms of the posteriors, (B, K)."""
         xp = namespace(evidence.features)
         features = evidence.features
         posteriors = []
@@ -83,7 +83,7 @@ class BCA(Adapter):
         return Step(xp.log(xp.clip(posterior, min=float(xp.finfo(posterior.dtype).smallest_normal))))
 
     def _posterior(self, features: Array) -> Array:
-        """Posteriors (B, K) of features (B, d)."""
+        """Return the posteriors (B, K) of features (B, d)."""
         likelihoods, _ = softmax_and_entropy((self.head.logit_scale * features) @ self.prototypes.T)
         return likelihoods + likelihoods @ self.tensors["priors"]
 
@@ -107,6 +107,6 @@ class BCA(Adapter):
             state["updates"][k] += 1.0
 
     def learnt(self) -> dict[str, HostArray]:
-        """Samples that moved the prototype of each class, and how likely the prototype still means its class."""
+        """Return the samples that moved each prototype, and the prior that it still means its class."""
         priors = np.diagonal(to_host(self.tensors["priors"]))
         return {"samples": to_host(self.tensors["moves"]).copy(), "prior": 1.0 + priors}

@@ -73,7 +73,7 @@ class BoostAdapter(TDA):
         entropies = np.reshape(each.host_entropy, (samples, views))
         classes = np.reshape(each.predicted, (samples, views))
         confident = np.argsort(entropies, axis=1, kind="stable")[:, : max(1, int(KEPT_VIEWS * views))]
-        queues: dict[int, list[Kept]] = {}  # as they are when a sample reads them
+        queues: dict[int, list[Kept]] = {}  # the entries by class, at the time a sample reads them
         votes = []
         for i in range(samples):
             ranks = entropies[i].tolist()

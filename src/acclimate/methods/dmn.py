@@ -16,7 +16,7 @@ from acclimate.methods.registry import register
 from acclimate.methods.schedule import Schedule
 from acclimate.methods.state import MergeRule
 
-BLOCK = 2**20  # numbers that are gathered at once
+GATHERED_NUMBERS = 2**20  # numbers that are gathered at once
 
 
 @register
@@ -62,7 +62,7 @@ class DMN(Adapter):
         self.memory = self.declare("memory", Cache(self.head, self.memory_capacity))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Logarithm of the sum of both answers, (B, K)."""
+        """Return the logarithm of the sum of both answers, (B, K)."""
         xp = namespace(evidence.logits)
         logits = evidence.logits
         plan = self.memory.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
@@ -72,7 +72,7 @@ class DMN(Adapter):
         return Step(answer, {"memory": Change(plan.samples, plan.dropped)})
 
     def _cosines(self, features: Array, plan: Schedule) -> Array:
-        """Products (B, K) of features (B, d) with the prototypes that are made for them.
+        """Return the products (B, K) of features (B, d) with the prototypes that are made for them.
 
         They follow from the products of the class's entries with f and with each other, so that no prototype is built.
         An entry counts for the samples between its birth and its death.
@@ -101,12 +101,12 @@ class DMN(Adapter):
 
 
 def _groups(classes: HostArray, width: int) -> Iterator[tuple[HostArray, HostArray]]:
-    """Classes (C,) with the same number n of entries, and where among all entries these are, (C, n)."""
+    """Yield the classes (C,) with the same number n of entries, and the positions of these entries, (C, n)."""
     counts = np.bincount(classes)
     order = np.argsort(classes, kind="stable")
     starts = np.cumsum(counts) - counts
     for count in np.unique(counts):
         members = np.flatnonzero(counts == count)
-        room = max(1, BLOCK // (int(count) * width))
+        room = max(1, GATHERED_NUMBERS // (int(count) * width))
         for group in np.split(members, range(room, len(members), room)):
             yield group, order[starts[group][:, None] + np.arange(count)]

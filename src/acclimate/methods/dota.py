@@ -14,7 +14,7 @@ from acclimate.methods.state import MergeRule, Moments
 
 
 def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
-    """Masses (K,), means (K, d) and the pooled covariance (d, d) of samples with soft labels.
+    """Return masses (K,), means (K, d) and the pooled covariance (d, d) of samples with soft labels.
 
     Args:
         sums: of the labels ("counts", (K,)), of the features by label ("features", (K, d)) and of the outer products of
@@ -103,7 +103,7 @@ class DOTA(Adapter):
         self.offsets = xp.astype(-0.5 * strength * xp.sum(weights * means, axis=-1), like.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the weighted discriminant, (B, K)."""
+        """Return zero-shot logits plus the weighted discriminant, (B, K)."""
         x = evidence.features
         p = evidence.probs
         logits = evidence.logits + x @ self.weights.T + self.offsets
@@ -112,7 +112,7 @@ class DOTA(Adapter):
         return Step(logits)
 
     def learnt(self) -> dict[str, HostArray]:
-        """Samples per class, and the angle between the class's mean and its text vector in degrees (90 for no mean)."""
+        """Return samples per class, and the angle in degrees between its mean and its text vector (90 for no mean)."""
         means = self.sums.total("features")
         vectors = to_host(self.head.class_vectors)
         lengths = np.maximum(np.linalg.norm(means, axis=1), np.finfo(means.dtype).tiny)

@@ -78,19 +78,19 @@ class FreeTTA(Adapter):
         self.offsets = xp.astype(self.weight * offsets, vectors.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the weighted discriminant, (B, K)."""
+        """Return zero-shot logits plus the weighted discriminant, (B, K)."""
         xp = namespace(evidence.features)
         x = evidence.features
         logits = evidence.logits + x @ self.weights.T + self.offsets
         if learn:
-            highest = log(len(self.head)) or 1.0  # entropy; 0 for one class
+            highest = log(len(self.head)) or 1.0  # highest entropy; with one class it is 0
             count = xp.exp(-self.decay / highest * evidence.entropy)[:, None]
             labels = count * softmax_and_entropy(logits)[0]
             self.sums.add(counts=xp.sum(labels, axis=0), features=labels.T @ x, outer=(count * x).T @ x)
         return Step(logits)
 
     def learnt(self) -> dict[str, HostArray]:
-        """What the samples counted for each class, and the share of the class in it."""
+        """Return the sum of the samples' counts by class, and the share of each class in it."""
         counts = self.sums.total("counts")
         mass = counts + 1.0 / len(self.head)
         return {"samples": counts, "share": mass / mass.sum()}

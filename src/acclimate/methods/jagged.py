@@ -27,7 +27,7 @@ class Diagonals(NamedTuple):
     """The entries that vote on each class, diagonal by diagonal."""
 
     classes: Array  # (C,) the classes with entries, those with most entries first
-    entries: list[Array]  # for each diagonal t the t-th entry of the first classes
+    entries: list[Array]  # diagonal t holds the t-th entry of the first classes
 
 
 Layout = Rows | Diagonals

@@ -10,7 +10,7 @@ from acclimate.methods.registry import register
 from acclimate.methods.state import MergeRule
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
-ROUNDING = 1e-6  # squared distances below this are rounding
+SMALLEST_SQUARE = 1e-6  # squared distances below this are rounding
 
 
 @register
@@ -55,13 +55,13 @@ class MTA(Adapter):
     sharpness: float = 0.2
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits of the modes, (B, K)."""
+        """Return zero-shot logits of the modes, (B, K)."""
         unit = evidence.views
         assert unit is not None  # `adapt` checks this
         return Step(self.head.observe_unit(self._modes(unit)).logits)
 
     def _modes(self, unit: Array) -> Array:
-        """The mode (B, d) of the unit views (B, V, d) of each sample."""
+        """Return the mode (B, d) of the unit views (B, V, d) of each sample."""
         xp = namespace(unit)
         samples, views, dim = unit.shape
         probs = xp.reshape(self.head.observe_unit(xp.reshape(unit, (-1, dim))).probs, (samples, views, -1))
@@ -69,7 +69,7 @@ class MTA(Adapter):
         # Distances of unit vectors from their products; the nearest of a view is itself, which is left out.
         squares = xp.sort(2.0 - 2.0 * unit @ xp.matrix_transpose(unit), axis=-1)
         near = squares[:, :, 1 : 1 + max(1, int(self.neighbours * (views - 1)))] if views > 1 else squares
-        spread = xp.clip(xp.mean(near, axis=-1), min=ROUNDING)  # twice the squared bandwidth
+        spread = xp.clip(xp.mean(near, axis=-1), min=SMALLEST_SQUARE)  # twice the squared bandwidth
 
         def log_kernels(mode: Array) -> Array:
             return -xp.clip(2.0 - 2.0 * xp.sum(unit * mode[:, None], axis=-1), min=0.0) / spread

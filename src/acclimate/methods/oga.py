@@ -14,7 +14,7 @@ from acclimate.methods.jagged import add_by_class, lay_out
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, MergeRule, Tensors
 
-FLOOR = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
+RELATIVE_RIDGE = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
 
 
 @register
@@ -90,7 +90,7 @@ class OGA(Adapter):
         elif entries <= 4 * self.head.dim:
             precision = self.head.dim * xp.linalg.inv(scatter + identity)
         else:
-            precision = xp.linalg.inv(scatter / (entries - 1) + FLOOR / self.head.dim * identity)
+            precision = xp.linalg.inv(scatter / (entries - 1) + RELATIVE_RIDGE / self.head.dim * identity)
         self.gaussians["moved"][...] = means - vectors
         self.gaussians["precision"][...] = xp.astype(precision, vectors.dtype)
         super().settle()
@@ -102,7 +102,7 @@ class OGA(Adapter):
         self.offsets = -0.5 * namespace(means).sum(self.weights * means, axis=-1)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits plus the logarithms of the Gaussians, (B, K)."""
+        """Return zero-shot logits plus the logarithms of the Gaussians, (B, K)."""
         plan = self.cache.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         logits = evidence.logits + evidence.features @ self.weights.T + self.offsets
         self.cache.commit(plan, evidence.features)

@@ -11,7 +11,7 @@ from acclimate.methods.adapter import Adapter, Step, next_multiple
 from acclimate.methods.registry import register
 from acclimate.methods.state import CLASSES, DIM, Tensors
 
-BLOCK = 64  # samples between two writes of the proxies; it has no influence on the answers
+BLOCK_SAMPLES = 64  # samples between two writes of the proxies, without influence on the answers
 
 
 @register
@@ -69,14 +69,14 @@ class OnZeta(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, BLOCK)
+        return next_multiple(seen, BLOCK_SAMPLES)
 
     def derive(self) -> None:
         """Compute the proxies (K, d)."""
         self.proxies = self.head.class_vectors + self.tensors["moved"]
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Mixture of the two answers, (B, K)."""
+        """Return the mixture of the two answers, (B, K)."""
         xp = namespace(evidence.features)
         features = evidence.features
         first = self.samples_seen + 1
@@ -97,7 +97,7 @@ class OnZeta(Adapter):
             duals = xp.clip(duals - pace * self.label_rate * (q - self.balance / len(self.head)), min=0.0)
             step = pace * self.proxy_rate * self.sharpness * self.head.logit_scale * (v - q)
             moves[:, i] = -step / scale
-            squares = 1.0 - 2.0 * step * now + step * step * gram[i, i]  # of the lengths after the step
+            squares = 1.0 - 2.0 * step * now + step * step * gram[i, i]  # squared lengths after the step
             scale = scale / xp.sqrt(xp.clip(squares, min=1e-12))
         proxies = unit_rows(scale[:, None] * (self.proxies + moves @ features), "proxies")
         self.tensors["duals"][...] = duals
@@ -106,7 +106,7 @@ class OnZeta(Adapter):
         return Step(xp.stack(answers))
 
     def _answer(self, balanced: Array, cosines: Array, samples: int) -> tuple[Array, Array, Array]:
-        """The answer, q and v for balanced logits and cosines with the proxies, (..., K), at this sample."""
+        """Return the answer, q and v for balanced logits and cosines with the proxies, (..., K), at this sample."""
         xp = namespace(balanced)
         weight = self.mix * sqrt(min(1.0, samples / (self.horizon * len(self.head))))
         log_q = log_softmax(balanced)
@@ -114,5 +114,5 @@ class OnZeta(Adapter):
         return xp.logaddexp(log(weight) + log_v, log1p(-weight) + log_q), xp.exp(log_q), xp.exp(log_v)
 
     def learnt(self) -> dict[str, HostArray]:
-        """The dual per class: what its logit is raised by."""
+        """Return the dual of each class, which is added to its logit."""
         return {"raised by": to_host(self.tensors["duals"]).copy()}

@@ -1,4 +1,4 @@
-"""Prior: take out the class shares that the model believes it has seen."""
+"""Prior: zero-shot answers without the class shares that the model believes it has seen."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -52,7 +52,7 @@ class Prior(Adapter):
         self.answers = self.declare("answers", Sums(self.head, counts=(CLASSES,)))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits less the logarithm of the running shares, (B, K)."""
+        """Return zero-shot logits less the logarithm of the running shares, (B, K)."""
         xp = namespace(evidence.probs)
         counts = self.answers["counts"]
         if learn:  # every sample sees the shares up to itself
@@ -64,7 +64,7 @@ class Prior(Adapter):
         return Step(evidence.logits - xp.astype(correction, evidence.logits.dtype))
 
     def learnt(self) -> dict[str, HostArray]:
-        """The sum and the share of the answers per class."""
+        """Return the sum and the share of the answers per class."""
         counts = self.answers.total("counts")
         return {"samples": counts, "share": self._shares(counts)}
 

@@ -32,7 +32,7 @@ class SCA(Adapter):
 
     Note:
         The paper updates the classifier with every sample. `ridge`, `cover` and `cache_scale` are not the authors': 1
-        and 0.5 are plain choices, and 0.25 makes the two kinds of logits comparable, as the responses of least squares
+        and 0.5 are round numbers, and 0.25 makes the two kinds of logits comparable, as the responses of least squares
         span 0 to 1 and CLIP's cosines with the classes about a quarter of that.
 
     Examples:
@@ -75,7 +75,7 @@ class SCA(Adapter):
         self.weights = xp.astype(self.cache_scale * self.head.logit_scale * weights, like.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot and ridge logits, weighted by their entropies, (B, K)."""
+        """Return zero-shot and ridge logits, weighted by their entropies, (B, K)."""
         xp = namespace(evidence.logits)
         x = evidence.features
         ridge = x @ self.weights.T
@@ -87,11 +87,11 @@ class SCA(Adapter):
         return Step((1.0 - share) * evidence.logits + share * ridge)
 
     def learnt(self) -> dict[str, HostArray]:
-        """Samples per class."""
+        """Return the samples per class."""
         return {"samples": self.sums.total("counts")}
 
     def _labels(self, probs: Array) -> Array:
-        """Soft labels (B, K) from the zero-shot probabilities."""
+        """Return soft labels (B, K) from the zero-shot probabilities."""
         xp = namespace(probs)
         falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
         others = falling[:, 1:]

@@ -40,7 +40,7 @@ class Zero(Adapter):
     voters: float = 0.3
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Mean logits of the views that voted for the winner, (B, K)."""
+        """Return the mean logits of the views that voted for the winner, (B, K)."""
         unit = evidence.views
         assert unit is not None  # `adapt` checks this
         xp = namespace(unit)

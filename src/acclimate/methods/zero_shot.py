@@ -28,5 +28,5 @@ class ZeroShot(Adapter):
     merges: ClassVar[MergeRule | None] = "union"
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """The logits of the evidence."""
+        """Return the logits of the evidence."""
         return Step(evidence.logits)
