@@ -33,9 +33,8 @@ from acclimate.bench.results import Score
 from acclimate.cli.bench import as_patterns
 from acclimate.files import write_atomically, writing
 from acclimate.methods import register
-from acclimate.methods.agreement import Figures
 from acclimate.methods.state import Sums
-from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
+from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Figures, Scores, TwoViews
 
 SHAPES = ("seed", "class-sequential", "half-classes", "long-tail", "few-classes", SHORT)
 WHOLE = "accord"

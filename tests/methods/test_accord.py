@@ -78,7 +78,7 @@ def test_answers_are_the_formulas_for_other_rounds(rounds):
 
 
 def test_a_long_stream_is_measured_on_some_of_its_samples(monkeypatch):
-    monkeypatch.setattr("acclimate.methods.accord.MEASURED", 256)
+    monkeypatch.setattr("acclimate.methods.accord.MEASURED_SAMPLES", 256)
     head, features, _ = taken(600, 5, 8)
     close(refine(Accord(head), features), naive(head, measured=256).refine(features))
 

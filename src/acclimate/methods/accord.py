@@ -11,11 +11,18 @@ from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods.adapter import Adapter, Step, observed
-from acclimate.methods.agreement import (
+from acclimate.methods.registry import register
+from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
+from acclimate.methods.two_views import (
     BETAS,
+    EVEN,
     FIRST_TAU,
+    SEEN,
     TAUS,
+    VIEWS,
     Figures,
+    Scores,
+    TwoViews,
     best_tau,
     compare_views,
     confidence_reached,
@@ -23,39 +30,35 @@ from acclimate.methods.agreement import (
     information,
     temperature,
 )
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
-from acclimate.methods.two_views import EVEN, SEEN, VIEWS, Scores, TwoViews
 
-# parameters change at multiples of BLOCK, each GROWTH times the one before
-BLOCK = 32
-GROWTH = 1.25
-MEASURED = 4096  # samples of a finished stream on which temperatures and agreement are measured
+BLOCK_SAMPLES = 32  # parameters change at multiples of it
+GROWTH = 1.25  # each position where parameters change is at least so many times the one before
+MEASURED_SAMPLES = 4096  # samples of a finished stream on which temperatures and agreement are measured
 MEASURED_CLASSES = 128  # above so many classes, temperatures are measured on a part of the samples
-SHORTEST = 16  # samples from which a stream is learnt anew in the second pass
-STEPS = 4  # of the iteration that evens answers out
-VETO = 5.0  # how sharply even is ruled out as the information reaches UNEVEN
-FEW = 0.6  # fraction of the classes below which some are said to be missing
-NEGLIGIBLE = 1e-4  # weight below which an expert is not asked
+SHORTEST_STREAM = 16  # shorter streams are not learnt anew in the second pass
+EVENING_STEPS = 4  # steps of the iteration that evens answers out
+VETO_SLOPE = 5.0  # how sharply even is ruled out as the information reaches UNEVEN
+FEW_CLASSES = 0.6  # fraction of the classes below which some are said to be missing
+NEGLIGIBLE_WEIGHT = 1e-4  # an expert with less weight is not asked
 
 
 class Parameters(NamedTuple):
     """Everything that answers depend on."""
 
     model: TwoViews
-    taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperature of the classifier, by belief
-    weights: Sequence[float] = (1.0, 0.0, 0.0)  # of zero-shot, "even" and "seen"
-    trust: float = 1.0  # how far the shares of the classes are believed
-    zero_shot_offset: Array | float = 0.0  # (K,) evens zero-shot out
+    taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperatures of the classifier, by belief
+    weights: Sequence[float] = (1.0, 0.0, 0.0)  # weights of zero-shot, "even" and "seen"
+    trust: float = 1.0  # factor on the logarithms of the classes' shares
+    zero_shot_offset: Array | float = 0.0  # (K,) added to zero-shot's logits to even them out
     beta: float = 1.0  # temperature of the answer
-    offset: Array | float = 0.0  # (K,) evens the answer out
+    offset: Array | float = 0.0  # (K,) added to the answer to even it out
 
     def pool(self, logits: Array, scores: Scores) -> tuple[Array, Array]:
         """Return zero-shot's log-probabilities, evened out, and the weighted mean of those of all experts: (B, K)."""
         log_probs = log_softmax(logits + self.zero_shot_offset)
         pooled = self.weights[0] * log_probs
         for belief, weight in enumerate(self.weights[1:]):
-            if weight > NEGLIGIBLE:
+            if weight > NEGLIGIBLE_WEIGHT:
                 pooled += weight * log_softmax(scores.of_both(belief, self.taus[belief], self.trust))
         return log_probs, pooled
 
@@ -117,28 +120,26 @@ class Accord(Adapter):
         if self.rounds < 0:
             raise InputError(f"rounds must be at least 0, got {self.rounds}.")
         self.sums = self.declare("sums", self._new_sums())
-        one = (1,)
-        by_class = (CLASSES,)
-        by_belief = (len((EVEN, SEEN)),)
+        beliefs = len((EVEN, SEEN))
         counted: dict[str, Any] = {
-            "samples": one,
-            "evened": by_class,  # answers of zero-shot, evened out
-            "answered": by_class,
-            "predicted": by_class,  # samples by zero-shot's class
-            "equal": one,  # samples with zero-shot's class of the sample before
-            "compared": one,  # samples on which the views were compared
-            "confidence": one,  # of zero-shot
-            "agree": by_belief,  # the views with each other
-            "with_zero_shot": by_belief,  # a view with zero-shot
-            "stake": by_belief,
-            "information": one,  # in the shares of the classes
-            "tempered": one,  # samples on which temperatures were measured
+            "samples": (1,),
+            "evened": (CLASSES,),  # zero-shot's answers, evened out
+            "answered": (CLASSES,),
+            "predicted": (CLASSES,),  # samples by zero-shot's class
+            "equal": (1,),  # samples with zero-shot's class of the sample before
+            "compared": (1,),  # samples on which the views were compared
+            "confidence": (1,),  # zero-shot's confidence
+            "agree": (beliefs,),  # samples on which the views agree with each other
+            "with_zero_shot": (beliefs,),  # samples on which a view agrees with zero-shot
+            "stake": (beliefs,),
+            "information": (1,),  # information in the shares of the classes
+            "tempered": (1,),  # samples on which temperatures were measured
             "reached": (len(BETAS),),  # confidence of the answer at each temperature
+            "losses": (beliefs, len(TAUS)),  # cross-entropies to zero-shot at each temperature of the classifier
         }
-        losses = (*by_belief, len(TAUS))
-        self.counted = self.declare("counted", Sums(self.head, **counted, losses=losses))
+        self.counted = self.declare("counted", Sums(self.head, **counted))
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
-        last = Tensors(self.head, dtype="float64", probs=by_class, predicted=by_class)
+        last = Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,))
         self.last = self.declare("last", last)
 
     def _new_sums(self) -> Sums:
@@ -149,16 +150,16 @@ class Accord(Adapter):
         return Sums(self.head, dtype=None, **shapes)
 
     def settles_at(self, seen: int) -> int:
-        """Positions grow by a factor; the first is late enough to have seen a quarter of the classes."""
-        position = BLOCK * ceil(max(1.0, len(self.head) / 4 / BLOCK))
+        """Return the next of growing positions, the first late enough to have seen a quarter of the classes."""
+        position = BLOCK_SAMPLES * ceil(max(1.0, len(self.head) / 4 / BLOCK_SAMPLES))
         while position <= seen:
-            position = max(position + BLOCK, BLOCK * ceil(GROWTH * position / BLOCK))
+            position = max(position + BLOCK_SAMPLES, BLOCK_SAMPLES * ceil(GROWTH * position / BLOCK_SAMPLES))
         return position
 
     # Online
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Calibrated log-probabilities of the experts, up to a constant per sample."""
+        """Return calibrated log-probabilities of the experts, up to a constant per sample."""
         xp = namespace(evidence.logits)
         logits = evidence.logits
         probs = evidence.probs
@@ -180,9 +181,8 @@ class Accord(Adapter):
             self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs))
             rows = self._tempered(self.samples_seen)
             if rows.start < len(evidence):
-                self.counted.add(losses=cross_entropies(scores, evidence.probs, rows))
-                self.counted.add(information=information(scores, rows))
-                self.counted.add(**confidence_reached(pooled[rows]))
+                losses = cross_entropies(scores, evidence.probs, rows)
+                self.counted.add(**information(scores, rows), losses=losses, reached=confidence_reached(pooled[rows]))
         self._learn(self.sums, evidence.features, self._label(answered, probs))
         return Step(logits)
 
@@ -280,8 +280,8 @@ class Accord(Adapter):
 
         With few classes and a poor zero-shot, even may score well, but features are then far likelier under the shares.
         """
-        found = float(figures["information"][0] / figures["tempered"][0])
-        out = 1.0 / (1.0 + np.exp(np.clip(VETO * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
+        found = float(figures["information"][0]) / float(figures["tempered"][0])
+        out = 1.0 / (1.0 + np.exp(np.clip(VETO_SLOPE * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
         both = self._weights(figures, (EVEN, SEEN))
         one = self._weights(figures, (SEEN,))
         return [float((1.0 - out) * first + out * second) for first, second in zip(both, one, strict=True)]
@@ -321,19 +321,19 @@ class Accord(Adapter):
         shares = to_host(self.counted["answered"]) / float(self.counted["samples"][0])
         many = float(np.exp(-(shares * np.log(shares + 1e-12)).sum()))
         _, even, seen = self.parameters.weights
-        if seen <= even or many >= FEW * classes:
+        if seen <= even or many >= FEW_CLASSES * classes:
             return ""
         return f"about {many:.0f} of the {classes} classes seem to occur; if you know which, name only those."
 
     def learnt(self) -> dict[str, HostArray]:
-        """Samples per class, by their soft labels."""
+        """Return the samples per class, by their soft labels."""
         return {"samples": self.sums.total("counts")}
 
     # The second pass
 
     def refined(self, features: Array) -> Iterator[Array]:
         """Learn the stream anew as a set, whatever its order, and answer it; no sample is judged by itself."""
-        if features.shape[0] < SHORTEST or len(self.head) < 2 or not self.rounds:
+        if features.shape[0] < SHORTEST_STREAM or len(self.head) < 2 or not self.rounds:
             yield from super().refined(features)
             return
         rounds: list[Parameters] = []
@@ -362,20 +362,19 @@ class Accord(Adapter):
         sums.settle()
         samples = features.shape[0]
         model = self._model(sums, samples)
-        step = ceil(samples / max(256, min(MEASURED, 2**22 // len(self.head))))
+        step = ceil(samples / max(256, min(MEASURED_SAMPLES, 2**22 // len(self.head))))
         evidence = self.head.observe(features[::step])
         scores = model(evidence.features, self._relabel(evidence, rounds)[1])
         rows = self._tempered(0)
         taus = [best_tau(losses) for losses in to_host(cross_entropies(scores, evidence.probs, rows))]
-        figures = {name: to_host(each) for name, each in compare_views(scores, taus, evidence.probs).items()}
-        figures |= {"information": to_host(information(scores, rows))}
-        figures |= {"tempered": np.array([float(len(evidence[rows]))])}
+        measured = compare_views(scores, taus, evidence.probs) | information(scores, rows)
+        figures = {name: to_host(each) for name, each in measured.items()}
         weights = self._weigh(figures)
         strength = self._evenness(weights)
         trial = self._evened(log_softmax(evidence.logits), 1.0, step)
         parameters = Parameters(model, taus, weights, self._trust(figures), zero_shot_offset=strength * trial)
         _, pooled = parameters.pool(evidence.logits, scores)
-        figures |= {name: to_host(each) for name, each in confidence_reached(pooled[rows]).items()}
+        figures["reached"] = to_host(confidence_reached(pooled[rows]))
         beta = temperature(figures, weights)
         offset = self._evened(log_softmax(beta * pooled), strength, step)
         return parameters._replace(beta=beta, offset=offset)
@@ -385,7 +384,7 @@ class Accord(Adapter):
         xp = namespace(log_probs)
         offset = xp.zeros_like(log_probs[0, :])
         probs = xp.exp(log_probs)
-        for _ in range(STEPS if strength else 0):
+        for _ in range(EVENING_STEPS if strength else 0):
             factors = xp.exp(offset)
             answered = step * to_host(factors * ((1.0 / (probs @ factors)) @ probs))
             offset += (self._offset(answered, strength) - offset) / (1.0 + strength)

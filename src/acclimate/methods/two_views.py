@@ -1,16 +1,20 @@
-"""A Gaussian classifier on two views of the features, which answers under two beliefs about the classes.
+"""A Gaussian classifier on two views of the features, and measurements of it that need no labels.
 
 The views are the even and the odd coordinates of a feature: they share no coordinate, so what one of them gets wrong
 by chance the other does not. Each view has one Gaussian per class, with a covariance in common. The classifier answers
 twice: "even" believes that all classes are equally frequent, "seen" that they are as frequent as they were seen.
+
+Measured without labels are the agreement of the views, the stake of following them, and the temperatures that fit: on
+samples that the views have not learnt from, as sums over samples.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from math import log
 from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, device, namespace
+from acclimate.arrays import Array, HostArray, device, move, namespace
 from acclimate.methods.state import Sums
 
 VIEWS = (slice(0, None, 2), slice(1, None, 2))  # the coordinates of each view
@@ -19,21 +23,27 @@ EVEN = 0
 SEEN = 1
 TINY = 1e-6  # added to variances and counts that may be 0
 DIRECT_INVERSE_DIM = 128  # smaller matrices are inverted directly
+TAU_RATIO = 1.8  # ratio of each temperature of the classifier to the one before
+TAUS = 0.002 * TAU_RATIO ** np.arange(13)  # temperatures of the classifier
+BETAS = 2.0 ** np.arange(-2.0, 5.5, 0.5)  # temperatures of the answer
+FIRST_TAU = 0.05  # temperature of the classifier until one was measured
+
+Figures = Mapping[str, HostArray]  # sums over samples, by name
 
 
 class Scores(NamedTuple):
     """Log-densities of B samples under each belief, up to their temperatures."""
 
-    views: tuple[list[Array], list[Array]]  # by belief and view: (B, K)
+    views: tuple[list[Array], list[Array]]  # (B, K) by belief and view
     log_shares: Array  # (K,), or (B, K) where a sample does not count itself
 
     def of_view(self, belief: int, view: int, tau: float) -> Array:
-        """Return what one view says (B, K); it counts for half of the answer, so half of the shares belong to it."""
+        """Return the scores (B, K) of one view, which counts for half of the answer, so with half of the shares."""
         scores = tau * self.views[belief][view]
         return scores if belief == EVEN else scores + 0.5 * self.log_shares
 
     def of_both(self, belief: int, tau: float, trust: float) -> Array:
-        """Return what both views say together (B, K), where shares are believed as far as `trust`."""
+        """Return the scores (B, K) of both views together, where shares are believed as far as `trust`."""
         scores = tau * self.distances(belief)
         return scores if belief == EVEN else scores + trust * self.log_shares
 
@@ -47,8 +57,8 @@ class View(NamedTuple):
     """The Gaussians of one view with h coordinates."""
 
     precision: Array  # (h, h) inverse of the covariance
-    weights: list[Array]  # by belief: (K, h) means times precision
-    offsets: list[Array]  # by belief: (K,) half the squared lengths of the means
+    weights: list[Array]  # (K, h) means times precision, by belief
+    offsets: list[Array]  # (K,) half the squared lengths of the means, by belief
 
 
 class TwoViews:
@@ -148,3 +158,89 @@ def covariance_inverse(x: Array) -> Array:
     last = covariance_inverse(x[half:, half:] - across.T @ spread)
     corner = spread @ last
     return np.block([[first + corner @ spread.T, -corner], [-corner.T, last]])
+
+
+# Measured without labels
+
+
+def compare_views(scores: Scores, taus: Sequence[float], probs: Array) -> dict[str, Array]:
+    """Compare the views of B samples with each other and with zero-shot's probabilities (B, K)."""
+    xp = namespace(probs)
+    rows = xp.arange(probs.shape[0], device=device(probs))
+    own = xp.argmax(probs, axis=-1)
+    sure = probs[rows, own]
+    found: dict[str, list[Array]] = {"agree": [], "with_zero_shot": [], "stake": []}
+    for belief, tau in enumerate(taus):
+        tops = [xp.argmax(scores.of_view(belief, view, tau), axis=-1) for view in range(len(VIEWS))]
+        found["agree"].append(xp.sum(xp.astype(tops[0] == tops[1], xp.float32)))
+        found["with_zero_shot"].append(sum(xp.sum(xp.astype(top == own, xp.float32)) for top in tops) / 2)
+        found["stake"].append(sum(xp.sum(sure - probs[rows, top]) for top in tops) / 2)
+    terms = {name: xp.stack([xp.astype(each, probs.dtype) for each in values]) for name, values in found.items()}
+    return terms | {"compared": xp.ones_like(sure[:1]) * probs.shape[0], "confidence": xp.sum(sure)[None]}
+
+
+def cross_entropies(scores: Scores, probs: Array, rows: slice) -> Array:
+    """Return cross-entropies (2, T) between zero-shot and each belief, by temperature."""
+    xp = namespace(probs)
+    taus = move(TAUS, probs)[:, None, None]
+    losses = []
+    for belief in (EVEN, SEEN):
+        distances = scores.distances(belief)[rows]
+        distances = distances - xp.max(distances, axis=-1, keepdims=True)
+        expected = xp.sum(probs[rows] * distances)
+        partitions = xp.sum(xp.log(xp.sum(xp.exp(taus * distances), axis=-1)), axis=-1)
+        losses.append(partitions - taus[:, 0, 0] * expected)
+    return xp.stack(losses)
+
+
+def best_tau(losses: HostArray) -> float:
+    """Return the temperature of least loss: of a parabola through the three lowest, in the logarithm."""
+    i = int(losses.argmin())
+    if not 0 < i < len(TAUS) - 1:
+        return float(TAUS[i])
+    left, middle, right = losses[i - 1 : i + 2]
+    shift = 0.5 * (left - right) / max(left - 2 * middle + right, 1e-12)
+    return float(TAUS[i] * TAU_RATIO ** max(-0.5, min(0.5, shift)))
+
+
+def information(scores: Scores, rows: slice) -> dict[str, Array]:
+    """Return how much likelier features are by the shares of the classes than by equal ones, in units of log K.
+
+    It is about 0 per sample where classes are equally frequent, and 1 where all samples are of one class.
+    """
+    distances = scores.distances(SEEN)[rows]
+    xp = namespace(distances)
+    log_shares = scores.log_shares if scores.log_shares.ndim == 1 else scores.log_shares[rows]
+    unit = log(distances.shape[1])
+    gained = _log_sums(distances + log_shares) - _log_sums(distances) + unit
+    return {"information": xp.sum(gained)[None] / unit, "tempered": xp.ones_like(gained[:1]) * len(gained)}
+
+
+def _log_sums(x: Array) -> Array:
+    """Return the logarithms (B,) of the sums of exp(x) over classes."""
+    xp = namespace(x)
+    top = xp.max(x, axis=-1, keepdims=True)
+    return xp.log(xp.sum(xp.exp(x - top), axis=-1)) + top[:, 0]
+
+
+def confidence_reached(pooled: Array) -> Array:
+    """Return the sum of the confidences of pooled log-probabilities (B, K) at each temperature of the answer."""
+    xp = namespace(pooled)
+    shifted = pooled - xp.max(pooled, axis=-1, keepdims=True)
+    sums = xp.sum(xp.exp(move(BETAS, pooled)[:, None, None] * shifted), axis=-1)
+    return xp.sum(1.0 / sums, axis=-1)
+
+
+def temperature(figures: Figures, weights: Sequence[float]) -> float:
+    """Return the temperature at which the answer is as confident as zero-shot is and as agreement says, on average.
+
+    Were errors independent, the views would agree with each other in a^2 of the samples and with zero-shot in a b,
+    where a and b are how often they are right.
+    """
+    compared = float(figures["compared"][0])
+    right = figures["with_zero_shot"] / np.sqrt(np.maximum(figures["agree"] * compared, 1e-9))
+    experts = np.asarray(weights[1:])
+    deserved = float(experts @ np.minimum(right, 1.0) / max(experts.sum(), 1e-9))
+    target = 0.5 * (float(figures["confidence"][0]) / compared + deserved)
+    reached = figures["reached"] / figures["tempered"][0]
+    return float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
