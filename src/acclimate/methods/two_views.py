@@ -53,14 +53,6 @@ class Scores(NamedTuple):
         return first + second
 
 
-class View(NamedTuple):
-    """The Gaussians of one view with h coordinates."""
-
-    precision: Array  # (h, h) inverse of the covariance
-    weights: list[Array]  # (K, h) means times precision, by belief
-    offsets: list[Array]  # (K,) half the squared lengths of the means, by belief
-
-
 class TwoViews:
     """The classifier that follows from sums of samples with soft labels.
 
@@ -84,28 +76,27 @@ class TwoViews:
         self.anchors = anchors
         self.counts = sums["counts"]
         self.mean = sums["features"] / samples
-        text = class_vectors - xp.mean(class_vectors, axis=0)
-        around = sums["by_class"] - self.counts[:, None] * self.mean
-        self.views = []
+        # For each view with h coordinates: the precision (h, h), and by belief the means times precision (K, h) and
+        # half the squared lengths of the means (K,).
+        self.views: list[tuple[Array, list[Array], list[Array]]] = []
+        all_text = class_vectors - xp.mean(class_vectors, axis=0)
+        all_around = sums["by_class"] - self.counts[:, None] * self.mean
         for number, view in enumerate(VIEWS):
-            outer = sums[f"outer_{number}"] / samples - self.mean[view][:, None] * self.mean[view]
-            self.views.append(self._fit(outer, around[:, view], text[:, view], shrink))
-
-    def _fit(self, total: Array, around: Array, text: Array, shrink: float) -> View:
-        """Fit one view to its total covariance (h, h), sums around the mean (K, h) and centred text (K, h)."""
-        xp = namespace(total)
-        dim = total.shape[0]
-        follow = xp.sum(around * text) / (self.counts @ xp.vecdot(text, text) + TINY)
-        between = around / xp.sqrt(self.samples * xp.clip(self.counts, min=TINY))[:, None]
-        within = total - between.T @ between
-        share = (shrink * self.samples + dim) / (self.samples + dim)
-        variance = xp.clip(xp.linalg.trace(within) / dim, min=TINY)
-        identity = xp.eye(dim, dtype=within.dtype, device=device(within))
-        precision = covariance_inverse((1.0 - share) * within + (share * variance + TINY) * identity)
-        means = [(around + anchor * follow * text) / (self.counts + anchor)[:, None] for anchor in self.anchors]
-        weights = [each @ precision for each in means]
-        offsets = [0.5 * xp.vecdot(mean, weight) for mean, weight in zip(means, weights, strict=True)]
-        return View(precision, weights, offsets)
+            text = all_text[:, view]
+            around = all_around[:, view]
+            total = sums[f"outer_{number}"] / samples - self.mean[view][:, None] * self.mean[view]
+            dim = total.shape[0]
+            follow = xp.sum(around * text) / (self.counts @ xp.vecdot(text, text) + TINY)
+            between = around / xp.sqrt(samples * xp.clip(self.counts, min=TINY))[:, None]
+            within = total - between.T @ between
+            share = (shrink * samples + dim) / (samples + dim)
+            variance = xp.clip(xp.linalg.trace(within) / dim, min=TINY)
+            identity = xp.eye(dim, dtype=within.dtype, device=device(within))
+            precision = covariance_inverse((1.0 - share) * within + (share * variance + TINY) * identity)
+            means = [(around + anchor * follow * text) / (self.counts + anchor)[:, None] for anchor in anchors]
+            weights = [each @ precision for each in means]
+            offsets = [0.5 * xp.vecdot(mean, weight) for mean, weight in zip(means, weights, strict=True)]
+            self.views.append((precision, weights, offsets))
 
     def __call__(self, features: Array, own: Array | None = None) -> Scores:
         """Score features (B, d).
@@ -117,12 +108,12 @@ class TwoViews:
         centred = features - self.mean
         spreads = [self._spread(belief, own) for belief in (EVEN, SEEN)]
         views: tuple[list[Array], list[Array]] = ([], [])
-        for coordinates, view in zip(VIEWS, self.views, strict=True):
+        for coordinates, (precision, weights, offsets) in zip(VIEWS, self.views, strict=True):
             part = centred[:, coordinates]
-            lengths = 0.5 * xp.vecdot(part @ view.precision, part)[:, None]
+            lengths = 0.5 * xp.vecdot(part @ precision, part)[:, None]
             for belief, spread in enumerate(spreads):
-                scores = part @ view.weights[belief].T
-                scores -= view.offsets[belief]
+                scores = part @ weights[belief].T
+                scores -= offsets[belief]
                 scores -= lengths
                 if spread is not None:
                     scores *= spread
