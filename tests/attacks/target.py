@@ -101,15 +101,19 @@ class Service:
             kind = "application/json"
         return self.call("POST", f"/v1/streams/{stream}/classify", body, kind, token, source=source, **options)
 
-    def learn_some(self, name, token):
+    def learn_some(self, name, token, **setup):
         """Create a stream that has learnt from a few images."""
-        self.create(name, token, skip_duplicates=False)
+        self.create(name, token, skip_duplicates=False, **setup)
         for seed in range(6):
             assert self.classify(name, photo(seed), token=token).status == 200
 
     def state(self, name, token):
         """Return the state file of a stream."""
         return self.call("GET", f"/v1/streams/{name}/state", token=token).content
+
+    def upload(self, name, content, token):
+        """Upload a state file to a stream."""
+        return self.call("PUT", f"/v1/streams/{name}/state", content, "application/octet-stream", token)
 
     def memory_mb(self):
         """Return the memory of the process and of all it has started; shared memory counts once."""

@@ -117,7 +117,7 @@ class States:
         return values
 
     def run(self, content):
-        """Load it; an accepted state must dump as it was read, and answer; values that no stream leads to may be NaN."""
+        """Load it; an accepted state must dump as it was read and give answers, of which some may be NaN."""
         from acclimate.methods import state_from_bytes, state_to_bytes
 
         adapter = state_from_bytes(content)
