@@ -193,13 +193,13 @@ FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)"
 
 
 def read_lines(path: Path, what: str) -> list[str]:
-    """The lines of a text file that are neither blank nor comments."""
+    """Return the lines of a text file that are neither blank nor comments; `what` names the file in errors."""
     lines = read_text(path, what).split("\n")
     return [line for each in lines if (line := each.strip()) and not line.startswith("#")]
 
 
 def read_labels(text_or_path: str) -> tuple[str, ...]:
-    """Labels from a list with commas or semicolons, or from a file.
+    """Return the labels of a list with commas or semicolons, or of a file.
 
     A file has one label per line, where # begins a comment line, or all in one line with commas; a .csv or .tsv file
     has a column named label, name or class, or a single column; a .json file has a list.
@@ -207,45 +207,39 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
     from acclimate.prompts import clean_labels
 
     text = text_or_path.strip()
-    if os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
-        labels = _label_file(Path(text))
-        if not labels:
-            raise InputError(f"{text} holds no labels; write at least two, one per line.")
-        return clean_labels(labels)
-    if not {",", ";", "\n"} & set(text) and FILE_NAME.fullmatch(text):
-        raise InputError(f"no label file at {text}.")
-    return clean_labels(_split(text) if text else [])
-
-
-def _split(text: str) -> list[str]:
-    """The parts of a text between line breaks, or else commas, or else semicolons."""
-    return text.split(next((separator for separator in "\n,;" if separator in text), ","))
-
-
-def _label_file(path: Path) -> list[str]:
+    path = Path(text)
     suffix = path.suffix.lower()
+    if not os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
+        if not {",", ";", "\n"} & set(text) and FILE_NAME.fullmatch(text):
+            raise InputError(f"no label file at {text}.")
+        return clean_labels(_split(text) if text else [])
     if suffix in (".xls", ".xlsx", ".ods"):
         raise InputError(f"{path} is a spreadsheet; save it as .csv.")
     if suffix in (".csv", ".tsv"):
-        return _label_table(path, read_text(path, "label file"))
-    if suffix != ".json":
-        lines = read_lines(path, "label file")
-        return [label.strip() for label in _split(lines[0])] if len(lines) == 1 else lines
-    try:
-        labels = json.loads(read_text(path, "label file"))
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise InputError(f"the label file {path} is not JSON: {error}.") from None
-    if not isinstance(labels, list):
-        raise InputError(f'the label file {path} must hold a list, such as ["cat", "dog"].')
-    return labels
+        labels = _label_table(path)
+    elif suffix == ".json":
+        labels = _read_json(path, "label file")
+        if not isinstance(labels, list):
+            raise InputError(f'the label file {path} must hold a list, such as ["cat", "dog"].')
+    else:
+        labels = read_lines(path, "label file")
+        labels = _split(labels[0]) if len(labels) == 1 else labels
+    if not labels:
+        raise InputError(f"{text} holds no labels; write at least two, one per line.")
+    return clean_labels(labels)
 
 
-def _label_table(path: Path, text: str) -> list[str]:
-    """The labels of a table: of the column that is named so, of the only one, or of the only row."""
+def _split(text: str) -> list[str]:
+    """Return the parts of a text between line breaks, or else commas, or else semicolons."""
+    return text.split(next((separator for separator in "\n,;" if separator in text), ","))
+
+
+def _label_table(path: Path) -> list[str]:
+    """Return the labels of a table: of the column that is named so, of the only one, or of the only row."""
     from acclimate.files import from_cell
 
-    first = text.lstrip().split("\n", 1)[0]
-    delimiter = max(",;\t", key=first.count)  # a comma if there is none
+    text = read_text(path, "label file")
+    delimiter = max(",;\t", key=text.lstrip().split("\n", 1)[0].count)  # a comma if there is none
     try:
         rows = [[from_cell(cell.strip()) for cell in row] for row in csv.reader(text.splitlines(), delimiter=delimiter)]
     except csv.Error as error:
@@ -263,6 +257,13 @@ def _label_table(path: Path, text: str) -> list[str]:
     raise InputError(f"{path} has the columns {', '.join(rows[0])}; name the one with the labels 'label'.")
 
 
+def _read_json(path: Path, what: str) -> Any:
+    try:
+        return json.loads(read_text(path, what))
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InputError(f"the {what} {path} is not JSON: {error}.") from None
+
+
 def list_images(
     source: Sequence[str],
     order: str = "path",
@@ -270,7 +271,7 @@ def list_images(
     fps: float = 1.0,
     find: "Callable[[Sequence[str], float], Samples] | None" = None,
 ) -> "Sequence[Sample]":
-    """The images of a command's sources in order; says on stderr what was skipped, and whether they were shuffled.
+    """List the images of a command's sources in order; says on stderr what was skipped, and if they were shuffled.
 
     `find` lists them where sources are not only those of `open_source`.
     """
@@ -298,25 +299,19 @@ def note_language(labels: Sequence[str], model: str) -> None:
 
 
 def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[str]] | LearnedPrompts":
-    """The templates that --template gives; the set `single` if it is not given.
+    """Return the templates that --template gives; the set `single` if it is not given.
 
     A value is a template, the name of a set, or a file: .txt with one template per line, .json with a list of templates
     or with a dict from class to full prompts, or `learned:FILE`. The last two cannot be mixed with others.
     """
-    from acclimate.prompts.learned import PREFIX, LearnedPrompts
     from acclimate.prompts.templates import DEFAULT_SET, resolve
 
     found: list[str] = []
     for value in values or (DEFAULT_SET,):
-        if value.startswith(PREFIX):
-            if len(values or ()) > 1:
-                raise InputError(f"{value} holds learned prompts and cannot be mixed with other templates.")
-            return LearnedPrompts.load(value.removeprefix(PREFIX))
-        is_file = value.lower().endswith((".json", ".txt")) and "{}" not in value and "{c}" not in value
-        content = _template_file(Path(value)) if is_file else [value]
-        if isinstance(content, dict):
-            if len(values or ()) > 1:
-                raise InputError(f"{value} holds full prompts per class and cannot be mixed with other templates.")
+        content = _read_template(value)
+        if not isinstance(content, list):
+            if values and len(values) > 1:
+                raise InputError(f"{value} holds whole prompts and cannot be mixed with other templates.")
             return content
         for template in content:
             resolve(template)  # refuses what is not a template
@@ -324,8 +319,24 @@ def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[
     return found
 
 
+def _read_template(value: str) -> "list[str] | dict[str, list[str]] | LearnedPrompts":
+    from acclimate.prompts.learned import PREFIX, LearnedPrompts
+    from acclimate.prompts.templates import PromptFile
+
+    if value.startswith(PREFIX):
+        return LearnedPrompts.load(value.removeprefix(PREFIX))
+    if not value.lower().endswith((".json", ".txt")) or "{}" in value or "{c}" in value:
+        return [value]
+    path = Path(value)
+    read = _read_json if path.suffix.lower() == ".json" else read_lines
+    content = read(path, "template file")
+    if not isinstance(content, list | dict) or not content:
+        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
+    return PromptFile.of(content, str(path)) if isinstance(content, dict) else content
+
+
 def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequence[str] = ()) -> dict[str, Any]:
-    """The settings that --set gives for one of the methods of a command, by default the only one.
+    """Return the settings that --set gives for one of the methods of a command, by default the only one.
 
     They are KEY=VALUE, for every method that has KEY, or METHOD.KEY=VALUE; KEY may have dashes or underscores.
     """
@@ -336,17 +347,23 @@ def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequenc
 
 
 def parse_sweep(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, list[Any]]:
-    """As `parse_settings`, for commands that take several values of a setting: all values, separated by commas.
+    """Return all values of each setting, separated by commas, for commands that take several; see `parse_settings`.
 
-    A value in brackets or quotes may have commas of its own.
+    Values that are lists or tuples, or text with commas, are written as in Python.
     """
-    return {
-        key: [_value(each) for each in _values(text, key)] for key, text in _given(method, settings, methods).items()
-    }
+    found = {}
+    for key, text in _given(method, settings, methods).items():
+        try:
+            found[key] = list(literal_eval(f"({text.rstrip(',')},)"))
+        except (SyntaxError, ValueError):  # a value is a word
+            found[key] = [_value(each.strip()) for each in text.split(",")]
+        if "" in found[key] and len(found[key]) > 1:
+            raise InputError(f"--set {key}={text}: there is no value between two commas; write {key}=1,2,3.")
+    return found
 
 
 def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) -> dict[str, str]:
-    """The texts that --set gives for the settings of a method."""
+    """Return the texts that --set gives for the settings of a method."""
     from acclimate.methods import find_method
 
     chosen = {}
@@ -364,30 +381,6 @@ def _given(method: str, settings: Sequence[str] | None, methods: Sequence[str]) 
     return chosen
 
 
-def _values(text: str, key: str) -> list[str]:
-    """The parts of a text between commas that are not in brackets or quotes."""
-    parts = []
-    start = 0
-    depth = 0
-    quote = ""
-    for place, sign in enumerate(text):
-        if quote:
-            quote = "" if sign == quote else quote
-        elif sign in "\"'" and not text[start:place].strip():  # an apostrophe within a word is not a quote
-            quote = sign
-        elif sign in "([{":
-            depth += 1
-        elif sign in ")]}":
-            depth -= 1
-        elif sign == "," and not depth:
-            parts.append(text[start:place].strip())
-            start = place + 1
-    parts.append(text[start:].strip())
-    if len(parts) > 1 and not all(parts):
-        raise InputError(f"--set {key}={text}: there is no value between two commas; write {key}=1,2,3.")
-    return parts
-
-
 def _value(text: str) -> Any:
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
@@ -395,21 +388,6 @@ def _value(text: str) -> Any:
         return literal_eval(text)
     except (SyntaxError, ValueError):
         return text
-
-
-def _template_file(path: Path) -> list[str] | dict[str, list[str]]:
-    from acclimate.prompts.templates import PromptFile
-
-    if path.suffix.lower() != ".json":
-        content: Any = read_lines(path, "template file")
-    else:
-        try:
-            content = json.loads(read_text(path, "template file"))
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise InputError(f"the template file {path} is not JSON: {error}.") from None
-    if not isinstance(content, list | dict) or not content:
-        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return PromptFile.of(content, str(path)) if isinstance(content, dict) else content
 
 
 def read_text(path: Path, what: str, limit_bytes: int | None = None) -> str:

@@ -149,9 +149,7 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
     say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
     if run.kept.images:
         new = len(run.samples) - run.kept.images
-        lost = new and not options.state and not options.freeze
-        start = " What was learnt from the others was not kept in a --state." if lost else ""
-        say(f"{out} was complete: {count(new, 'new image')} added.{start}", err=True)
+        say(f"{out} was complete: {count(new, 'new image')} added.", err=True)
     say_findings(summary, options.unsure, run.classifier)
     if options.sort_into is not None:  # last, as the report reads the images
         sorted_images = sort_images(Path(str(out)), options.sort_into, options.sort_how)

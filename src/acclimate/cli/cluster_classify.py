@@ -19,13 +19,7 @@ from acclimate.cli.classify import (
 )
 from acclimate.cli.console import say, stop_requests
 from acclimate.cli.progress import progress_bar, stage_bars
-from acclimate.cluster.cluster_options import (
-    DEFAULT_SHARDS,
-    LARGE_JOB_IMAGES,
-    ClusterOptions,
-    gpus_for,
-    least_and_most,
-)
+from acclimate.cluster.cluster_options import DEFAULT_SHARDS, LARGE_JOB_IMAGES, ClusterOptions
 from acclimate.errors import count
 
 if TYPE_CHECKING:
@@ -153,24 +147,17 @@ def _classify(options: ClusterOptions) -> None:
     if options.policy == "merged" and options.skip_duplicates is None:
         options = replace(options, skip_duplicates=False)  # images have predecessors only where there is one order
     with connect(options.address, log_to_driver=options.ray_progress) as there:
-        gpus = gpus_for(there, options.model, options.device) if options.gpus is None else options.gpus
-        room = max(1, there.room(options.cpus, gpus))
-        workers = least_and_most(options.encoders, "--workers") if options.encoders else (room, room)
-        there.check(options.cpus, gpus, workers[0])
-        there.check(0, options.adapter_gpus)
+        options, workers = options.fit_to(there)
         if len(there.nodes) > 1:
             check_shared(storage, "--out")
             check_readable(samples[0])
-        # Here only labels are encoded: on the CPU where encoders have no GPU, as on their machines.
-        device = "auto" if gpus else "cpu" if options.device == "auto" else options.device
-        here = replace(options, device=device, batch_size=options.batch_size or (256 if gpus else None))
-        classifier = open_classifier(here, names, templates, settings, samples)
+        classifier = open_classifier(options.for_driver(), names, templates, settings, samples)
         options.load_state(classifier)
         set_up(classifier, options)
         if sys.stderr.isatty():
             where = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
             say(f"{task_line(classifier, len(samples))} · {where}", dim=True, err=True)
-        run, finished = _run(replace(options, gpus=gpus), classifier, samples, storage, workers)
+        run, finished = _run(options, classifier, samples, storage, workers)
     _say_end(run, finished)
     say_findings(run.summary, options.unsure, classifier)
 
@@ -224,10 +211,8 @@ def _run(
 def _say_end(run: "ClusterRun", finished: bool) -> None:
     """Say what was done, where it is, and by which policy; a run that was stopped ends the command."""
     if not finished:
-        say(
-            f"stopped {stopped_where(run.summary, run.samples)}; run the command again with --resume to continue.",
-            err=True,
-        )
+        where = stopped_where(run.summary, run.samples)
+        say(f"stopped {where}; run the command again with --resume to continue.", err=True)
         raise typer.Exit(130)
     if run.was_complete:
         say(f"{run.out.url} was complete; nothing was left to do.", err=True)

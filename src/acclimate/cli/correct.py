@@ -63,10 +63,10 @@ def correct(
     Only the named images are read again. Their right labels are written to the column `correct_label` of the results;
     what the model answered stays. A label that was answered anyway confirms the answer.
     """
+    from acclimate import load_encoder, save_state
     from acclimate.classify.outputs import read_results
-    from acclimate.encoders import load_encoder
     from acclimate.files import check_writable
-    from acclimate.methods import load_with_notes, save_state
+    from acclimate.methods import load_with_notes
     from acclimate.reading.walk import Preparer
 
     if not (results or listed or undo) or (results and listed) or (fixes and undo):
@@ -97,12 +97,11 @@ def correct(
         confirmed = sum(by_file[name][LABEL] == label for name, label in labels.items())
         done = f"{len(labels) - confirmed} corrected, {confirmed} confirmed"
         say(f"{done}; {state} has {count(len(adapter.corrections), 'correction')}. Results: {results}.", err=True)
-    if listed:
+    if listed and not len(adapter.corrections):
+        say("no corrections")
+    elif listed:
         rows = [(each.name, each.label, str(each.id)) for each in sorted(adapter.corrections, key=attrgetter("name"))]
-        if rows:
-            print_table([FILE, LABEL, "id"], rows, left=(FILE, LABEL))
-        else:
-            say("no corrections")
+        print_table([FILE, LABEL, "id"], rows, left=(FILE, LABEL))
 
 
 def _check_model(encoder: "Encoder", model: str, adapter: "Adapter", notes: Mapping[str, Any], state: Path) -> None:

@@ -14,6 +14,7 @@ from acclimate.errors import RunError, count
 
 if TYPE_CHECKING:
     from acclimate.arrays import HostArray
+    from acclimate.evidence import Head
     from acclimate.reading.walk import Preparer
     from acclimate.sources import Sample
 
@@ -46,14 +47,11 @@ def embed(
     """
     from time import perf_counter
 
-    import numpy as np
-
-    from acclimate.encoders import load_encoder
+    from acclimate import FeatureStream, build_head, load_encoder, write_stream
     from acclimate.files import check_writable
-    from acclimate.prompts import build_head
     from acclimate.prompts.templates import DEFAULT_SET
     from acclimate.reading.walk import Preparer
-    from acclimate.stream import FeatureStream, check_stream_path, write_stream
+    from acclimate.stream import check_stream_path
     from acclimate.views.generated import open_generator
 
     check_stream_path(out)
@@ -69,12 +67,10 @@ def embed(
     prepare = Preparer(encoder, views, kind=views_kind or "augmix", generator=generator, decoder=decoder)
     began = perf_counter()
     features, kept = encode_images(samples, prepare, batch_size, workers)
-    classes = {label: i for i, label in enumerate(head.class_names)}
-    truth = [classes.get(samples[i].label or "") for i in kept]
     stream = FeatureStream(
         features=head.unit_features(features),
         head=head,
-        labels=None if None in truth else np.array(truth),
+        labels=_true_classes(head, [samples[i].label for i in kept]),
         files=tuple(samples[i].name for i in kept),
         encoder=model,
         prompts=", ".join(template or [DEFAULT_SET]),
@@ -83,8 +79,16 @@ def embed(
         encode_s=perf_counter() - began,
     )
     write_stream(stream, out)
-    scored = "without true labels" if stream.labels is None else "with true labels"
-    say(f"{out}: {count(len(stream), 'image')} {scored}; try `acclimate run {out}`.", err=True)
+    scored = "without" if stream.labels is None else "with"
+    say(f"{out}: {count(len(stream), 'image')} {scored} true labels; try `acclimate run {out}`.", err=True)
+
+
+def _true_classes(head: "Head", labels: Sequence[str | None]) -> "HostArray | None":
+    """Return the class indices of labels; None if one of them is not a class."""
+    import numpy as np
+
+    classes = {label: i for i, label in enumerate(head.class_names)}
+    return np.array([classes[label or ""] for label in labels]) if classes.keys() >= {*labels} else None
 
 
 def encode_images(

@@ -1,7 +1,7 @@
 """The options of a classification on a cluster."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Literal
@@ -45,6 +45,27 @@ class ClusterOptions(ClassifyOptions):
     def block_images(self, images: int) -> int:
         """Return the images between two exchanges, for a job of so many."""
         return self.every or (256 if images < LARGE_JOB_IMAGES else 1024)
+
+    def fit_to(self, there: "Cluster") -> tuple["ClusterOptions", tuple[int, int]]:
+        """Return the options with the GPUs per encoder, and the least and the most encoders.
+
+        Raises:
+            InputError: they do not fit into the cluster.
+        """
+        gpus = gpus_for(there, self.model, self.device) if self.gpus is None else self.gpus
+        room = max(1, there.room(self.cpus, gpus))
+        workers = least_and_most(self.encoders, "--workers") if self.encoders else (room, room)
+        there.check(self.cpus, gpus, workers[0])
+        there.check(0, self.adapter_gpus)
+        return replace(self, gpus=gpus), workers
+
+    def for_driver(self) -> "ClusterOptions":
+        """Return the options of the process that starts the run, which encodes the labels alone.
+
+        It does so on the CPU where encoders have no GPU: as on their machines.
+        """
+        device = "auto" if self.gpus else "cpu" if self.device == "auto" else self.device
+        return replace(self, device=device, batch_size=self.batch_size or (256 if self.gpus else None))
 
     def load_state(self, classifier: "Classifier") -> None:
         """Let a classifier continue from --state, on any file system, if there is one.
