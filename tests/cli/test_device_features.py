@@ -134,6 +134,7 @@ def test_options_reach_the_model_and_the_reader(invoke, tiny_clip, tiny_onnx, ph
 
     monkeypatch.setattr("acclimate.encoders.loading.load_encoder", load)
     monkeypatch.setattr("acclimate.encoders.load_encoder", load)
+    monkeypatch.setattr("acclimate.load_encoder", load)
     how = ["--precision", "bfloat16", "--compile", "--device", "cpu"]
     invoke("classify", photos, "--model", "one", *labels, *out, *how, "--decoder", "pillow")
     invoke("embed", photos, "--model", "two", *labels, "--out", "features.npz", *how)

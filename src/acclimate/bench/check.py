@@ -10,9 +10,8 @@ from typing import Literal
 
 from acclimate.bench import Advance
 from acclimate.bench.datasets import Dataset, Listing, folder_images, list_images, sub_folders
-from acclimate.errors import ImageError, InputError
+from acclimate.errors import ImageError, InputError, same_words
 from acclimate.images.opening import open_image
-from acclimate.prompts.templates import same_words
 from acclimate.reading.walk import default_workers, read_ahead
 
 WNID = re.compile(r"n\d{8}")
