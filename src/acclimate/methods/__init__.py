@@ -1,8 +1,22 @@
-"""Methods of adaptation, one per file, and the frame that they share; `registry` finds the methods by name."""
+"""Methods of adaptation, one per file, and the frame that they share.
 
-from acclimate.methods.adapter import Adapter, Step, refine
+What is imported here is the frame, from which methods import; `registry` finds the methods by name.
+"""
+
+from acclimate.methods.adapter import (
+    Adapter,
+    Change,
+    MethodKind,
+    Step,
+    ViewsKind,
+    block_size,
+    next_multiple,
+    observed,
+    refine,
+)
+from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.corrections import Correction
-from acclimate.methods.few_shot import FewShot
+from acclimate.methods.few_shot import FewShot, Labelled, Progress
 from acclimate.methods.fitted import MODEL, NOTE, describe_fit, fit_note, load_fitted
 from acclimate.methods.merging import MergeTree, merge_files, merge_states
 from acclimate.methods.persist import (
@@ -23,7 +37,7 @@ from acclimate.methods.registry import (
     register,
 )
 from acclimate.methods.settings import check_settings, require
-from acclimate.methods.state import CLASSES, DIM, Entry, Moments, State, Sums, Tensors
+from acclimate.methods.state import CLASSES, DIM, Entry, MergeRule, Moments, State, Sums, Tensors
 
 __all__ = [
     "CLASSES",
@@ -32,15 +46,24 @@ __all__ = [
     "MODEL",
     "NOTE",
     "Adapter",
+    "Cache",
+    "Change",
     "Correction",
     "Entry",
     "FewShot",
+    "Labelled",
+    "MergeRule",
     "MergeTree",
+    "MethodKind",
     "Moments",
+    "Progress",
     "State",
     "Step",
     "Sums",
     "Tensors",
+    "ViewsKind",
+    "affinities",
+    "block_size",
     "check_settings",
     "create",
     "describe_fit",
@@ -55,6 +78,8 @@ __all__ = [
     "loaded_plugins",
     "merge_files",
     "merge_states",
+    "next_multiple",
+    "observed",
     "refine",
     "register",
     "require",

@@ -10,9 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, log_softmax, move, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, observed
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, MergeRule, Sums, Tensors
+from acclimate.methods import CLASSES, DIM, Adapter, MergeRule, Step, Sums, Tensors, observed, register
 from acclimate.methods.two_views import (
     BETAS,
     EVEN,

@@ -8,9 +8,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Tensors
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, register
 
 
 @register

@@ -10,8 +10,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import KEPT_VIEWS, Evidence
-from acclimate.methods.adapter import Step, ViewsKind
-from acclimate.methods.registry import register
+from acclimate.methods import Step, ViewsKind, register
 from acclimate.methods.tda import TDA
 
 Kept = tuple[float, int, Array]  # entropy, id and key of an entry

@@ -10,11 +10,8 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, index, log_softmax, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Change, Step
-from acclimate.methods.cache import Cache
-from acclimate.methods.registry import register
+from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.schedule import Schedule
-from acclimate.methods.state import MergeRule
 
 GATHERED_NUMBERS = 2**20  # numbers that are gathered at once
 

@@ -8,9 +8,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, next_multiple
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule, Moments
+from acclimate.methods import Adapter, MergeRule, Moments, Step, next_multiple, register
 
 
 def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:

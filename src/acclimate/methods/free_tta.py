@@ -6,10 +6,8 @@ from math import log
 from acclimate.arrays import HostArray, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, next_multiple
+from acclimate.methods import Adapter, Moments, Step, next_multiple, register
 from acclimate.methods.dota import gaussians
-from acclimate.methods.registry import register
-from acclimate.methods.state import Moments
 
 
 @register

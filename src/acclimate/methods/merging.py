@@ -1,14 +1,14 @@
-"""Merge what several adapters have learnt: a few at once, or hundreds of state files in a tree."""
+"""Merging of what several adapters have learnt: a few at once, or hundreds of state files in a tree."""
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from acclimate.errors import AcclimateError, InputError
+from acclimate.errors import InputError, StateError
 from acclimate.methods.adapter import Adapter
 from acclimate.methods.persist import MAX_ORIGINS, compare_states, duplicate, load_state
 
-FAN = 8  # states that a tree merges at once; fewer take less memory and more time, as more merges follow each other
+FAN_IN = 8  # states that a tree merges at once; fewer take less memory and more time, as more merges follow each other
 FilePath = str | os.PathLike[str]
 
 
@@ -59,7 +59,7 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
         if differences := compare_states(other, first):
             which = "these adapters cannot be merged" if start is None else "an adapter did not continue from `start`"
             raise InputError(f"{which}: {'; '.join(differences)}.")
-    seen = _seen(adapters) if start is None else _seen_since(adapters, start)
+    seen = _seen(adapters, start)
     if start is not None and len(adapters) == 1:
         return duplicate(adapters[0])
     merged = duplicate(first)
@@ -73,7 +73,7 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
 
 
 class MergeTree:
-    """Merges any number of adapters that come one after another, and holds fewer than `FAN` of them per level.
+    """A merge of any number of adapters that come one after another, which holds fewer than `FAN_IN` of them per level.
 
     The tree has a depth of log n. States that add up have a rounding error that grows with the depth and not with
     their number, so the result is that of `merge_states` up to rounding, and to the bit for states that merge by union.
@@ -106,14 +106,14 @@ class MergeTree:
         """Take one more adapter; it must not change any more."""
         for level in self._levels:
             level.append(adapter)
-            if len(level) < FAN:
+            if len(level) < FAN_IN:
                 return
             adapter = merge_states(level, self.start)
             level.clear()
         self._levels.append([adapter])
 
     def merged(self) -> Adapter:
-        """What all of them have learnt."""
+        """Return what all of them have learnt."""
         return merge_states([adapter for level in self._levels for adapter in level], self.start)
 
 
@@ -145,94 +145,73 @@ def merge_files(
         acclimate.errors.InputError: nothing to merge: none of the files can be used.
     """
     tree = MergeTree(start)
-    members = _Members(start)
-    for path in paths:
+    first = start
+    first_path = "the state that they are said to continue from"
+    holders: dict[str, str] = {}  # the file that has samples of each origin
+    used = 0
+    different = 0
+    for path in (os.fspath(each) for each in paths):
         try:
-            tree.add(members.load(os.fspath(path)))
-        except AcclimateError as error:
+            adapter = load_state(path)
+            if differences := [] if first is None else compare_states(adapter, first):
+                different += 1
+                raise InputError(f"{path} cannot be merged with {first_path}: {'; '.join(differences)}.")
+            origins = _new_origins(adapter, path, start, holders)
+        except (InputError, StateError) as error:
+            named = error if path in str(error) else InputError(f"{path}: {error}")
             if skipped is None:
-                raise
-            skipped(str(error))
+                raise named from error
+            skipped(str(named))
+        else:
+            holders |= dict.fromkeys(origins, path)
+            if first is None:
+                first = adapter
+                first_path = path
+            used += 1
+            tree.add(adapter)
         if progress is not None:
             progress(1)
-    if not tree.held:
+    if not used:
         raise InputError("nothing to merge: none of the files can be used.")
-    if members.different > members.used:
+    if different > used:
         raise InputError(
-            f"{members.different} files are of another kind than {members.first_path}, and {members.used} of the same; "
+            f"{different} files are of another kind than {first_path}, and {used} of the same; "
             "leave that one out, or merge each kind of state by itself."
         )
     return tree.merged()
 
 
-class _Members:
-    """What is known of the files that were merged, to name the right one in an error."""
-
-    def __init__(self, start: Adapter | None) -> None:
-        self.start = self.first = start
-        self.first_path = "the state that they are said to continue from"
-        self.holders: dict[str, str] = {}  # the file that has samples of each origin
-        self.used = self.different = 0
-
-    def load(self, path: str) -> Adapter:
-        """The adapter of a file that can be merged with those before."""
-        try:
-            adapter = load_state(path)
-        except InputError as error:  # of the method, which does not know the file
-            raise InputError(f"{path} cannot be merged: {error}") from error
-        first = adapter if self.first is None else self.first
-        if differences := compare_states(adapter, first):
-            self.different += 1
-            raise InputError(f"{path} cannot be merged with {self.first_path}: {'; '.join(differences)}.")
-        try:
-            seen = _seen([adapter]) if self.start is None else _seen_since([adapter], self.start)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
-        before = {} if self.start is None else self.start.seen
-        origins = [origin for origin, count in seen.items() if count > before.get(origin, 0)]
-        if adapter.merges == "sum" or self.start is not None:
-            for origin in origins:
-                if origin in self.holders:
-                    raise InputError(
-                        f"{path} and {self.holders[origin]} both hold samples of the origin {origin!r}, which would "
-                        "count twice; merge each origin once, and give every stream its own origin."
-                    )
-        if len(self.holders.keys() | origins) > MAX_ORIGINS:
-            raise InputError(f"with {path}, these are samples of more than {MAX_ORIGINS} streams; merge fewer.")
-        self.holders |= dict.fromkeys(origins, path)
-        if self.first is None:
-            self.first = adapter
-            self.first_path = path
-        self.used += 1
-        return adapter
-
-
-def _require_rule(adapter: Adapter) -> None:
-    """Refuse an adapter of a method that cannot merge."""
-    if adapter.merges is None:
-        why = "what it learns depends on the order of the samples"
-        if adapter.kind == "few-shot":
-            why = "fit one adapter to all labelled samples instead"
-        raise InputError(f"states of {adapter.name!r} cannot be merged: {why}.")
-
-
-def _seen(adapters: Sequence[Adapter]) -> dict[str, int]:
-    """Samples by origin that adapters have seen, none twice."""
-    first = adapters[0]
-    _require_rule(first)
-    origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
-    if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
+def _new_origins(adapter: Adapter, path: str, start: Adapter | None, holders: Mapping[str, str]) -> list[str]:
+    """Return the origins of samples that an adapter adds to `start`; refuse those that another file holds."""
+    before = {} if start is None else start.seen
+    origins = [origin for origin, count in _seen([adapter], start).items() if count > before.get(origin, 0)]
+    shared = [origin for origin in origins if origin in holders]
+    if shared and (adapter.merges == "sum" or start is not None):
         raise InputError(
-            f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
-            f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own `origin`."
+            f"{path} and {holders[shared[0]]} both hold samples of the origin {shared[0]!r}, which would count twice; "
+            "merge each origin once, and give every stream its own origin."
         )
-    return {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in sorted(origins)}
+    if len(holders.keys() | origins) > MAX_ORIGINS:
+        raise InputError(f"with {path}, these are samples of more than {MAX_ORIGINS} streams; merge fewer.")
+    return origins
 
 
-def _seen_since(adapters: Sequence[Adapter], start: Adapter) -> dict[str, int]:
-    """Samples by origin that `start` has seen, or one of the adapters that continued from it."""
-    if len(adapters) > 1:
-        _require_rule(start)
+def _seen(adapters: Sequence[Adapter], start: Adapter | None) -> dict[str, int]:
+    """Return the samples by origin that adapters have seen in all, those of `start` once; none may count twice."""
+    first = adapters[0]
+    if first.merges is None and (start is None or len(adapters) > 1):
+        few_shot = "fit one adapter to all labelled samples instead"
+        why = few_shot if first.kind == "few-shot" else "what it learns depends on the order of the samples"
+        raise InputError(f"states of {first.name!r} cannot be merged: {why}.")
+    if start is None:
+        origins = Counter(origin for adapter in adapters for origin, count in adapter.seen.items() if count)
+        if first.merges == "sum" and (shared := [origin for origin, count in origins.items() if count > 1]):
+            raise InputError(
+                f"states of {first.name!r} add up, and {origins[shared[0]]} of these hold samples of the origin "
+                f"{shared[0]!r}, which would count twice; merge each origin once, and give every stream its own "
+                "`origin`."
+            )
+        return {origin: max(adapter.seen.get(origin, 0) for adapter in adapters) for origin in sorted(origins)}
     seen = Counter(start.seen)
     for adapter in adapters:
         for origin in start.seen.keys() | adapter.seen.keys():

@@ -5,9 +5,7 @@ from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
 
 ROUNDS = 5  # the published method's limit on iterations of either kind
 SMALLEST_SQUARE = 1e-6  # squared distances below this are rounding

@@ -8,11 +8,8 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Change, Step, next_multiple
-from acclimate.methods.cache import Cache
+from acclimate.methods import CLASSES, DIM, Adapter, Cache, Change, MergeRule, Step, Tensors, next_multiple, register
 from acclimate.methods.jagged import add_by_class, lay_out
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, MergeRule, Tensors
 
 RELATIVE_RIDGE = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
 

@@ -7,9 +7,7 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, next_multiple
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, DIM, Tensors
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, next_multiple, register
 
 BLOCK_SAMPLES = 64  # samples between two writes of the proxies, without influence on the answers
 

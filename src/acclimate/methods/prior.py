@@ -6,9 +6,7 @@ from typing import ClassVar
 from acclimate.arrays import Array, HostArray, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, MergeRule, Sums
+from acclimate.methods import CLASSES, Adapter, MergeRule, Step, Sums, register
 
 
 @register

@@ -6,9 +6,7 @@ from typing import ClassVar
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Step, next_multiple
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule, Moments
+from acclimate.methods import Adapter, MergeRule, Moments, Step, next_multiple, register
 
 
 @register

@@ -9,12 +9,9 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, Change, Step
-from acclimate.methods.cache import Cache
+from acclimate.methods import Adapter, Cache, Change, MergeRule, Step, register
 from acclimate.methods.jagged import compact
-from acclimate.methods.registry import register
 from acclimate.methods.schedule import Schedule
-from acclimate.methods.state import MergeRule
 
 
 @register

@@ -9,13 +9,21 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Change, Step, ViewsKind, block_size, observed
-from acclimate.methods.cache import Cache
-from acclimate.methods.few_shot import FewShot, Labelled, Progress
+from acclimate.methods import (
+    Cache,
+    Change,
+    FewShot,
+    Labelled,
+    Progress,
+    Step,
+    Tensors,
+    ViewsKind,
+    block_size,
+    observed,
+    register,
+)
 from acclimate.methods.jagged import add_by_class
-from acclimate.methods.registry import register
 from acclimate.methods.schedule import Schedule
-from acclimate.methods.state import Tensors
 
 SMALLEST = 0.1  # alpha and beta where the search begins
 BETAS = 200  # values of beta that the search tries

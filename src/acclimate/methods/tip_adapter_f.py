@@ -7,10 +7,8 @@ import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, namespace, softmax_and_entropy
 from acclimate.errors import InputError
-from acclimate.methods.cache import affinities
-from acclimate.methods.few_shot import Labelled, Progress
+from acclimate.methods import Labelled, Progress, affinities, register
 from acclimate.methods.jagged import Layout, add_by_class, lay_out
-from acclimate.methods.registry import register
 from acclimate.methods.tip_adapter import TipAdapter
 
 MAX_EXPONENT = 80.0  # exp overflows in single precision above 88

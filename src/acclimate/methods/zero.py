@@ -5,9 +5,7 @@ from typing import ClassVar
 
 from acclimate.arrays import HostArray, device, namespace
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, ViewsKind, register
 
 
 @register

@@ -5,9 +5,7 @@ from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Adapter, MethodKind, Step
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule
+from acclimate.methods import Adapter, MergeRule, MethodKind, Step, register
 
 
 @register

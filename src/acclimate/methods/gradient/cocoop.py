@@ -6,11 +6,8 @@ from typing import Any
 
 from acclimate.arrays import HostArray, move
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Step
-from acclimate.methods.few_shot import Labelled, Progress
+from acclimate.methods import DIM, Labelled, Progress, Step, Tensors, register
 from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
-from acclimate.methods.registry import register
-from acclimate.methods.state import DIM, Tensors
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")

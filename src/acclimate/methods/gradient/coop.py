@@ -7,11 +7,8 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, move
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import Step
-from acclimate.methods.few_shot import Labelled, Progress
+from acclimate.methods import CLASSES, Labelled, Progress, Step, Tensors, register
 from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
-from acclimate.methods.registry import register
-from acclimate.methods.state import CLASSES, Tensors
 
 START = 0.02  # standard deviation of a context that does not start from words
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acclimate.errors import InputError
-from acclimate.methods.adapter import ViewsKind
+from acclimate.methods import ViewsKind, register
 from acclimate.methods.gradient.tpt import TPT, Tensor, most_confident
-from acclimate.methods.registry import register
 
 
 @register

@@ -10,8 +10,7 @@ import numpy as np
 
 from acclimate.arrays import Array, move, to_host
 from acclimate.errors import InputError, ModelError
-from acclimate.methods.adapter import Adapter
-from acclimate.methods.few_shot import FewShot, Labelled, Progress
+from acclimate.methods import Adapter, FewShot, Labelled, Progress
 
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision

@@ -7,10 +7,8 @@ from typing import Any, ClassVar
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods.adapter import MethodKind, Step
+from acclimate.methods import MergeRule, MethodKind, Step, register
 from acclimate.methods.gradient.prompt import PromptMethod, descend, gradients, with_gradients
-from acclimate.methods.registry import register
-from acclimate.methods.state import MergeRule
 
 Tensor = Any  # torch.Tensor
 
