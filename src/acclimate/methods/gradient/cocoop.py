@@ -7,7 +7,7 @@ from typing import Any
 from acclimate.arrays import HostArray, move
 from acclimate.evidence import Evidence
 from acclimate.methods import DIM, Labelled, Progress, Step, Tensors, register
-from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import TrainedPrompt
 
 NARROWER = 16  # the hidden layer of the network has a sixteenth of the feature's length
 LAYERS = ("weight_1", "bias_1", "weight_2", "bias_2")
@@ -58,35 +58,33 @@ class CoCoOp(TrainedPrompt):
         # The context of the mean image, for `acclimate.prompts.LearnedPrompts`
         self.exported = self.declare("exports", Tensors(self.head, context=(tokens, width)))
 
-    @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train context and network."""
         import torch
 
-        generator = torch.Generator().manual_seed(self.seed)
-        parameters = [self.tower.words(self.context).clone()]
-        for name in LAYERS:  # the start of torch.nn.Linear, whose bound is one over the root of the inputs
-            shape = self.learned[name].shape
-            inputs = self.learned[f"weight_{name[-1]}"].shape[1]
-            start = (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
-            parameters.append(start.to(self.tower.device))
-        for parameter in parameters:
-            parameter.requires_grad_()
-        context, *layers = parameters
+        with torch.inference_mode(False), torch.enable_grad():
+            generator = torch.Generator().manual_seed(self.seed)
+            parameters = [self.tower.words(self.context).clone()]
+            for name in LAYERS:  # the start of torch.nn.Linear, whose bound is one over the root of the inputs
+                shape = self.learned[name].shape
+                inputs = self.learned[f"weight_{name[-1]}"].shape[1]
+                start = (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
+                parameters.append(start.to(self.tower.device))
+            context, *layers = parameters
 
-        def logits_of(batch: Any) -> Any:
-            return torch.stack([self._logits(each, context, layers) for each in batch])
+            def logits_of(batch: Any) -> Any:
+                return torch.stack([self._logits(each, context, layers) for each in batch])
 
-        self.train(parameters, logits_of, shots, progress)
-        with torch.no_grad():
-            flat = self.tensor(shots.features).reshape(-1, self.head.dim)
-            values = [*parameters, _shift(torch.nn.functional.normalize(flat.mean(dim=0), dim=0), layers)]
-        for name, value in zip(("context", *LAYERS, "mean_shift"), values, strict=True):
-            self.learned[name][...] = move(value.detach(), self.head.class_vectors)
-        self.exported["context"][...] = self.learned["context"] + self.learned["mean_shift"]
+            self.train(parameters, logits_of, shots, progress)
+            with torch.no_grad():
+                flat = self.tensor(shots.features).reshape(-1, self.head.dim)
+                values = [*parameters, _shift(torch.nn.functional.normalize(flat.mean(dim=0), dim=0), layers)]
+            for name, value in zip(("context", *LAYERS, "mean_shift"), values, strict=True):
+                self.learned[name][...] = move(value.detach(), self.head.class_vectors)
+            self.exported["context"][...] = self.learned["context"] + self.learned["mean_shift"]
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Logits (B, K) of every image for its own prompt."""
+        """Return logits (B, K) of every image for its own prompt."""
         import torch
 
         context, *layers = (self.tensor(self.learned[name]) for name in ("context", *LAYERS))
@@ -94,12 +92,12 @@ class CoCoOp(TrainedPrompt):
             return Step(self.answer([self._logits(each, context, layers) for each in self.tensor(evidence.features)]))
 
     def _logits(self, feature: Any, context: Any, layers: Sequence[Any]) -> Any:
-        """Logits (K,) of one image."""
+        """Return logits (K,) of one image."""
         vectors = self.prompts(len(context)).vectors(context + _shift(feature, layers))
         return self.logits_of(feature, vectors)
 
 
 def _shift(feature: Any, layers: Sequence[Any]) -> Any:
-    """What the network adds to every vector of the context, (width,), for an image."""
+    """Return what the network adds to every vector of the context, (width,), for an image."""
     weight_1, bias_1, weight_2, bias_2 = layers
     return weight_2 @ (weight_1 @ feature + bias_1).relu() + bias_2

@@ -8,9 +8,9 @@ from acclimate.arrays import Array, HostArray, move
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, Labelled, Progress, Step, Tensors, register
-from acclimate.methods.gradient.prompt import TrainedPrompt, with_gradients
+from acclimate.methods.gradient.prompt import TrainedPrompt
 
-START = 0.02  # standard deviation of a context that does not start from words
+START_DEVIATION = 0.02  # standard deviation of a context that does not start from words
 
 
 @register
@@ -63,25 +63,24 @@ class CoOp(TrainedPrompt):
         self.learned = self.declare("learned", Tensors(self.head, context=axes))
         self.exported = self.declare("exports", Tensors(self.head, context=axes))  # for `LearnedPrompts`
 
-    @with_gradients
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train the context."""
         import torch
 
-        shape = self.learned["context"].shape
-        if self.context:
-            context = self.tower.words(self.context).expand(*shape).clone()
-        else:
-            generator = torch.Generator().manual_seed(self.seed)
-            context = START * torch.randn(*shape, generator=generator).to(self.tower.device)
-        context.requires_grad_()
-        prompts = self.prompts(shape[-2])
-        self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
-        for part in (self.learned, self.exported):
-            part["context"][...] = move(context.detach(), self.head.class_vectors)
+        with torch.inference_mode(False), torch.enable_grad():
+            shape = self.learned["context"].shape
+            if self.context:
+                context = self.tower.words(self.context).expand(*shape).clone()
+            else:
+                generator = torch.Generator().manual_seed(self.seed)
+                context = START_DEVIATION * torch.randn(*shape, generator=generator).to(self.tower.device)
+            prompts = self.prompts(shape[-2])
+            self.train([context], lambda batch: self.logits_of(batch, prompts.vectors(context)), shots, progress)
+            for part in (self.learned, self.exported):
+                part["context"][...] = move(context.detach(), self.head.class_vectors)
 
     def derive(self) -> None:
-        """The head of the learned prompt; until there is one, that of the words."""
+        """Make the head of the learned prompt; until there is one, it is that of the words."""
         import torch
 
         context = self.tensor(self.learned["context"])
@@ -92,12 +91,12 @@ class CoOp(TrainedPrompt):
             self.prompted = replace(self.head, class_vectors=move(vectors, self.head.class_vectors))
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Zero-shot logits of the learned prompt."""
+        """Return zero-shot logits of the learned prompt."""
         return Step(self.prompted.observe_unit(evidence.features if evidence.views is None else evidence.views).logits)
 
     @classmethod
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
-        """Unless every class has its own context."""
+        """Return True unless every class has its own context."""
         return not settings["class_specific"]
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:

@@ -5,7 +5,8 @@ from typing import ClassVar
 
 from acclimate.errors import InputError
 from acclimate.methods import ViewsKind, register
-from acclimate.methods.gradient.tpt import TPT, Tensor, most_confident
+from acclimate.methods.gradient.prompt import Tensor
+from acclimate.methods.gradient.tpt import TPT, most_confident
 
 
 @register
@@ -46,7 +47,7 @@ class DiffTPT(TPT):
             raise InputError(f"similar must be a share between 0 and 1, got {self.similar}.")
 
     def counted(self, logits: Tensor) -> Tensor:
-        """Positions of the views that count: similar to the image itself, then confident."""
+        """Return the positions of the views that count: similar to the image itself, then confident."""
         import torch
 
         cosines = torch.nn.functional.cosine_similarity(logits[:1], logits[1:], dim=-1)

@@ -1,10 +1,9 @@
-"""What methods that learn prompts share: the text tower, logits from its class vectors, and training with labels."""
+"""The base of methods that learn prompts: the text tower, logits from its class vectors, and training with labels."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import wraps
 from math import ceil, cos, pi
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -15,12 +14,11 @@ from acclimate.methods import Adapter, FewShot, Labelled, Progress
 Tensor = Any  # torch.Tensor
 LOSS_SCALE = 1024.0  # keeps small gradients above the smallest number of half precision
 LARGEST_SEED = 2**63  # PyTorch takes no larger ones
-# of SGD, as CoOp and CoCoOp train
+# Settings of SGD, as CoOp and CoCoOp train
 WARM_UP_RATE = 1e-5
 MOMENTUM = 0.9
 WEIGHT_DECAY = 5e-4
 DIVERGED = 1e3  # no number of a prompt or of a network that makes sense is as large
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -39,11 +37,11 @@ class PromptMethod(Adapter):
         return self.text.text_tower()
 
     def prompts(self, context: int) -> Any:
-        """The prompts of the head's classes, each with room for a context of so many vectors."""
+        """Return the prompts of the head's classes, each with room for a context of so many vectors."""
         return self.tower.prompts(self.head.class_names, context)
 
     def words(self, context: str) -> Tensor:
-        """Embeddings (M, width) of the words to start from; refuses none, and more than the model can read."""
+        """Return embeddings (M, width) of the words to start from; refuse none, and more than the model can read."""
         found = self.tower.words(context)
         if not len(found):
             raise InputError("context must be words to start from, such as 'a photo of a'.")
@@ -51,17 +49,17 @@ class PromptMethod(Adapter):
         return found
 
     def tensor(self, values: Array) -> Tensor:
-        """Values as a float32 tensor where the tower lives."""
+        """Return values as a float32 tensor where the tower lives."""
         import torch
 
         return torch.asarray(to_host(values), dtype=torch.float32, device=self.tower.device)
 
     def logits_of(self, features: Tensor, vectors: Tensor) -> Tensor:
-        """Logits (..., K) of unit features (..., d) for class vectors (K, d)."""
+        """Return logits (..., K) of unit features (..., d) for class vectors (K, d)."""
         return self.head.logit_scale * features @ vectors.T + self.head.logit_bias
 
     def answer(self, logits: Sequence[Tensor]) -> Array:
-        """Logits (K,) of B samples as (B, K) where the head lives."""
+        """Return logits (K,) of B samples as (B, K) where the head lives."""
         import torch
 
         found = torch.stack(list(logits)).detach()
@@ -99,18 +97,17 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     @classmethod
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
-        """Yes: the learned words go before any name."""
+        """Return True: the learned words go before any name."""
         return True
 
     def fit_steps(self, samples: int, held_out: int = 0) -> int:
-        """Steps of SGD."""
+        """Return the number of steps of SGD."""
         return self.epochs * ceil(samples / self.batch)
 
     def rate(self, epoch: int) -> float:
-        """The learning rate of an epoch: a small one in the first, which a single epoch skips, then along a cosine."""
-        if epoch == 0 and self.epochs > 1:
-            return WARM_UP_RATE
-        return self.learning_rate * (1 + cos(pi * max(0, epoch - 1) / self.epochs)) / 2
+        """Return the learning rate of an epoch: a small one in the first of several, then along a cosine."""
+        annealed = self.learning_rate * (1 + cos(pi * max(0, epoch - 1) / self.epochs)) / 2
+        return annealed if epoch or self.epochs == 1 else WARM_UP_RATE
 
     def train(
         self,
@@ -125,9 +122,12 @@ class TrainedPrompt(FewShot, PromptMethod):
         """
         import torch
 
-        rng, (features, labels) = np.random.default_rng(self.seed), shots
+        rng = np.random.default_rng(self.seed)
+        features, labels = shots
         versions = self.tensor(features if features.ndim == 3 else features[:, None])
         truth = torch.as_tensor(labels, dtype=torch.int64, device=versions.device)
+        for parameter in parameters:
+            parameter.requires_grad_()
         optimiser = torch.optim.SGD(parameters, self.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
         for epoch in range(self.epochs):
             optimiser.param_groups[0]["lr"] = self.rate(epoch)
@@ -136,40 +136,22 @@ class TrainedPrompt(FewShot, PromptMethod):
                 chosen = order[start : start + self.batch]
                 version = rng.integers(versions.shape[1], size=len(chosen))
                 loss = torch.nn.functional.cross_entropy(logits_of(versions[chosen, version]), truth[chosen])
-                descend(optimiser, gradients(loss, parameters))
+                descend(optimiser, loss, parameters)
                 progress(1)
-            largest = max(float(each.detach().abs().max()) for each in parameters)
-            if not largest < DIVERGED:
+            if not max(float(each.detach().abs().max()) for each in parameters) < DIVERGED:
                 raise InputError("the training diverged: the learned vectors became too long. Lower learning_rate.")
 
 
-def gradients(loss: Tensor, parameters: Sequence[Tensor], keep: bool = False) -> list[Tensor]:
-    """Gradients of a loss, scaled on their way through the tower so that half precision does not lose them.
+def descend(optimiser: Any, loss: Tensor, parameters: Sequence[Tensor], keep: bool = False) -> None:
+    """Take a step of an optimiser down the gradients of a loss with respect to parameters.
 
-    With `keep`, what was computed for the loss can be used for another one.
+    Gradients are scaled on their way through the tower so that half precision does not lose them; where one overflows,
+    no step is taken. With `keep`, what was computed for the loss can be used for another one.
     """
     import torch
 
-    found = torch.autograd.grad(LOSS_SCALE * loss, list(parameters), retain_graph=keep)
-    return [each / LOSS_SCALE for each in found]
-
-
-def descend(optimiser: Any, gradients: Sequence[Tensor]) -> None:
-    """A step of an optimiser down these gradients; none where one is not finite, as half precision may overflow."""
-    if all(bool(each.isfinite().all()) for each in gradients):
-        for parameter, gradient in zip(optimiser.param_groups[0]["params"], gradients, strict=True):
-            parameter.grad = gradient
+    scaled = torch.autograd.grad(LOSS_SCALE * loss, list(parameters), retain_graph=keep)
+    if all(bool(each.isfinite().all()) for each in scaled):
+        for parameter, gradient in zip(optimiser.param_groups[0]["params"], scaled, strict=True):
+            parameter.grad = gradient / LOSS_SCALE
         optimiser.step()
-
-
-def with_gradients(function: AnyFunction) -> AnyFunction:
-    """Decorator: record gradients, even if the caller has switched them off."""
-
-    @wraps(function)
-    def wrapped(*arguments: Any, **named: Any) -> Any:
-        import torch
-
-        with torch.inference_mode(False), torch.enable_grad():
-            return function(*arguments, **named)
-
-    return wrapped  # type: ignore[return-value]

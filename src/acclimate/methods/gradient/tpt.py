@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 from math import log
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from acclimate.arrays import HostArray
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import MergeRule, MethodKind, Step, register
-from acclimate.methods.gradient.prompt import PromptMethod, descend, gradients, with_gradients
-
-Tensor = Any  # torch.Tensor
+from acclimate.methods.gradient.prompt import PromptMethod, Tensor, descend
 
 
 @register
@@ -55,23 +53,23 @@ class TPT(PromptMethod):
             raise InputError("confident must be a share between 0 and 1, steps at least 1, learning_rate above 0.")
         self.words(self.context)
 
-    @with_gradients
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
-        """Logits (B, K) of each image for its own prompt."""
+        """Return logits (B, K) of each image for its own prompt."""
         import torch
 
-        context = self.tower.words(self.context).requires_grad_()
-        prompts = self.prompts(len(context))
         answers = []
-        vectors = prompts.vectors(context)
-        for views in self.tensor(evidence.views):
-            tuned = self.tune(views, context, vectors)
-            with torch.no_grad():
-                answers.append(self.logits_of(views[0], prompts.vectors(tuned)))
+        with torch.inference_mode(False), torch.enable_grad():
+            context = self.tower.words(self.context).requires_grad_()
+            prompts = self.prompts(len(context))
+            vectors = prompts.vectors(context)
+            for views in self.tensor(evidence.views):
+                tuned = self.tune(views, context, vectors)
+                with torch.no_grad():
+                    answers.append(self.logits_of(views[0], prompts.vectors(tuned)))
         return Step(self.answer(answers))
 
     def tune(self, views: Tensor, context: Tensor, vectors: Tensor) -> Tensor:
-        """The context (M, width) tuned to views (V, d), from an initial one and the class vectors (K, d) it gives."""
+        """Return a context (M, width) tuned to views (V, d), from an initial one and its class vectors (K, d)."""
         import torch
 
         counted = views[self.counted(self.logits_of(views, vectors.detach()))]
@@ -82,22 +80,22 @@ class TPT(PromptMethod):
             if step:
                 vectors = prompts.vectors(tuned)
             loss = marginal_entropy(self.logits_of(counted, vectors))
-            descend(optimiser, gradients(loss, [tuned if step else context], keep=step == 0))
+            descend(optimiser, loss, [tuned if step else context], keep=step == 0)
         return tuned.detach()
 
     def counted(self, logits: Tensor) -> Tensor:
-        """Positions of the views that count, given their logits (V, K): the most confident ones."""
+        """Return the positions of the views that count, given their logits (V, K): the most confident ones."""
         return most_confident(logits, self.confident)
 
 
 def most_confident(logits: Tensor, share: float) -> Tensor:
-    """Positions of the share of rows (V, K) with the lowest entropy, at least one."""
+    """Return the positions of the share of rows (V, K) with the lowest entropy, at least one."""
     log_probs = logits.log_softmax(dim=-1)
     entropy = -(log_probs.exp() * log_probs).sum(dim=-1)
     return entropy.argsort(stable=True)[: max(1, int(share * len(logits)))]
 
 
 def marginal_entropy(logits: Tensor) -> Tensor:
-    """Entropy of the mean distribution of rows of logits (V, K)."""
+    """Return the entropy of the mean distribution of rows of logits (V, K)."""
     log_mean = logits.log_softmax(dim=-1).logsumexp(dim=0) - log(len(logits))
     return -(log_mean.exp() * log_mean).sum()
