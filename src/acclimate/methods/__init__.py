@@ -16,8 +16,16 @@ from acclimate.methods.adapter import (
 )
 from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.corrections import Correction
-from acclimate.methods.few_shot import FewShot, Labelled, Progress
-from acclimate.methods.fitted import MODEL, NOTE, describe_fit, fit_note, load_fitted
+from acclimate.methods.few_shot import (
+    MODEL,
+    NOTE,
+    FewShot,
+    Labelled,
+    Progress,
+    describe_fit,
+    fit_note,
+    load_fitted,
+)
 from acclimate.methods.merging import MergeTree, merge_files, merge_states
 from acclimate.methods.persist import (
     duplicate,

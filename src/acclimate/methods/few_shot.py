@@ -1,5 +1,6 @@
-"""What methods that are fitted to labelled samples have in common."""
+"""The base of methods that are fitted to labelled samples, and the files of such fits."""
 
+import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,12 +9,16 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray
-from acclimate.errors import InputError
+from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence, Head
+from acclimate.files import read_snapshot
 from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
+from acclimate.methods.persist import VECTORS, build_adapter, check_description
 from acclimate.methods.settings import require
 from acclimate.methods.state import Ids
 
+MODEL = "model"  # note of a state: fingerprint of the model that made the features
+NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
 Labels = Sequence[int] | HostArray
 Progress = Callable[[int], None]
 
@@ -59,7 +64,7 @@ class FewShot(Adapter):
 
     kind: ClassVar[MethodKind] = "few-shot"
     needs = frozenset({"labels"})
-    views_kind: ClassVar[ViewsKind] = "crop"  # of the augmented versions that it is fitted to
+    views_kind: ClassVar[ViewsKind] = "crop"  # the augmented versions that it is fitted to
 
     def fit(
         self,
@@ -80,13 +85,14 @@ class FewShot(Adapter):
         shots = self._labelled(features, labels)
         self.require_every_class(shots.labels)
         held_out = None if validation is None else self._labelled(*validation)
-        before = self.dump(), self.seen
+        dump = self.dump()
+        seen = self.seen
         try:
             self.reset()
             self.learn(shots, held_out, progress)
         except BaseException:  # Ctrl-C as well
-            self.restore(before[0])
-            self.seen = before[1]
+            self.restore(dump)
+            self.seen = seen
             raise
         self.seen = {self.origin: len(shots.labels)}
         self.derive()
@@ -96,16 +102,16 @@ class FewShot(Adapter):
         """Fill the state; see `fit`."""
 
     def fit_steps(self, samples: int, held_out: int = 0) -> int:
-        """Number of steps that `fit` takes on so many samples and validation samples, for a progress bar."""
+        """Return the number of steps that `fit` takes on so many samples and validation samples, for a progress bar."""
         return 1
 
     def chosen(self) -> dict[str, float]:
-        """Numbers that were chosen by validation samples, by name; empty if there are none."""
+        """Return the numbers that were chosen by validation samples, by name; empty if there are none."""
         return {}
 
     @classmethod
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
-        """Whether it can answer for classes that it was not fitted to, with these settings."""
+        """Return True if it can answer, with these settings, for classes that it was not fitted to."""
         return False
 
     def relabel(self, head: Head) -> None:
@@ -131,7 +137,7 @@ class FewShot(Adapter):
         return super().adapt(evidence, ids, learn)
 
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
-        """Unit features and labels, checked."""
+        """Return unit features and labels, checked."""
         unit = self.head.unit_features(features)
         checked = np.asarray(labels)
         if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
@@ -142,3 +148,53 @@ class FewShot(Adapter):
         if checked.min() < 0 or checked.max() >= len(self.head):
             raise InputError(f"labels must be class indices from 0 to {len(self.head) - 1}.")
         return Labelled(unit, checked)
+
+
+def load_fitted(
+    path: str | os.PathLike[str], encoder: Any = None, model: str = ""
+) -> tuple[FewShot, Mapping[str, Any]]:
+    """Read a few-shot adapter that was fitted and saved, and the note on what it was fitted to.
+
+    Args:
+        path: a file that `acclimate fit` or `Classifier.save` wrote.
+        encoder: the model that will encode images; None if there are only features.
+        model: its name, for errors.
+
+    Raises:
+        StateError: the file is not a state, is damaged, holds a method that is not few-shot or was not fitted, or was
+            fitted with another model.
+        InputError: the method needs the encoder's text tower, and there is none.
+    """
+    tensors, description = read_snapshot(path)
+    check_description(description, path)
+    about = fit_note(description["notes"])
+    vectors = tensors.get(VECTORS)
+    if encoder is not None and vectors is not None and vectors.ndim == 2:
+        dims = (vectors.shape[1], encoder.dim)
+        prints = (about.get("fingerprint"), encoder.fingerprint)
+        if dims[0] != dims[1] or (all(prints) and prints[0] != prints[1]):
+            raise StateError(
+                f"{path} was fitted with the model {about.get('model', 'unknown')!r:.80} ({dims[0]} dimensions), "
+                f"not with {model!r} ({dims[1]} dimensions); use that model, or fit again."
+            )
+    adapter, _ = build_adapter(tensors, description, path, text=encoder)
+    if not isinstance(adapter, FewShot) or not adapter.seen:
+        raise StateError(
+            f"{path} is a state of {adapter.name!r} that was not fitted to labelled samples; "
+            "write one with `acclimate fit`."
+        )
+    return adapter, about
+
+
+def fit_note(notes: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the note on what a state was fitted to, among its notes; empty if there is none."""
+    about = notes.get(NOTE)
+    return about if isinstance(about, dict) else {}
+
+
+def describe_fit(about: Mapping[str, Any]) -> str:
+    """Return the note of a fitted file in words."""
+    seed = "" if about.get("seed") is None else f", drawn with seed {about['seed']}"
+    source = f" of {about['source']}" if about.get("source") else ""
+    shots = f"{about.get('shots')} shot{'' if about.get('shots') == 1 else 's'} per class"
+    return f"fitted to {shots}{source}{seed}, encoded with {about.get('model')}"

@@ -1,4 +1,4 @@
-"""Save, load and compare the states of adapters."""
+"""Files of the states of adapters: saving, loading and comparing them."""
 
 import copy
 import os
