@@ -1,4 +1,4 @@
-"""What the laws are tried on."""
+"""The trial: a method and a small stream that the laws are checked on."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ class Trial:
         self.labels = stream.labels
 
     def stream(self, samples: int) -> FeatureStream:
-        """A stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""
+        """Return a stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""
         stream = shifted_stream(samples=samples, classes=6, dim=24, seed=3)
         if "views" not in self.method.needs:
             return stream
@@ -30,7 +30,7 @@ class Trial:
         return replace(stream, features=stream.features[:, None] + 0.1 * noise)
 
     def adapter(self, classes: int = 6, **arguments: Any) -> Adapter:
-        """A new adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
+        """Make an adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
         head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
         adapter = self.method(head, **self.settings, **arguments)
         if isinstance(adapter, FewShot):
@@ -44,7 +44,7 @@ class Trial:
         adapter.fit(self.features[shots], self.labels[shots])
 
     def warm(self) -> Adapter:
-        """An adapter that was shown the first 100 samples."""
+        """Make an adapter that was shown the first 100 samples."""
         adapter = self.adapter()
         adapter.step(self.features[:100])
         return adapter
