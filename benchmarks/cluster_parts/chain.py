@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import ray
 
+from acclimate.classify.checkpoint import Checkpoint
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, adapt_task
 from acclimate.cluster.connection import connect
 from acclimate.cluster.machines import Machines
-from acclimate.cluster.parts import Checkpoint
 from acclimate.cluster.rounds import FirstPass
 from acclimate.cluster.storage import Storage
 from cluster_parts.adapters import CLASSES, METHODS, encoded_block, features_of, filled
@@ -96,7 +96,7 @@ def _tasks(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> float
 def _first_pass(job: ClusterJob, learnt: LearntState, blocks: Sequence[Any]) -> float:
     encoding = Encoded.remote([[block] for block in blocks])
     ray.get(encoding.__ray_ready__.remote())
-    done = Checkpoint(learnt.adapter, 0, job.first_id, [], Summary())
+    done = Checkpoint(learnt.adapter, {}, 0, job.first_id, [], Summary())
     began = perf_counter()
     FirstPass(
         job,

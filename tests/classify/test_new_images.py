@@ -15,6 +15,7 @@ from acclimate.errors import InputError, RunError
 from acclimate.sources.follow import Follow
 from acclimate.sources.source import open_source
 from drawn_images import draw, draw_folder
+from earlier_results import ADDED, remove_columns
 from waiting import wait_until
 
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
@@ -121,6 +122,21 @@ def test_results_of_another_source_or_with_other_columns_are_not_continued(make,
     add_images(folder, 1)
     with pytest.raises(InputError, match="its columns are different: another --top-k"):
         make(top_k=3, output=ResultFile(tmp_path / "r.csv", top_k=3)).run(resume=True)
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_new_images_are_added_to_results_of_an_earlier_version(make, folder, tmp_path, passes):
+    make(passes=passes).run()
+    before = read_results(tmp_path / "r.csv")
+    remove_columns(tmp_path / "r.csv")
+    add_images(folder)
+    assert make(passes=passes).run(resume=True)
+    after = read_results(tmp_path / "r.csv")
+    assert len(after) == 17
+    for row, other in zip(after, before, strict=False):
+        assert row.keys() == other.keys()
+        assert all(row[name] == other[name] for name in row if name not in ADDED)
+        assert (row["online_label"], row["sorted_to"]) == (row["label"], "")
 
 
 def test_results_that_are_not_results_are_refused(tmp_path):

@@ -10,6 +10,7 @@ from acclimate.classify.outputs import ResultFile, read_results, write_results
 from acclimate.classify.sorting import folder_name, sort_images, unsort_images
 from acclimate.errors import InputError, RunError
 from acclimate.predict import Answer, Prediction
+from earlier_results import remove_columns
 
 
 @pytest.fixture(params=[".csv", ".jsonl", ".parquet"])
@@ -55,6 +56,14 @@ def test_images_go_to_a_folder_per_answer_and_come_back(results, tmp_path, how):
     assert files_below(tmp_path / "photos") == before
     assert not (tmp_path / "sorted").exists()
     assert read_results(results) == rows
+
+
+def test_results_of_an_earlier_version_are_sorted(results, tmp_path):
+    if results.suffix != ".csv":
+        pytest.skip("one format will do")
+    remove_columns(results)
+    assert sort_images(results, tmp_path / "sorted") == {"cat": 3, "AC_DC": 1}  # unsure answers were not marked
+    assert unsort_images(results) == (4, [])
 
 
 def test_corrected_images_go_to_their_correct_label(results, tmp_path):

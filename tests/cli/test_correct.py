@@ -8,6 +8,7 @@ import pytest
 from acclimate import load_state
 from acclimate.classify.outputs import read_results, write_results
 from acclimate.files import read_snapshot, snapshot_bytes
+from earlier_results import remove_columns
 from own_methods import SHARPEN
 
 LABELS = ("red circle", "green square", "blue stripes")
@@ -74,6 +75,15 @@ def test_fixes_teach_the_state_and_mark_the_results(invoke, classified, model, p
     invoke("correct", path, "--undo", left.id, "--state", STATE)
     assert read_results(path) == before
     assert not load_state(STATE).corrections
+
+
+def test_results_of_an_earlier_version_are_corrected(invoke, classified, model):
+    path = classified()
+    remove_columns(path)
+    wrong = read_results(path)[3]
+    write_fixes([(wrong["file"], other(wrong["label"]))])
+    invoke("correct", path, "fixes.csv", "--state", STATE, *model)
+    assert [row["correct_label"] for row in read_results(path)[2:5]] == ["", other(wrong["label"]), ""]
 
 
 def test_undo_refuses_results_that_do_not_have_the_image(invoke, classified, model, here):

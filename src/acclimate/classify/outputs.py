@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
-from itertools import chain, islice
+from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -54,6 +54,21 @@ def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
         yield row | {"predictions": [answer for answer in answers if answer["label"]]}
 
 
+def completed(number: int, record: Any) -> dict[str, Any]:
+    """Return a record with a default for each column that earlier versions have not written.
+
+    Raises:
+        ValueError: it has no file, label or score.
+    """
+    for name in ("file", "label", "score"):
+        if not isinstance(record, dict) or name not in record:
+            raise ValueError(f"row {number + 1} has no {name}")
+    answer = {"label": record["label"], "score": record["score"]}
+    others = {f"{who}_{name}": value for who in ("online", "zero_shot") for name, value in answer.items()}
+    defaults = {**dict.fromkeys(COLUMNS), **others, "index": number, "predictions": [answer]}
+    return {**record, **{name: value for name, value in defaults.items() if name not in record}}
+
+
 def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """One line of csv per record; a spreadsheet takes no cell for a formula."""
     lines = []
@@ -84,14 +99,11 @@ def read_results(path: Path) -> list[dict[str, Any]]:
         else:  # spreadsheets put a mark at the beginning
             with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
                 records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
+        records = list(map(completed, range(len(records)), records))
     except FileNotFoundError:
         raise InputError(f"no results at {path}.") from None
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as results of `acclimate classify`: {error}.") from error
-    for number, record in enumerate(records, 1):
-        if lost := [name for name in (*COLUMNS, "predictions") if not isinstance(record, dict) or name not in record]:
-            why = f"row {number} has no {lost[0]}"
-            raise InputError(f"{path} cannot be read as results of `acclimate classify`: {why}.")
     return records
 
 
@@ -126,12 +138,15 @@ class ResultFile:
         self.checkpoint = path.with_name(f"{path.name}.checkpoint")  # exists while the results are incomplete
         self.features = path.with_name(f"{path.name}.features")  # exists until a second pass is complete
         self._columns = csv_columns(top_k) if suffix == ".csv" else []
-        self._header = f"{','.join(self._columns)}\n" if self._columns else ""
         self._hash = hashlib.sha256()
 
     @property
+    def _header(self) -> str:
+        return f"{','.join(self._columns)}\n" if self._columns else ""
+
+    @property
     def digest(self) -> str:
-        """Identifies what was written so far."""
+        """Digest of what was written so far."""
         return self._hash.hexdigest()
 
     @property
@@ -143,7 +158,7 @@ class ResultFile:
 
     def reopen(self, records: Sequence[Mapping[str, Any]]) -> int:
         """Open complete results again, with these records, to add lines; returns their size in bytes."""
-        if self._columns and records and _columns_of(records) != self._columns:
+        if self._columns and records and {*_columns_of(records)} != {*self._columns}:
             why = "its columns are different: another --top-k, another version of acclimate, or columns of your own"
             raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
         content = _csv_content(records, self._columns) if self._columns else json_lines(records)
@@ -183,6 +198,9 @@ class ResultFile:
                 f"cannot continue {self.path}: {self.lines.name} is not what the stopped run has written; it was "
                 "edited, cut off or replaced. Put it back, choose another --out, or --overwrite it."
             )
+        if offset and self._columns:  # an earlier version may have begun it with fewer columns
+            with open(self.lines, encoding="utf-8", newline="") as lines:
+                self._columns = next(csv.reader(lines))
 
     def _begins(self, files: Collection[str]) -> bool:
         """Whether the file is empty, or begins with the header and a row of one of the files."""
@@ -216,7 +234,7 @@ class ResultFile:
         """Read the predictions that were written, as far as the columns hold them, some rows at a time."""
         with open(self.lines, encoding="utf-8", newline="") as file:
             lines = csv_records(file) if self._columns else map(json.loads, file)
-            records = islice(lines, start, stop)
+            records = islice(map(completed, count(), lines), start, stop)
             while block := list(islice(records, ROWS_PER_BLOCK)):
                 yield Predictions.from_records(block, class_names)
 

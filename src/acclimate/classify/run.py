@@ -12,59 +12,26 @@ The images of a resumed run are those that have rows, in the order of the rows, 
 was added to a folder since is classified, too, even if the results were complete. Complete rows are *kept* as they are.
 """
 
-import csv
-import hashlib
 from collections.abc import Callable, Collection, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any
 
 from acclimate.classifier import Classifier
+from acclimate.classify.checkpoint import Checkpoint, Kept, check_identity, job_identity
 from acclimate.classify.features import FeatureFile
 from acclimate.classify.outputs import ResultFile, read_results, write_results
-from acclimate.classify.summary import Summary, is_count, require
-from acclimate.errors import ImageError, InputError, RunError, StateError
-from acclimate.methods import load_with_notes, save_state, state_to_bytes
-from acclimate.methods.gates import NearDuplicates
-from acclimate.methods.state import LARGEST_ID
+from acclimate.classify.summary import Summary
+from acclimate.errors import ImageError, InputError, RunError
+from acclimate.methods import load_with_notes, save_state
 from acclimate.predict import NONE, Prediction, Predictions, readable_name, second_answers, true_labels
-from acclimate.reading.walk import OnError, precision_of
+from acclimate.reading.walk import OnError
 from acclimate.sources.source import Sample, can_be_read, file_sample
 
-EDITED = "is not the checkpoint of a run: it was edited"
-UNSAID = {"decoder": "pillow", "precision": "float32"}  # of checkpoints that were written when there were no others
-Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and whether their answers are final
-
-
-class Kept(NamedTuple):
-    """Rows of an earlier run that was completed."""
-
-    images: int = 0
-    answered: int = 0  # images that could be read
-    size: int = 0  # in bytes
-
-
-def job_identity(classifier: Classifier, top_k: int, passes: int) -> dict[str, Any]:
-    """What must be the same to resume a job; the method, its settings and the labels are checked with the state."""
-    identity = {
-        "batch size": classifier.batch_size,
-        "number of views": classifier.views,
-        "kind of views": classifier.views_kind if classifier.views > 1 else "",
-        "number of labels per row": top_k,
-        "number of passes": passes,
-        "model": classifier.encoder.fingerprint,
-        "threshold of --unsure": classifier.unsure,
-        "choice of --none-of-these": classifier.rejects,
-        "choice to skip duplicates": any(isinstance(gate, NearDuplicates) for gate in classifier.gates),
-        "decoder": classifier.decoder,
-        "precision": precision_of(classifier.encoder),
-    }
-    if classifier.adapter.kind == "few-shot":  # its state does not change from the first image to the last
-        identity["fitted file"] = hashlib.sha256(state_to_bytes(classifier.adapter)).hexdigest()
-    return identity
+Emit = Callable[[Sequence[Prediction], bool], None]  # predictions, and True if their answers are final
 
 
 @dataclass(kw_only=True)
@@ -149,8 +116,7 @@ class Classification:
             for batch in batches:
                 if rows is not None:
                     rows.write(batch)
-                for prediction in batch:
-                    self.summary.add(prediction)
+                self.summary.extend(batch)
                 self.emit(batch, features is None)
                 if self.stop():
                     break
@@ -163,17 +129,15 @@ class Classification:
         again = rows.again
         summary = Summary(passes=2)
         again.open_like(rows, self.kept.size)
-        answers = second_answers(self.classifier.adapter, features.read(), self.top_k)
         for kept in rows.read(stop=self.kept.images):
-            for prediction in kept:
-                summary.add(prediction)
+            summary.extend(kept)
+        answers = second_answers(self.classifier.adapter, features.read(), self.top_k)
         for online in rows.read(self.classifier.labels, start=self.kept.images):
             if self.output is not None and self.stop():
                 return False
             final = online.refined(answers, self.top_k, self.classifier.unsure)
             again.write(final)
-            for prediction in final:
-                summary.add(prediction)
+            summary.extend(final)
             self.emit(final, True)
         again.sync()
         self.summary = summary
@@ -185,72 +149,56 @@ class Classification:
             return
         if features is not None and not first:
             features.sync()
-        notes = {"identity": self._identity, "offset": self.kept.size if first else self.output.sync()}
-        notes |= {"digest": self.output.digest, "kept": self.kept}
-        notes |= {"first_id": self.first_id, "summary": self.summary.to_json()}
-        notes["gates"] = [gate.dump() for gate in self.classifier.gates]
-        save_state(self.classifier.adapter, self.output.checkpoint, notes)
+        done = Checkpoint(
+            self.classifier.adapter,
+            self._identity,
+            position=self.kept.size if first else self.output.sync(),
+            first_id=self.first_id,
+            gates=[gate.dump() for gate in self.classifier.gates],
+            summary=self.summary,
+            digest=self.output.digest,
+            kept=self.kept,
+        )
+        save_state(done.adapter, self.output.checkpoint, done.notes)
 
     def _open(self, rows: ResultFile, features: FeatureFile | None, resume: bool) -> bool:
         """Begin, or continue what is there; returns False if nothing is left to do."""
-        offset = 0
+        position = 0
         stopped = resume and rows.checkpoint.is_file()
         if stopped:
-            offset = self._load_checkpoint(rows)
+            position = self._load_checkpoint(rows)
         elif resume and rows.path.is_file():
-            offset = self._keep(rows)
+            position = self._keep(rows)
             if len(self.samples) == self.kept.images and self.more is None:
                 self.summary.passes = self.passes
                 return False
         if not stopped:
             self._save_checkpoint(features, first=True)  # before the rows: without a checkpoint, they are complete
-        if self.summary.passes == 1:  # otherwise all is written
-            rows.open(offset)
-            if stopped:
-                try:
-                    done = [each for block in rows.read() for each in block]
-                except (ValueError, LookupError, TypeError, csv.Error) as error:
-                    raise InputError(f"cannot resume {rows.path}: it was edited ({error}); start again.") from error
-                if len(done) != self.summary.images:
-                    raise StateError(f"{rows.checkpoint} {EDITED}: it counts other rows than there are.")
-                self._check_truth(done, rows.path)
-                self._line_up([each.name for each in done], rows)
-            if features is not None:
-                features.open(self.summary.answered - self.kept.answered)
+        if self.summary.passes == 2:  # all is written
+            return True
+        rows.open(position)
+        if stopped:
+            done = [prediction for block in rows.read() for prediction in block]
+            self._check_truth(done, rows.path)
+            self._line_up([each.name for each in done], rows)
+        if features is not None:
+            features.open(self.summary.answered - self.kept.answered)
         return True
 
     def _load_checkpoint(self, rows: ResultFile) -> int:
-        """Continue from what `_save_checkpoint` saved, if it is of this job; returns the size of the rows in bytes."""
+        """Continue from the checkpoint, if it is of this job; returns the size of the rows in bytes."""
         adapter, notes = load_with_notes(rows.checkpoint, like=self.classifier.adapter)
-        try:
-            for name, value in self._identity.items():
-                if notes["identity"].get(name, UNSAID.get(name)) != value:
-                    raise InputError(f"cannot resume {rows.path}: its {name} was different; start again.")
-            digest = notes["digest"]
-            first_id = notes["first_id"]
-            offset: int = notes["offset"]
-            summary = Summary.from_json(notes["summary"])
-            kept = Kept(*notes["kept"])
-            require(all(map(is_count, (offset, *kept))) and kept.size <= offset, "offset and kept must be sizes")
-            require(kept.answered <= kept.images, "kept must count images")
-            require(kept.answered <= summary.answered and kept.images <= summary.images, "kept must be counted")
-            require(isinstance(digest, str), "digest must be text")
-            require(type(first_id) is int and 0 <= first_id + kept.images <= LARGEST_ID, "first_id must lead to ids")
-            for gate, remembered in zip(self.classifier.gates, notes["gates"], strict=True):
-                gate.restore(remembered)
-                if isinstance(gate, NearDuplicates) and gate.recent is not None:
-                    require(gate.recent.shape[1:] == (self.classifier.head.dim,), "gates must remember features")
-        except InputError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
-            raise StateError(f"{rows.checkpoint} {EDITED} ({error}); start again.") from error
-        if summary.passes == 1 or rows.again.lines.exists():  # else they are complete
-            rows.check(offset, digest, {readable_name(each.name) for each in self.samples})
+        done = Checkpoint.from_notes(adapter, notes, rows.checkpoint)
+        check_identity(done.identity, self._identity, rows.path)
+        if done.summary.passes == 1 or rows.again.lines.exists():  # else they are complete
+            rows.check(done.position, done.digest, {readable_name(each.name) for each in self.samples})
+        for gate, remembered in zip(self.classifier.gates, done.gates, strict=True):
+            gate.restore(remembered)
         self.classifier.adapter = adapter
-        self.first_id = first_id
-        self.summary = summary
-        self.kept = kept
-        return offset
+        self.first_id = done.first_id
+        self.summary = done.summary
+        self.kept = done.kept
+        return done.position
 
     def _keep(self, rows: ResultFile) -> int:
         """Keep the rows of complete results, to add those of new images; returns their size in bytes.
@@ -276,8 +224,7 @@ class Classification:
             size = rows.reopen(kept)
         elif [record["true_label"] or None for record in records] != [each.truth for each in predictions]:
             write_results(rows.path, kept)
-        for prediction in predictions:
-            self.summary.add(prediction)
+        self.summary.extend(predictions)
         self.kept = Kept(self.summary.images, self.summary.answered, size)
         self.first_id -= self.kept.images  # ids are counted from there, and the new images come after the old ones
         return size

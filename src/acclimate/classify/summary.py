@@ -3,14 +3,13 @@
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, ClassVar, TypeVar
 from zlib import crc32
 
 from acclimate.classify.accuracy import Accuracy
-from acclimate.predict import Prediction, Predictions
+from acclimate.predict import Prediction
 
 BINS = 20  # of a confidence histogram
 POINTS = 128  # bins along the stream, at most; then two become one
@@ -80,6 +79,11 @@ class Summary:
         before = self.right_before.total()
         return Accuracy(known, right, self.gained, lost=before - right + self.gained)
 
+    def extend(self, predictions: Iterable[Prediction]) -> None:
+        """Count more predictions."""
+        for prediction in predictions:
+            self.add(prediction)
+
     def add(self, prediction: Prediction) -> None:
         """Count one more prediction."""
         self.images += 1
@@ -140,20 +144,10 @@ class Summary:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Summary":
-        """The summary that `to_json` was called on.
-
-        Raises:
-            ValueError, TypeError, LookupError, AttributeError: the content is not that of a summary.
-        """
-        for name, default in vars(cls()).items():
-            require(_fits(name, content[name], default), f"{name} must be as it is written")
+        """Return the summary that `to_json` was called on."""
+        counted = {name: Counter(content[name]) for name in COUNTED}
         pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
-        made = cls(**{**content, **{name: Counter(content[name]) for name in COUNTED}, **pairs})
-        require(made.passes in (1, 2) and made.bin_width > 0, "there are one or two passes, and bins of images")
-        require(sum(made.before_bins) == made.answered <= made.images, "bins must count the images")
-        bins = ceil(made.answered / made.bin_width)
-        require(len(made.stream) == len(made.stream_online) == bins <= POINTS, "bins must cover the stream")
-        return made
+        return cls(**{**content, **counted, **pairs})
 
     def _judge(self, prediction: Prediction, truth: str, record: dict[str, Any]) -> None:
         """Count a prediction whose truth is known."""
@@ -208,48 +202,9 @@ MOST = {"most_changed": SHOWN, "least_sure": SHOWN, "wrong": WRONG}  # entries o
 COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
 
 
-def is_count(value: Any) -> bool:
-    """Whether a value of JSON is a number of things."""
-    return type(value) is int and value >= 0
-
-
-def require(holds: bool, rule: str) -> None:
-    """Refuse what breaks a rule with a ValueError."""
-    if not holds:
-        raise ValueError(rule)
-
-
 def ranked(heap: Heap) -> list[Any]:
     """The records of a heap, that of the highest rank first."""
     return [record for _, _, record in sorted(heap, key=lambda entry: entry[:2], reverse=True)]
-
-
-def _fits(name: str, value: Any, default: Any) -> bool:
-    """Whether a value can be that of a field, which has this default."""
-    if name in PAIRED:
-        return all(isinstance(a, str) and isinstance(b, str) and is_count(number) for a, b, number in value)
-    if name in COUNTED:
-        return all(map(is_count, value.values()))
-    if name == "reasons":
-        return all(isinstance(file, str) and isinstance(why, str) for file, why in value)
-    if name == "examples":
-        return all(_is_heap(heap, _is_example) for heap in value.values())
-    if name in HEAPS:
-        return _is_heap(value, lambda record: Predictions.from_records([record]).rows[0].to_record() == record)
-    if isinstance(default, list):
-        return isinstance(value, list) and all(map(is_count, value)) and len(default) in (0, len(value))
-    return is_count(value)
-
-
-def _is_heap(heap: Any, fits: Callable[[Any], bool]) -> bool:
-    return isinstance(heap, list) and all(
-        isinstance(rank, int | float) and type(position) is int and fits(record) for rank, position, record in heap
-    )
-
-
-def _is_example(example: Any) -> bool:
-    index, score, right = example
-    return is_count(index) and isinstance(score, float) and isinstance(right, bool)
 
 
 def _bin(score: float) -> int:

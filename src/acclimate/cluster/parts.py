@@ -7,15 +7,15 @@ import io
 import json
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
+from acclimate.classify.checkpoint import Checkpoint, check_identity
 from acclimate.classify.features import DTYPE
 from acclimate.classify.outputs import parquet_bytes
-from acclimate.classify.run import EDITED
-from acclimate.classify.summary import BlockSummary, Summary, is_count, require
+from acclimate.classify.summary import BlockSummary, Summary
 from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError, StateError
 from acclimate.files import parse_snapshot
@@ -26,7 +26,6 @@ from acclimate.predict import Prediction, Predictions
 OWN = "_acclimate"  # folder of everything but results
 CHECKPOINT = f"{OWN}/checkpoint.safetensors"  # exists while the results are incomplete
 COMPLETE = f"{OWN}/run.json"  # exists once the results are complete
-MIN_DIGEST_CHARS = 32  # values from this length on are digests, and left out of messages
 OWNER = f"{OWN}/owner"  # names the run that writes here, while it does
 HINT = "What was done so far is kept; pass --resume to go on."
 
@@ -44,8 +43,7 @@ def features_name(block: int) -> str:
 def write_part(out: Storage, block: int, predictions: Sequence[Prediction], about: Mapping[str, str]) -> BlockSummary:
     """Write the rows of a block, all or nothing; returns what they add up to."""
     summary = BlockSummary()
-    for prediction in predictions:
-        summary.add(prediction)
+    summary.extend(predictions)
     write(out, part_name(block), parquet_bytes([[each.to_record() for each in predictions]], about))
     return summary
 
@@ -109,53 +107,23 @@ def check_owner(out: Storage, owner: str) -> None:
         )
 
 
-class Checkpoint(NamedTuple):
-    """A job after some of its blocks: everything that the next block needs."""
-
-    adapter: Adapter
-    blocks: int  # number of blocks whose rows are written
-    first_id: int  # id of the stream's first image in the state
-    gates: list[str]  # their states
-    summary: Summary  # sums over the blocks
-
-    def write(self, out: Storage, identity: Mapping[str, Any]) -> None:
-        """Replace the checkpoint of a job."""
-        notes = {"identity": identity, "blocks": self.blocks, "first_id": self.first_id, "gates": self.gates}
-        notes["summary"] = self.summary.to_json()
-        write(out, CHECKPOINT, state_to_bytes(self.adapter, notes))
-
-    @classmethod
-    def read(cls, out: Storage, identity: Mapping[str, Any], like: Adapter) -> "Checkpoint":
-        """Read the checkpoint of a job, which must be this job.
-
-        Raises:
-            InputError: it is another job.
-            StateError: it was edited, or its method, settings or labels differ.
-        """
-        where = out.where(CHECKPOINT)
-        adapter, notes = build_adapter(*parse_snapshot(out.read(CHECKPOINT), where), where, like)
-        try:
-            check_identity(out, notes["identity"], identity)
-            summary = Summary.from_json(notes["summary"])
-            require(is_count(notes["blocks"]) and type(notes["first_id"]) is int, "blocks and ids are counted")
-            require(all(isinstance(gate, str) for gate in notes["gates"]), "gates remember text")
-            return cls(adapter, notes["blocks"], notes["first_id"], notes["gates"], summary)
-        except InputError:
-            raise
-        except (AttributeError, LookupError, TypeError, ValueError) as error:
-            raise StateError(f"{where} {EDITED} ({error}); start again with --overwrite.") from error
+def write_checkpoint(out: Storage, done: Checkpoint) -> None:
+    """Replace the checkpoint of a job."""
+    write(out, CHECKPOINT, state_to_bytes(done.adapter, done.notes))
 
 
-def check_identity(out: Storage, found: Mapping[str, Any], identity: Mapping[str, Any]) -> None:
-    """Refuse to resume a job that was begun otherwise."""
-    for name, value in identity.items():
-        before = found.get(name)
-        if before != value:
-            was = f"{before}, not {value}" if max(len(str(before)), len(str(value))) < MIN_DIGEST_CHARS else "different"
-            raise InputError(
-                f"cannot resume {out.url}: its {name} was {was}; pass what it was begun with, choose another --out, "
-                "or --overwrite it."
-            )
+def read_checkpoint(out: Storage, identity: Mapping[str, Any], like: Adapter) -> Checkpoint:
+    """Read the checkpoint of a job, which must be this job.
+
+    Raises:
+        InputError: it is another job.
+        StateError: it is damaged, or its method, settings or labels differ.
+    """
+    where = out.where(CHECKPOINT)
+    adapter, notes = build_adapter(*parse_snapshot(out.read(CHECKPOINT), where), where, like)
+    found = Checkpoint.from_notes(adapter, notes, where)
+    check_identity(found.identity, identity, out.url)
+    return found
 
 
 def write_complete(out: Storage, identity: Mapping[str, Any], summary: Summary, about: Mapping[str, Any]) -> None:
@@ -172,7 +140,7 @@ def read_complete(out: Storage, identity: Mapping[str, Any]) -> Summary | None:
         return None
     try:
         content = json.loads(out.read(COMPLETE))
-        check_identity(out, content["identity"], identity)
+        check_identity(content["identity"], identity, out.url)
         return Summary.from_json(content["summary"])
     except InputError:
         raise

@@ -12,14 +12,15 @@ its share of the object store is full, two rounds are adapted to at a time, and 
 from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 import ray
 
+from acclimate.classify.checkpoint import Checkpoint
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, merged, write_task
 from acclimate.cluster.machines import POLL_S, Machines
-from acclimate.cluster.parts import Checkpoint
 
 CONCURRENT_ROUNDS = 2
 CONCURRENT_WRITES = 16  # blocks that are being written or wait for it, beside those of these rounds
@@ -81,7 +82,7 @@ class FirstPass:
         self._rounds: deque[Any] = deque()  # states after the rounds that are under way
         self._writes: deque[Any] = deque()  # writes of the begun rounds, in order
         self._coming: deque[Any] = deque()  # encoded blocks that were asked for
-        self._asked = self._begun = done.blocks  # blocks
+        self._asked = self._begun = done.position  # blocks
 
     def run(self) -> bool:
         """Go on to the end of the stream; returns False if it was stopped before."""
@@ -137,13 +138,16 @@ class FirstPass:
 
     def _save(self) -> None:
         """Wait for the rounds that were begun, and make a checkpoint of them."""
-        if self._begun == self.done.blocks:
+        if self._begun == self.done.position:
             return
         while self._writes:
             self._finish_write()
         self._wait(self._learnt)
         learnt: LearntState = ray.get(self._learnt)
-        self.done = Checkpoint(learnt.adapter, self._begun, self.done.first_id, learnt.gates, deepcopy(self._summary))
+        summary = deepcopy(self._summary)
+        self.done = replace(
+            self.done, adapter=learnt.adapter, position=self._begun, gates=learnt.gates, summary=summary
+        )
         self.save(self.done)
         self._rounds.clear()
         self._learnt = ray.put(learnt)  # what Ray would compute again after a failure begins here

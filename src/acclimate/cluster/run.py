@@ -23,7 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 from acclimate import __version__
 from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
-from acclimate.classify.run import job_identity
+from acclimate.classify.checkpoint import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob
@@ -31,7 +31,6 @@ from acclimate.cluster.again import SecondPass
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
 from acclimate.cluster.filesystems import UnreachableError
 from acclimate.cluster.machines import MachineLostError, Machines
-from acclimate.cluster.parts import Checkpoint
 from acclimate.cluster.rounds import FirstPass
 from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
@@ -162,7 +161,7 @@ class ClusterRun:
         # what Ray gave is read-only
         self.classifier.adapter = duplicate(done.adapter)
         self.summary = done.summary
-        if done.blocks < self.blocks:
+        if done.position < self.blocks:
             return False
         if self.passes == 2:
             summary = self._retrying(self._second_pass, done)
@@ -237,7 +236,7 @@ class ClusterRun:
             return None
         self._owner = parts.claim(self.out)
         if self.out.exists(parts.CHECKPOINT):
-            found = Checkpoint.read(self.out, self._identity, adapter)
+            found = parts.read_checkpoint(self.out, self._identity, adapter)
             self.kept = found.summary.images
             return found
         if parts.has_parts(self.out):  # left by a job that was being overwritten, or by another program
@@ -245,8 +244,9 @@ class ClusterRun:
                 f"{self.out.url} has parts of results, and nothing that says how they were begun; --overwrite them, or "
                 "choose another --out."
             )
-        new = Checkpoint(adapter, 0, adapter.next_id, [gate.dump() for gate in gates], Summary())
-        new.write(self.out, self._identity)  # exists before any part
+        gate_states = [gate.dump() for gate in gates]
+        new = Checkpoint(adapter, self._identity, 0, adapter.next_id, gate_states, Summary())
+        parts.write_checkpoint(self.out, new)  # exists before any part
         return new
 
     def _retrying(self, work: Callable[[Checkpoint], Any], begun: Checkpoint) -> Any:
@@ -254,7 +254,7 @@ class ClusterRun:
         self._done = begun
         failures = 0
         while True:
-            before = self._done.blocks
+            before = self._done.position
             try:
                 return work(self._done)
             except RayTaskError as error:
@@ -263,7 +263,7 @@ class ClusterRun:
                 failure: Exception = error
             except (RayError, MachineLostError, UnreachableError) as error:
                 failure = error
-            failures = 1 if self._done.blocks > before else failures + 1
+            failures = 1 if self._done.position > before else failures + 1
             if failures > MAX_FAILURES:
                 why = str(getattr(failure, "cause", None) or failure).strip().splitlines() or [type(failure).__name__]
                 raise RunError(
@@ -272,13 +272,13 @@ class ClusterRun:
                 ) from failure
 
     def _first_pass(self, done: Checkpoint) -> Checkpoint:
-        if done.blocks == self.blocks:
+        if done.position == self.blocks:
             return done
         machines = Machines(self.cpus, self.gpus, self._workers, self.adapter_gpus, self.patience)
         encoding = start_encoding(
             self.samples,
             self.every,
-            done.blocks,
+            done.position,
             self._setup,
             machines.pool,
             self.cpus,
@@ -326,7 +326,7 @@ class ClusterRun:
 
     def _save(self, done: Checkpoint) -> None:
         parts.check_owner(self.out, self._owner)
-        done.write(self.out, self._identity)
+        parts.write_checkpoint(self.out, done)
         self._done = done
 
     def _finish(self) -> None:
