@@ -1,4 +1,4 @@
-"""What `data check` finds on whole datasets (links to a few drawn images) with planted mistakes."""
+"""Findings of `data check` on whole datasets (links to a few drawn images) with planted mistakes."""
 
 import json
 from collections import Counter

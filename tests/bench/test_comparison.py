@@ -9,7 +9,7 @@ from acclimate.bench.results import OF_FILE, summarise
 
 @pytest.fixture
 def dtd(stream):
-    """A result as the paper's protocol gives it on DTD."""
+    """Return a result as the paper's protocol gives it on DTD."""
     zero_shot, tda = compare(stream, [Variant("tda", {"positive_alpha": 2.0, "positive_beta": 3.0})])
     return replace(
         summarise("dtd", stream, tda, zero_shot, "dataset"),

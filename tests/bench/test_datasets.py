@@ -171,7 +171,7 @@ def test_files_that_are_no_images_are_left_alone(tmp_path):
     assert len(read_dataset(dataset, tmp_path)) == 12
 
 
-def test_what_cannot_be_read_is_said(tmp_path):
+def test_unreadable_datasets_are_reported(tmp_path):
     eurosat = DATASETS["eurosat"]
     aircraft = DATASETS["aircraft"]
     with pytest.raises(InputError, match=r"EuroSAT: no folder .*2750; get EuroSAT\.zip .* Run `acclimate data check"):

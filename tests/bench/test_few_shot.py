@@ -64,7 +64,7 @@ def test_the_scores_of_a_run(paths, held_out):
     assert scores[0].learnt["fit"]["alpha"] is scores[1].learnt["fit"]["alpha"] is None
 
 
-def test_a_class_with_fewer_samples_gives_all_it_has_and_that_is_said(paths):
+def test_classes_with_fewer_samples_are_used_and_listed(paths):
     plan = plan_few_shot(paths, VARIANTS, [10, 1], seeds=2)
     assert [tuple(task.keywords[name] for name in ("path", "seed", "shots")) for task in plan.tasks] == [
         (path, seed, (1, 10)) for path in paths for seed in (0, 1)

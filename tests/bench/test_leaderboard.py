@@ -105,7 +105,7 @@ def test_the_scores_of_a_run(paths, order):
     assert all(isfinite(score.cost["us_per_sample"]) for score in scores)
 
 
-def test_what_cannot_be_run_is_left_out_and_said(paths):
+def test_impossible_runs_are_left_out_and_listed(paths):
     plan = plan_board(paths, orders=2)
     taken = {(task.keywords["path"].stem, task.keywords["order"].partition(":")[0]) for task in plan.tasks}
     assert taken == {

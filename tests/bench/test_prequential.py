@@ -67,7 +67,7 @@ def test_the_top_five_are_the_five_highest(classes, seed):
 
 @pytest.fixture
 def views(stream):
-    """The stream with eight views per sample, in half precision as a store keeps them."""
+    """Return the stream with eight views per sample, in half precision as a store keeps them."""
     noise = 0.1 * np.random.default_rng(0).standard_normal((400, 8, 32))
     noise[:, 0] = 0
     return replace(stream, features=(stream.features[:, None] + noise).astype(np.float16))
@@ -104,7 +104,7 @@ def test_tda_recovers_from_the_synthetic_shift():
     outcomes = compare(shifted_stream(), [TDA])
     before, after = (outcome.runs["stored"].correct for outcome in outcomes)
     assert before[:1000].mean() > before[1000:].mean() + 0.2  # the shift is visible
-    assert after[1000:].mean() > before[1000:].mean() + 0.1  # and adapting helps after it
+    assert after[1000:].mean() > before[1000:].mean() + 0.1  # adapting helps after it
 
 
 def test_the_second_pass_answers_from_everything_learnt(stream):

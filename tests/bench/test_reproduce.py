@@ -24,7 +24,7 @@ ABLATIONS = [name for name, recipe in RECIPES.items() if recipe.kind == "setting
 
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory):
-    """All ablations on two small streams: folder, streams and results."""
+    """Return all ablations on two small streams: folder, streams and results."""
     folder = tmp_path_factory.mktemp("swept")
     streams = {}
     for seed, name in enumerate(("a", "b")):
@@ -275,7 +275,7 @@ def test_streams_that_cannot_be_used_are_refused(stream, tmp_path):
 
 
 def as_dataset(result, key, **changes):
-    """A result as if it were of one of the paper's datasets, by the paper's protocol."""
+    """Return a result as if it were of one of the paper's datasets, by the paper's protocol."""
     dataset = DATASETS[key]
     own = {"dataset": key, "n": dataset.test, "classes": dataset.classes, "views": dataset.views, "prompts": "dataset"}
     return replace(result, **{"model": "open_clip:ViT-B-16/openai", "file": "", **own, **changes})
@@ -373,7 +373,7 @@ def test_other_views_stand_apart(default):
 
 
 def as_row(result, suite, name, key, **changes):
-    """A result as if it were of a row of the paper, by its protocol."""
+    """Return a result as if it were of a row of the paper, by its protocol."""
     row = RECIPES[suite].rows[name]
     dataset = DATASETS[key]
     settings = find_method(row.method).default_settings() | dict(row.config)

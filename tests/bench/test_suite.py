@@ -96,7 +96,7 @@ def test_two_runs_give_the_same_results(run):
     assert json.dumps(without_cost(first)["eurosat", "tda"]) == json.dumps(without_cost(again)["eurosat", "tda"])
 
 
-def test_what_is_written_is_not_run_again(run, tmp_path):
+def test_finished_results_are_not_run_again(run, tmp_path):
     whole = run(["eurosat", "dtd"])
     paths = sorted((tmp_path / "results").iterdir())
     kept = {path: path.read_bytes() for path in paths if not ("dtd" in path.name and "_tda_" in path.name)}
@@ -198,7 +198,7 @@ def test_shapes_by_domain_on_renditions(run, tmp_path):
     assert shaped["order"] == "domain-shift:0"
 
 
-def test_what_cannot_be_run(run, tmp_path):
+def test_invalid_suites_are_refused(run, tmp_path):
     with pytest.raises(InputError, match="unknown prompts 'none'; choose from dataset, single, openai-80,"):
         run(["dtd"], prompts="none")
     with pytest.raises(InputError, match="unknown method 'tad'; did you mean 'tda'"):

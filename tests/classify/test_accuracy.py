@@ -11,7 +11,7 @@ outcomes = st.tuples(*[st.integers(0, 200)] * 4).filter(any)  # both wrong, gain
 
 
 def bisect(inside, outside, holds):
-    """The border between a point where something holds and one where it does not."""
+    """Return the border between a point where something holds and one where it does not."""
     for _ in range(200):
         middle = (inside + outside) / 2
         inside, outside = (middle, outside) if holds(middle) else (inside, middle)

@@ -29,7 +29,7 @@ SETTINGS = {"encoder": "synthetic clusters", "labels": "<b>8</b> & more", "accli
 
 
 def make_run(stream, method="tda", labels=(), unreadable=(), known=False, unsure=0.0, **settings):
-    """The predictions of a method over a stream, and the adapter; images in `unreadable` have no answer."""
+    """Return the predictions of a method over a stream, and the adapter; images in `unreadable` have no answer."""
     head = Head(stream.head.class_vectors, stream.head.logit_scale, class_names=labels or stream.head.class_names)
     adapter = create(method, head, **settings)
     names = [f"photos/{i:05d}.jpg" for i in range(len(stream))]
@@ -86,7 +86,7 @@ def painter(labels, size=(160, 120)):
 
 @pytest.fixture
 def run(stream):
-    """What a report of a run needs."""
+    """Return the arguments of a report of a run."""
     found, adapter = make_run(stream, unreadable=(3, 77))
     samples = make_samples(len(stream), painter(stream.labels.tolist()))
     return {"summary": summarise(found), "adapter": adapter, "samples": samples}

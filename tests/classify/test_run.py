@@ -73,7 +73,7 @@ def test_a_finished_job_leaves_its_results_and_nothing_else(make, tmp_path, suff
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(("passes", "calls_of_stop"), [(1, 5), (2, 5 + 3)])  # after each batch, before each block
+@pytest.mark.parametrize(("passes", "calls_of_stop"), [(1, 5), (2, 5 + 3)])  # one per batch and per block
 def test_stopping_and_going_on_leaves_no_trace(make, tmp_path, monkeypatch, suffix, passes, calls_of_stop):
     monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 16)
     whole = make(f"whole{suffix}", passes=passes)
@@ -142,7 +142,7 @@ def test_a_crash_at_any_change_to_a_file_leaves_no_trace(make, photos, tmp_path,
             with pytest.raises(Crash):
                 make(name, samples=samples).run()
             run = make(name, samples=samples)
-            if run.output.checkpoint.is_file() or not run.output.path.exists():  # as the command line decides
+            if run.output.checkpoint.is_file() or not run.output.path.exists():  # the rule of the command line
                 assert run.run(resume=True)
             left = sorted(path.name for path in (tmp_path / "work").glob(f"{number}-{after}*"))
             assert left in ([name, f"{name}.state"], [name, f"{name}.partial.jsonl", f"{name}.state"])
@@ -173,11 +173,11 @@ def test_features_after_the_last_checkpoint_are_encoded_again(make, tmp_path):
         make("lost.csv").run(resume=True)
 
 
-def test_what_an_overwritten_run_has_left_is_removed(make, tmp_path, monkeypatch):
+def test_leftovers_of_an_overwritten_run_are_removed(make, tmp_path, monkeypatch):
     make("plain.csv", passes=1).run()
     monkeypatch.setattr(outputs, "ROWS_PER_BLOCK", 16)
     calls = iter(range(1000))
-    make("x.csv", stop=lambda: next(calls) >= 6).run()  # in the second pass
+    make("x.csv", stop=lambda: next(calls) >= 6).run()  # stops in the second pass
     names = {path.name for path in (tmp_path / "work").glob("x.csv*")}
     assert names == {"x.csv", "x.csv.checkpoint", "x.csv.features", "x.csv.second"}
     make("x.csv", passes=1).run()
@@ -468,7 +468,7 @@ texts = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=
 
 @given(st.lists(st.tuples(texts, texts, st.floats(0, 1), st.booleans()), min_size=1, max_size=5))
 @pytest.mark.parametrize("suffix", SUFFIXES)
-def test_what_is_written_can_be_read_by_others(suffix, tmp_path_factory, drawn):
+def test_results_can_be_read_by_other_programs(suffix, tmp_path_factory, drawn):
     path = tmp_path_factory.mktemp("rows") / f"rows{suffix}"
     predictions = []
     for i, (name, label, score, broken) in enumerate(drawn):

@@ -149,7 +149,7 @@ def write(path, names):
     output.finish()
 
 
-def test_what_is_there_is_never_replaced(results, tmp_path):
+def test_existing_files_are_never_replaced(results, tmp_path):
     (tmp_path / "sorted" / "cat").mkdir(parents=True)
     (tmp_path / "sorted" / "cat" / "1.jpg").write_bytes(b"mine")
     sort_images(results, tmp_path / "sorted")

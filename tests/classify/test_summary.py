@@ -74,7 +74,7 @@ def test_summary_counts_as_a_naive_count_does(drawn):
 
 
 @given(st.lists(st.none() | answers, max_size=200))
-def test_what_is_right_is_counted_where_the_truth_is_known(drawn):
+def test_right_answers_are_counted_where_the_truth_is_known(drawn):
     found = [unreadable(i) if one is None else answered(i, *one) for i, one in enumerate(drawn)]
     summary = summarise(found)
     known = [each for each in found if each.error is None and each.truth is not None]
@@ -97,7 +97,7 @@ def test_what_is_right_is_counted_where_the_truth_is_known(drawn):
 
 
 def objects_in(root):
-    """How many objects hang on this one."""
+    """Return the number of objects that this one refers to."""
     seen = set()
     waiting = [root]
     while waiting:

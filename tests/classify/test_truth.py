@@ -13,7 +13,7 @@ LABELS = ["cat", "dog", "red fox"]
 
 @pytest.fixture
 def truths(tmp_path):
-    """The true labels of the images that a file gives."""
+    """Return the true labels of the images that a file gives."""
 
     def read(text, suffix=".csv"):
         path = tmp_path / f"truth{suffix}"
@@ -45,7 +45,7 @@ def test_a_file_is_found_by_its_path_its_end_or_its_name(truths):
     assert truths(f"{Path.cwd()}/photos/dogs/2.jpg,dog") == [None, None, "dog", None]
 
 
-def test_what_is_not_known_is_left_out(truths):
+def test_unknown_labels_are_left_out(truths):
     assert truths("2.jpg,\ncats/1.jpg,none of these") == ["none of these", None, None, None]
     assert truths('{"file": "2.jpg", "label": null}', ".jsonl") == [None] * 4
 

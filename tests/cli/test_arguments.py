@@ -113,7 +113,7 @@ def test_features_are_what_their_name_says(invoke, model, photos, here, suffix):
         (["classify", "https://example.org/a.jpg"], "is a URL, which is not downloaded"),
     ],
 )
-def test_what_cannot_be_done_is_refused_before_any_work(invoke, model, here, arguments, message):
+def test_invalid_combinations_are_refused_before_any_work(invoke, model, here, arguments, message):
     draw(here / "photos/a.png")
     command, *options = arguments
     before = sorted(here.iterdir())

@@ -161,7 +161,7 @@ def test_methods_settings_and_templates(invoke, model, photos):
     assert [row["score"] for row in other] != [row["score"] for row in plain]
 
 
-def test_what_the_method_advises_is_said_at_the_end(invoke, model, photos, tmp_path, monkeypatch):
+def test_advice_of_the_method_is_printed_at_the_end(invoke, model, photos, tmp_path, monkeypatch):
     assert "note: " not in invoke("classify", photos, *model, "--method", "tda").stderr
     monkeypatch.setattr(Accord, "advice", lambda self: "look at this.")
     said = invoke("classify", photos, *model, "--report", "report.html")
@@ -327,7 +327,7 @@ def test_convert(invoke, tiny_clip, tmp_path):
     assert "exists" in invoke("convert", f"local:{tiny_clip}", "--to", "made/clip", exit_code=2).stderr
 
 
-def test_what_there_is(invoke):
+def test_models_methods_and_doctor_list_what_is_installed(invoke):
     assert "open_clip:ViT-B-16/openai" in invoke("models").stdout
     listed = invoke("methods").stdout
     assert "positive_capacity: int = 3\n                entries per class (the paper's shot capacity)." in listed

@@ -11,7 +11,7 @@ from acclimate.cli.arguments import COMPARED
 
 
 def rows(output):
-    """The cells of the first table by (stream, method)."""
+    """Return the cells of the first table by (stream, method)."""
     lines = [line.split() for line in output.partition("\n\n")[0].splitlines()]
     return {(line[0], line[1]): line[2:] for line in lines[1:]}
 

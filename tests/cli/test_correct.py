@@ -143,7 +143,7 @@ def test_edited_results_are_fixes_and_short_names_will_do(invoke, classified, mo
     records = read_results(path)
     records[4]["correct_label"] = other(records[4]["label"])
     write_results(path, records)
-    if suffix == ".csv":  # as spreadsheets write it
+    if suffix == ".csv":  # the format of spreadsheets
         path.write_text(path.read_text(encoding="utf-8"), encoding="utf-8-sig")
     assert "1 corrected, 0 confirmed" in invoke("correct", path, "--state", STATE, *model).stderr
     assert read_results(path) == records
@@ -214,7 +214,7 @@ def test_bad_fixes_are_refused_and_nothing_is_written(invoke, classified, model,
     assert before == (path.read_bytes(), (here / STATE).read_bytes())
 
 
-def test_what_else_can_go_wrong(invoke, classified, model):
+def test_invalid_corrections_are_refused(invoke, classified, model):
     path = classified()
     for arguments, message in [
         ([path, "--state", STATE, *model], "write the right label of each wrong answer into correct_label"),

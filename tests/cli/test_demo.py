@@ -8,7 +8,7 @@ from acclimate.cli.demo import as_typed
 
 @pytest.fixture
 def command(here, monkeypatch):
-    """The command of a virtual environment, started by its path."""
+    """Return the command of a virtual environment, started by its path."""
     place = here / ".venv" / "bin" / "acclimate"
     place.parent.mkdir(parents=True)
     place.write_text("#!/bin/sh\n")

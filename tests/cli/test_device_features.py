@@ -33,7 +33,7 @@ def on_tensors(monkeypatch):
 
 @pytest.fixture
 def both(on_tensors):
-    """What some work gives for arrays, and then for tensors."""
+    """Return the results of some work for arrays and for tensors."""
 
     def run(work):
         first = work("arrays")
@@ -49,7 +49,7 @@ def rows(path):
 
 
 def close(one, other):
-    """Whether two tables are equal, numbers up to rounding."""
+    """Return True if two tables are equal, numbers up to rounding."""
 
     def value(cell):
         try:

@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture
 def streams(here):
-    """The names of two feature files, of which one has too few samples for 8 shots."""
+    """Return the names of two feature files, of which one has too few samples for 8 shots."""
     write_stream(shifted_stream(samples=250, classes=6, dim=16, seed=1), here / "one.safetensors")
     write_stream(shifted_stream(samples=50, classes=5, dim=16, seed=2), here / "two.safetensors")
     return ["one.safetensors", "two.safetensors"]

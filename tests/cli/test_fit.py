@@ -19,7 +19,7 @@ def model(tiny_onnx):
 
 @pytest.fixture
 def fitted(invoke, model, photos):
-    """A file fitted to 4 of the 13 or 14 photos of each colour."""
+    """Return a file fitted to 4 of the 13 or 14 photos of each colour."""
     invoke("fit", photos, "--out", "fitted.safetensors", "--shots", 4, "--views", 2, *model)
     return "fitted.safetensors"
 
@@ -41,7 +41,7 @@ def test_labelled_images_beat_zero_shot_with_the_bundled_model(invoke, tmp_path)
     assert right["zero_shot_label"] < 0.7
 
 
-def test_what_the_file_holds(invoke, model, photos, fitted):
+def test_content_of_a_fitted_file(invoke, model, photos, fitted):
     adapter = load_state(fitted)
     assert (adapter.name, adapter.head.class_names) == ("tip-adapter-f", ("blue", "green", "red"))
     assert adapter.learnt()["shots"].tolist() == [4, 4, 4]
@@ -183,7 +183,7 @@ def test_classify_with_a_fitted_file(invoke, model, photos, fitted):
         (["--labels", "cat, dog"], "'tip-adapter-f' was fitted to 3 classes and cannot answer for others"),
     ],
 )
-def test_what_a_fitted_file_decides(invoke, model, photos, fitted, options, message):
+def test_options_that_a_fitted_file_decides_are_refused(invoke, model, photos, fitted, options, message):
     assert message in invoke("classify", photos, "--fitted", fitted, *model, *options, exit_code=2).stderr
 
 

@@ -81,7 +81,7 @@ def test_images_are_sorted_and_taken_back(invoke, folder, model, tmp_path):
         (["--out", "nowhere/r.csv"], "there is no folder nowhere"),
     ],
 )
-def test_what_cannot_be_done_is_refused(invoke, folder, model, tmp_path, options, message):
+def test_invalid_combinations_are_refused(invoke, folder, model, tmp_path, options, message):
     assert message in invoke("classify", folder, *model, *options, exit_code=2).stderr
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == []
 

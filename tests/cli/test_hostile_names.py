@@ -52,13 +52,13 @@ def on_terminal(here):
             shown += part
         os.close(master)
         assert process.wait() == exit_code, shown
-        return shown.decode().replace("\r\n", "\n")  # which the terminal itself makes of a newline
+        return shown.decode().replace("\r\n", "\n")  # the terminal itself makes it of a newline
 
     return run
 
 
 def unsafe(shown):
-    """The characters in what was shown that could do harm, apart from newlines and our own dimmed text."""
+    """Return the characters in what was shown that could do harm, apart from newlines and our own dimmed text."""
     plain = shown.replace("\x1b[2m", "").replace("\x1b[0m", "")
     return {each for each in plain if each != "\n" and printable(each) != each}
 

@@ -19,7 +19,7 @@ pytest.importorskip("matplotlib")
 
 @pytest.fixture
 def streams(here):
-    """The names of two feature files, one of them with domains."""
+    """Return the names of two feature files, one of them with domains."""
     first = shifted_stream(samples=250, classes=6, dim=16, seed=1)
     write_stream(replace(first, domains=("near",) * 80 + ("far",) * 170), here / "one.safetensors")
     write_stream(shifted_stream(samples=120, classes=5, dim=16, seed=2), here / "two.safetensors")

@@ -1,4 +1,4 @@
-"""What the values of options mean: labels, templates, settings."""
+"""Values of options: labels, templates, settings."""
 
 import csv
 import json

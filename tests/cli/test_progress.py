@@ -1,4 +1,4 @@
-"""What the progress bars show."""
+"""Progress bars."""
 
 import re
 from time import sleep
@@ -24,7 +24,7 @@ def test_the_speed_is_shown_from_the_first_call_on(terminal):
     assert re.search(r"encoding .* 20/100 images 3 answers changed 0:00:00 [\d.e+]+/s, 0:00:00 left", shown)
 
 
-def test_what_an_earlier_run_did_does_not_count_as_speed(terminal):
+def test_images_of_an_earlier_run_do_not_count_as_speed(terminal):
     with progress_bar(2_000_000, "encoding", "images") as advance:
         sleep(0.05)
         advance(10, earlier=1_000_000)

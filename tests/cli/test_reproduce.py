@@ -22,7 +22,7 @@ def streams(here):
         stream = shifted_stream(samples=200, classes=6, dim=16, seed=seed)
         stream = replace(stream, encoder="one for both")
         write_stream(stream, here / "streams" / f"{name}.safetensors")
-    return ["streams/a.safetensors", "streams/b.safetensors"]  # as a shell gives streams/*.safetensors
+    return ["streams/a.safetensors", "streams/b.safetensors"]  # a shell makes this of streams/*.safetensors
 
 
 def test_recipes_on_feature_files_in_one_command(invoke, streams, here):
@@ -138,7 +138,7 @@ def test_tables_of_a_plain_run(invoke, streams):
         (["caches", "--streams", "streams/a.safetensors", "--shots", "4"], "--shots and --generated are for --data"),
     ],
 )
-def test_what_cannot_be_done_is_said(invoke, streams, arguments, message):
+def test_invalid_recipes_and_options_are_refused(invoke, streams, arguments, message):
     result = invoke("reproduce", *arguments, exit_code=2)
     assert message in result.stderr
 

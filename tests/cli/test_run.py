@@ -14,7 +14,7 @@ from acclimate.stream import write_stream
 
 @pytest.fixture
 def views_file(stream, tmp_path):
-    """A feature file with six views per sample."""
+    """Return a feature file with six views per sample."""
     noise = 0.2 * np.random.default_rng(0).standard_normal((400, 6, 32)).astype(np.float32)
     path = tmp_path / "views.safetensors"
     write_stream(replace(stream, features=stream.features[:, None] + noise), path)

@@ -160,7 +160,7 @@ def invoke(tiny_onnx, tmp_path):
         (["--model", "onnx:none"], "no ONNX model in none"),
     ],
 )
-def test_what_cannot_be_served_is_said_at_once(invoke, options, message, tmp_path):
+def test_invalid_services_are_refused_at_once(invoke, options, message, tmp_path):
     assert message in invoke(*options)
     assert not (tmp_path / "state").exists()
 

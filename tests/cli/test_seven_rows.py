@@ -27,7 +27,7 @@ IMAGES = "ImageNet's training images, 1 per class"
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with the miniatures, training images of all 1,000 classes, generated images and a tiny model."""
+    """Return a folder with the miniatures, training images of all 1,000 classes, generated images and a tiny model."""
     folder = tmp_path_factory.mktemp("seven")
     datasets = [DATASETS[key] for key in (*SUITES["ood"], "dtd", "eurosat")]
     for dataset in datasets:

@@ -67,7 +67,7 @@ def test_state_inspect_shows_class_names_as_they_are(invoke, tmp_path):
 
 @pytest.fixture
 def fleet(stream, here):
-    """A folder with the states of 20 sites."""
+    """Return a folder with the states of 20 sites."""
 
     def make(method, start=None):
         (here / "sites").mkdir(exist_ok=True)
@@ -92,7 +92,7 @@ def same_sums(one, other):
 def test_a_fleet_merges_from_a_folder_or_a_pattern(invoke, fleet, here, stream, method, named):
     fleet(method)
     words = {"folder": ["sites"], "pattern": ["sites/*.safetensors"], "both": ["sites/0?.safetensors", "sites/1*"]}
-    for out in ("all.safetensors", "sites/all.safetensors", "sites/all.safetensors"):  # which is not merged itself
+    for out in ("all.safetensors", "sites/all.safetensors", "sites/all.safetensors"):  # it is not merged itself
         said = invoke("state", "merge", *words[named], "--out", out).stdout
         assert said == f"{out}: 20 states merged, 400 samples of 20 streams\n"
     whole = create(method, stream.head, origin="whole")
@@ -214,7 +214,7 @@ def test_one_more_sample_is_a_difference(invoke, tmp_path, stream, method):
     assert ": differs by up to " in invoke("state", "diff", "one", "other", exit_code=1).stdout
 
 
-def test_what_still_waits_to_be_added_is_no_difference(invoke, tmp_path, stream):
+def test_pending_samples_are_no_difference(invoke, tmp_path, stream):
     one = create("dota", stream.head, refresh=1000)
     one.step(stream.features[:200])
     save_state(one, tmp_path / "one")

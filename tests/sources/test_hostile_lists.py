@@ -1,4 +1,4 @@
-"""What a stranger's shard or list may cost, and parquet lists."""
+"""Bounded costs of untrusted shards and lists, and parquet lists."""
 
 import io
 import sys
@@ -111,7 +111,7 @@ def test_bad_parquet_lists_say_what_is_wrong(here, columns, message):
         open_source("list.parquet")
 
 
-def test_what_is_not_parquet(here):
+def test_damaged_parquet_lists_are_refused(here):
     write(here / "list.parquet", file=["a.png"] * 1000)
     content = (here / "list.parquet").read_bytes()
     for damaged in (b"", b"PAR1", content[:-20], content[20:], content[:4] + b"\xff" * 40 + content[44:]):

@@ -86,7 +86,7 @@ def test_patterns(here):
         open_source("**/*.txt")
 
 
-def test_what_is_not_there_is_named(here):
+def test_missing_sources_are_named(here):
     (here / "empty").mkdir()
     with pytest.raises(InputError, match="no images in empty: no files"):
         open_source("empty")

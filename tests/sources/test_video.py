@@ -36,7 +36,7 @@ def write_video(target, codec="mpeg4", noise=False, **options):
         stream.height = 48
         stream.pix_fmt = "yuv420p"
         stream.gop_size = 12
-        stream.bit_rate = 8_000_000  # so that shades survive
+        stream.bit_rate = 8_000_000  # preserves shades
         for number in range(COUNT):
             pixels = random.integers(0, 256, (48, 64, 3)) if noise else np.full((48, 64, 3), STEP * number)
             container.mux(stream.encode(av.VideoFrame.from_ndarray(pixels.astype(np.uint8))))
@@ -45,7 +45,7 @@ def write_video(target, codec="mpeg4", noise=False, **options):
 
 
 def frame_of(sample):
-    """The number of the frame, from its shade."""
+    """Return the number of the frame, from its shade."""
     return round(np.asarray(open_image(sample.read())).mean() / STEP)
 
 
@@ -95,7 +95,7 @@ def test_going_forward_decodes_every_frame_once(clip, monkeypatch):
 
     monkeypatch.setattr(_Decoder, "_pull", count)
     decoder = _Decoder(clip, 1.0)
-    for index in (1, 0, 2, 4, 3):  # as threads ask
+    for index in (1, 0, 2, 4, 3):  # the order of threads
         decoder.read(index)
     assert moves == [1, 0]  # the first request was for 1, so 0 lay behind
     assert sum(pulled) <= COUNT + 12
@@ -179,7 +179,7 @@ def test_frames_behind_the_end_of_a_truncated_video_fail(here):
 
 
 class Pipe(io.RawIOBase):
-    """What is written cannot be gone back to, so the length is never written."""
+    """A file without seeking, so that the length is never written."""
 
     def __init__(self):
         self.content = b""
@@ -237,7 +237,7 @@ def test_a_broken_pyav_is_named(here, clip, monkeypatch):
 
 
 def write_sparse_video(target, times):
-    """A frame at each of some times, in seconds."""
+    """Return a frame at each of some times, in seconds."""
     with av.open(target, "w") as container:
         stream = container.add_stream("mpeg4", rate=RATE)
         stream.width = 64
