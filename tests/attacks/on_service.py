@@ -166,7 +166,7 @@ def backlog(work):
         body = bodies.images_of(*[files.photo(seed) for seed in range(64)])
         path = "/v1/streams/mallory/classify"
         answers += parallel(lambda _: service.call("POST", path, body, token="mallory"), range(16))
-        seen.note = f"Retry-After told to {sum(answer.status == 429 for answer in answers)} of 16"
+        seen.note = f"Retry-After sent to {sum(answer.status == 429 for answer in answers)} of 16"
     return seen
 
 
@@ -268,8 +268,8 @@ def surrogates(work):
         query = "/classify?candidate_labels=cat&candidate_labels="
         for wrong in ("%ed%a0%80", "%ff", "%00"):
             answers.append(service.call("POST", query + wrong, files.photo(), "image/png", token="alice"))
-        told = f'{{"id":0,"label":"{bodies.LONE}"}}'
-        answers.append(service.call("POST", "/v1/streams/alice/corrections", told, token="alice"))
+        body = f'{{"id":0,"label":"{bodies.LONE}"}}'
+        answers.append(service.call("POST", "/v1/streams/alice/corrections", body, token="alice"))
     return seen
 
 

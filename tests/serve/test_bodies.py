@@ -336,13 +336,13 @@ def test_forms_come_through(parts, padding):
 
 @given(words, words, names)
 def test_names_need_no_quotes_and_may_be_extended(name, word, text):
-    told = {
+    filenames = {
         f"filename={word}": word,
         f"filename*={extended(text)}": text,
         f"filename={word}; filename*={extended(text)}": text,  # .NET sends this form
         f"FileName*={extended(text)}; filename={quoted(text)}": text,
     }
-    for file, wanted in told.items():
+    for file, wanted in filenames.items():
         body = f"--x\r\nContent-Disposition: form-data; name={name}; {file}\r\n\r\n1\r\n--x--".encode()
         assert parse_form(body, FORM, 1) == [FormPart(name, wanted, b"1")]
 
