@@ -27,11 +27,11 @@ from acclimate.classify.checkpoint import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob
-from acclimate.cluster.again import SecondPass
 from acclimate.cluster.encoding import EncoderSetup, start_encoding
 from acclimate.cluster.filesystems import UnreachableError
 from acclimate.cluster.machines import MachineLostError, Machines
 from acclimate.cluster.rounds import FirstPass
+from acclimate.cluster.second_pass import SecondPass
 from acclimate.cluster.storage import Storage, storage_of
 from acclimate.errors import AcclimateError, InputError, RunError, StateError, count
 from acclimate.images.opening import URL
