@@ -38,7 +38,7 @@ def pytest_addoption(parser):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items):
-    """Files with slow tests come first, so that no process of `--dist loadfile` is left with one at the end."""
+    """Put files with slow tests first, so that no process of `--dist loadfile` is left with one at the end."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
@@ -183,7 +183,7 @@ class Demo(NamedTuple):
 
 @pytest.fixture(scope="session")
 def demo(_features, tmp_path_factory):
-    """`acclimate demo`, run once; copy the folder to change it."""
+    """Run `acclimate demo` once; copy the folder to change it."""
     from typer.testing import CliRunner
 
     from acclimate.cli import app

@@ -19,7 +19,7 @@ VARIANTS = [Variant("zero-shot"), Variant("tda"), Variant("tip-adapter"), Varian
 
 @pytest.fixture
 def paths(tmp_path):
-    """Two streams with labels: one that has 10 samples or more of each class in each half, one that has fewer."""
+    """Return two labelled streams: one with 10 samples or more of each class in each half, one with fewer."""
     write_stream(shifted_stream(samples=300, classes=6, dim=16, seed=1), tmp_path / "long.safetensors")
     write_stream(shifted_stream(samples=40, classes=4, dim=16, seed=2), tmp_path / "short.safetensors")
     return [tmp_path / "long.safetensors", tmp_path / "short.safetensors"]

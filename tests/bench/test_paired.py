@@ -9,7 +9,7 @@ from acclimate.bench.prequential import Variant, compare
 
 
 def naive(right, taken, resamples, seed):
-    """Samples and orders drawn one by one."""
+    """Draw samples and orders one by one."""
     methods, samples, orders = right.shape
     rng = np.random.default_rng(seed)
     found = np.zeros((methods, resamples))
@@ -23,7 +23,7 @@ def naive(right, taken, resamples, seed):
 
 
 def answers(samples, orders, seed=0, part=1.0):
-    """Two methods that share most of their mistakes; each order takes a part of the samples."""
+    """Return answers of two methods that share most of their mistakes; each order takes a part of the samples."""
     rng = np.random.default_rng(seed)
     taken = rng.random((samples, orders)) < part
     easy = rng.random((samples, 1)) < 0.7

@@ -58,7 +58,7 @@ def report(path, *, title, summary, adapter, samples, settings, first_id=0, unsu
 
 
 def make_samples(count, paint, name="photos/{:05d}.jpg"):
-    """Samples whose images a function paints."""
+    """Return samples whose images a function paints."""
 
     def read(index):
         buffer = io.BytesIO()
@@ -69,7 +69,7 @@ def make_samples(count, paint, name="photos/{:05d}.jpg"):
 
 
 def painter(labels, size=(160, 120)):
-    """Pictures whose colour says their true class."""
+    """Return a painter of pictures whose colour is that of their true class."""
 
     def paint(index):
         hue = int(255 * labels[index] / (max(labels) + 1))
@@ -93,7 +93,7 @@ def run(stream):
 
 
 class Page(HTMLParser):
-    """Checks that tags are closed in order, and notes tags, attributes and text."""
+    """A parser that checks that tags are closed in order, and keeps tags, attributes and text."""
 
     def __init__(self, text):
         super().__init__()

@@ -101,7 +101,7 @@ class Crash(BaseException):
 
 @pytest.fixture
 def crash_at(monkeypatch):
-    """Sets the number of changes to files, counted from 1, after or before which the process ends; counts them."""
+    """Return a function that sets the number of changes to files at which the process ends, and counts them."""
     state = SimpleNamespace(calls=0, at=0, after=False)
 
     def wrapped(change):
@@ -369,7 +369,7 @@ def test_a_stopped_run_is_not_continued_with_other_true_labels(make, photos, tmp
 
 @pytest.fixture
 def limit_file_size():
-    """Sets the size that files cannot grow over, as on a full disk; the limit is lifted again at the end."""
+    """Return a function that limits the size of files, as on a full disk; the limit is lifted at the end."""
     resource = pytest.importorskip("resource")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     yield lambda size: resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))

@@ -24,7 +24,7 @@ TOKEN = "a-token-of-the-keeper-0123456789"
 
 @contextmanager
 def running(folder, *options, variables=None):
-    """A service in its own process; gives a client, stops it as Ctrl-C does, and then has its log."""
+    """Run a service in its own process; yield a client, stop it as Ctrl-C does, and keep its log."""
     command = [sys.executable, "-m", "acclimate", "serve", "--data", str(folder / "state"), "--port", "0", *options]
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(

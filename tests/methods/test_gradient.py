@@ -39,7 +39,7 @@ class Shift(Adapter):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Reworded(Adapter):
-    """Asks the text tower for other class vectors."""
+    """A method that asks the text tower for other class vectors."""
 
     name = "reworded"
     summary = "class vectors of another prompt"

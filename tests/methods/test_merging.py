@@ -48,7 +48,7 @@ def in_order(adapter, features, lengths):
 
 
 def by_pairs(adapters, start):
-    """`merge_states` as a tree."""
+    """Merge states as a tree."""
     while len(adapters) > 1:
         adapters = [merge_states(adapters[i : i + 2], start) for i in range(0, len(adapters), 2)]
     return adapters[0]

@@ -35,7 +35,7 @@ def drawn(encoder):
 
 @pytest.fixture(scope="module")
 def views(drawn):
-    """Views (12, 8, d): features of a drawn image, moved a little."""
+    """Return views (12, 8, d): features of a drawn image, moved a little."""
     noise = np.random.default_rng(0).standard_normal((12, 8, drawn[1].shape[1]), dtype=np.float32)
     noise[:, 0] = 0
     return drawn[1][:12, None] + 0.3 * np.linalg.norm(drawn[1][0]) / 5 * noise

@@ -29,7 +29,7 @@ def draw_folder(folder: Path, count: int) -> Path:
 
 
 def draw_shapes(folder: Path, seeds: range) -> Path:
-    """Ellipses and rectangles of all colours, each in the folder of its shape."""
+    """Draw ellipses and rectangles of all colours, each in the folder of its shape."""
     names = list(COLOURS)
     for seed in seeds:
         shape = folder / ("rectangle" if seed % 2 else "ellipse")

@@ -84,7 +84,7 @@ def as_script(page: Path, port: int) -> str:
 
 
 class Reader:
-    """Follows a page in the working directory, as somebody would who has acclimate on the PATH."""
+    """A reader who follows a page in the working directory, with acclimate on the PATH."""
 
     def __init__(self, demo: Path, give: Callable[[str], Path], chdir: Callable[[str], None]) -> None:
         self.demo = demo

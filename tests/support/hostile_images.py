@@ -58,7 +58,7 @@ def directory(entries, size):
 
 
 def overlapping(size, count=None, base=()):
-    """Tags that each claim all of the file."""
+    """Return tags that each claim all of the file."""
     count = count or (size - 14) // 12
     used = {tag for tag, *_ in base}
     tags = [tag for tag in range(1000, 60000) if tag not in used][: count - len(base)]

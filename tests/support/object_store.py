@@ -18,7 +18,7 @@ def find_moto():
 
 @contextmanager
 def s3_server():
-    """The URL of a server with the bucket `bucket`."""
+    """Run a server with the bucket `bucket`; yield its URL."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

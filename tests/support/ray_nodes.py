@@ -26,7 +26,7 @@ def short_folder():
 
 @contextmanager
 def small_cluster():
-    """A cluster of a head node with 4 logical CPUs, which this process is connected to while the block runs."""
+    """Start a cluster of a head node with 4 logical CPUs, to which this process is connected while the block runs."""
     ray = import_ray()  # has the settings of a Ray that is started by a command
     from ray.cluster_utils import Cluster
 
@@ -44,7 +44,7 @@ def small_cluster():
 
 @contextmanager
 def node(folder, options=("--head", "--disable-usage-stats"), **environment):
-    """A node while the block runs, on a port of its own and with one CPU; yields the environment it has.
+    """Start a node while the block runs, on a port of its own and with one CPU; yields the environment it has.
 
     The address is in RAY_ADDRESS there.
     """

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def service(model, data, *options, handles=None):
-    """The process, and its address once it answers; its log is written beside its data.
+    """Start a service; yield the process, and its address once it answers. Its log is written beside its data.
 
     `handles` is the number of files and connections that it may have open.
     """
