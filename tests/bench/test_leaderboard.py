@@ -46,7 +46,7 @@ SCORES = st.builds(
 
 @pytest.fixture
 def paths(tmp_path):
-    """Return two streams of 300 samples: one with two domains and eight classes, one with three classes and no domains."""
+    """Return two streams of 300 samples: two domains and eight classes; three classes and no domains."""
     first = shifted_stream(samples=300, classes=8, dim=16, seed=1)
     write_stream(replace(first, domains=("near",) * 100 + ("far",) * 200), tmp_path / "many.safetensors")
     write_stream(shifted_stream(samples=150, classes=3, dim=16, seed=2), tmp_path / "three.safetensors")

@@ -15,7 +15,7 @@ from earlier_results import remove_columns
 
 @pytest.fixture(params=[".csv", ".jsonl", ".parquet"])
 def results(request, tmp_path):
-    """Return results of six images: two cats of one name, a dog, an unsure one, one that is gone, and one that is broken."""
+    """Return results of six images: two cats of one name, a dog, an unsure, a missing and a broken one."""
     images = tmp_path / "photos"
     names = ["a/1.jpg", "b/1.jpg", "2.jpg", "3.jpg", "gone.jpg", "broken.jpg"]
     labels = ["cat", "cat", "AC/DC", "cat", "cat", None]
