@@ -5,8 +5,7 @@ from collections import Counter
 
 import pytest
 
-from acclimate.bench.check import check_dataset
-from acclimate.bench.datasets import DATASETS
+from acclimate.bench.datasets import DATASETS, check_dataset
 from miniatures import draw_dataset, few, whole
 
 V2 = DATASETS["imagenet-v2"]

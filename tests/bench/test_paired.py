@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from acclimate.bench.evaluation import gather, interval, resample
 from acclimate.bench.orders import stream_order
-from acclimate.bench.paired import gather, interval, resample
 from acclimate.bench.prequential import Variant, compare
 
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 from acclimate import TDA
-from acclimate.bench.comparison import every_table, group_results, reasons, recipe_tables
+from acclimate.bench.comparison import every_table, group_results, reasons, recipe_tables, write_report
 from acclimate.bench.datasets import DATASETS, SUITES
-from acclimate.bench.paper_page import write_report
 from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.prequential import Variant

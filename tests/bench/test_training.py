@@ -7,7 +7,7 @@ from acclimate.bench.datasets import list_images
 from acclimate.bench.recipes import RECIPES
 from acclimate.bench.reproduction import plan_recipes
 from acclimate.bench.store import FeatureStore
-from acclimate.bench.training import IMAGENET, TRAINING, Trainer, training_folder
+from acclimate.bench.suite import IMAGENET, TRAINING, Trainer, training_folder
 from acclimate.errors import InputError
 from miniatures import draw_dataset, draw_training_images, few
 

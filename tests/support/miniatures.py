@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from acclimate.bench.datasets import DATASETS, Dataset, read_dataset
-from acclimate.bench.training import training_folder
+from acclimate.bench.suite import training_folder
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import COLOURS, draw
 

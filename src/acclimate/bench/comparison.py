@@ -1,14 +1,22 @@
-"""Tables from results and recipes: measured figures next to the paper's, and reasons why the two may differ."""
+"""Tables from results and recipes: measured figures next to the paper's, and reasons why the two may differ.
+
+Tables are written as Markdown, as LaTeX, and with their figures as the page of a reproduction.
+"""
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
+from functools import partial
+from itertools import count, product, zip_longest
+from pathlib import Path
+from string import ascii_lowercase
 from typing import NamedTuple
 
 import numpy as np
 
 from acclimate.bench.datasets import DATASETS, Dataset
+from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_page
+from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
 from acclimate.bench.results import OF_FILE, Score
@@ -20,6 +28,24 @@ PAPER_GAIN = "the paper's gain is over its CLIP row, which has prompts and views
 ROUNDING = 0.0049  # largest distance of a printed average from the mean of the printed cells; two round a half up
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
 DESCRIBED = {f"openai clip {paper.lower()}": paper for paper in BACKBONES}  # the same in words, and nothing more
+
+LEGEND = "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here."
+ALWAYS = (
+    "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
+    "not) and by the order of the samples."
+)
+ON_STREAMS = """\
+**These are not the paper's datasets.** They are feature files, with the model and the class vectors they were made
+with. They show how the method responds to a setting, not how well it does on the paper's benchmarks. The second figure
+of a cell is the paper's, measured with its model on its datasets, and shown for the direction of an effect."""
+ON_DATASET_FILES = """\
+**These are the paper's datasets**, read from feature files: the features of the test images and the class vectors were
+computed beforehand. The table below says with which prompts, and on how many of the test images. Other prompts alone
+change the accuracies, so compare the gains over zero-shot with the same prompts, in the second table of each suite. The
+paper's rows that cannot be measured from features are shown with its figures alone."""
+ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
+TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", ABSENT: "--"}
+TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
 
 
 @dataclass(frozen=True)
@@ -219,7 +245,6 @@ def _zero_shot(result: Score) -> Score:
 
 
 def _zero_shots(results: Sequence[Score]) -> dict[str, Score]:
-    """Return zero-shot on every dataset: as it was run by itself, else as it stands beside a method."""
     found: dict[str, Score] = {}
     for result in results:
         found.setdefault(result.dataset, _zero_shot(result))
@@ -322,14 +347,12 @@ def _part_heading(average: str, present: Sequence[str], every: Sequence[str]) ->
 
 
 def _label(result: Score) -> str:
-    """Return the name of a row: the method, and its settings if they are not the paper's."""
     changed = changed_settings(result, row_of(result.method, DATASETS[result.dataset]))
     settings = {"paper": [], "given": changed}.get(result.settings, [result.settings])
     return ", ".join([result.method, *settings])
 
 
 def _how(label: str, results: Sequence[Score]) -> str:
-    """Return how a row was measured, in words."""
     prompts = dict.fromkeys(result.prompts for result in results)
     views = dict.fromkeys(views_text(result.views, result.views_kind or "augmix") for result in results)
     fitted = dict.fromkeys(result.trained for result in results if result.trained)
@@ -359,7 +382,6 @@ def _paper_row(
 
 
 def _cost_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
-    """Return a table per batch size: time, accuracy and memory, from the image file to the answer."""
     dataset = DATASETS[recipe.datasets[0]]
     timed = [result for result in group.timed if result.dataset == dataset.key]
     columns = (f"minutes for {dataset.test:,} images", "times zero-shot", "accuracy, %", "gain", "ms per image", "MB")
@@ -389,7 +411,6 @@ def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[flo
 def _cost_row(
     name: str, result: Score | None, zero_shot: Score, paper: tuple[float, ...] = ()
 ) -> tuple[str, tuple[Cell, ...]]:
-    """Return the cells of a method, next to the paper's figures."""
     if result is None:
         return name, tuple(Cell(None, figure) for figure, _ in zip_longest(paper, range(6)))
     images = DATASETS[result.dataset].test
@@ -408,7 +429,6 @@ def _cost_row(
 
 
 def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
-    """Return a table per sweep, over the datasets on which all its settings were run."""
     tables = []
     for sweep in recipe.sweeps:
         found = {
@@ -447,3 +467,125 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
         score = sweep.score
         tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))
     return tables
+
+
+def letters(tables: Sequence[Table]) -> dict[str, str]:
+    """Return the letter that refers to each reason, over all tables."""
+    given = [reason for table in tables for _, cells in table.rows for cell in cells for reason in cell.why]
+    names = ("".join(each) for length in count(1) for each in product(ascii_lowercase, repeat=length))  # a to z, aa, ab
+    return dict(zip(dict.fromkeys(given), names, strict=False))
+
+
+def notes(tables: Sequence[Table]) -> list[str]:
+    """Return the notes below the tables: how to read a cell, and the reasons by letter."""
+    return [LEGEND, *(f"({letter}) {reason}" for reason, letter in letters(tables).items()), ALWAYS]
+
+
+def cell_text(cell: Cell) -> str:
+    """Return a cell as text, such as "61.30 ± 0.12 / 61.35", without the letters of its reasons."""
+    measured, reported = (ABSENT if value is None else f"{value:.2f}" for value in (cell.measured, cell.reported))
+    spread = "" if cell.sd is None else f" ± {cell.sd:.2f}"
+    return f"{measured}{spread} / {reported}"
+
+
+def markdown(tables: Sequence[Table]) -> str:
+    """Return tables as Markdown."""
+    known = letters(tables)
+    parts = [part for table in tables for part in _section(table, known)]
+    return "\n\n".join([*parts, *notes(tables)]) + "\n"
+
+
+def latex(tables: Sequence[Table]) -> str:
+    """Return tables as LaTeX; they need the booktabs package."""
+    known = letters(tables)
+    parts = []
+    for table in tables:
+        parts += [
+            r"\begin{table}",
+            rf"\caption{{{_tex(table.title)}. {_tex(table.context)}}}",
+            rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+            r"\toprule",
+            " & ".join(_tex(heading) for heading in (table.corner, *table.columns)) + r" \\",
+            r"\midrule",
+        ]
+        for name, cells in table.rows:
+            texts = (_tex(cell_text(cell)) + letters_of(cell, known, "$^{%s}$") for cell in cells)
+            parts.append(" & ".join((_tex(name), *texts)) + r" \\")
+        parts += [r"\bottomrule", r"\end{tabular}", *map(_tex, table.notes), r"\end{table}", ""]
+    return "\n".join([*parts, r"\noindent " + _tex(" ".join(notes(tables))), ""])
+
+
+FORMATS: dict[str, Callable[[Sequence[Table]], str]] = {"markdown": markdown, "latex": latex}
+
+
+def write_report(
+    recipes: Sequence[Recipe],
+    results: Sequence[Score],
+    folder: Path,
+    command: str,
+    lacking: Mapping[str, Mapping[str, str]] | None = None,
+) -> list[Table]:
+    """Write README.md with the command that made the results; return the tables.
+
+    `lacking` holds for each recipe the methods that were not measured, and what they need.
+    """
+    parts = [
+        "# Results",
+        f"Generated by the command below from the results in `runs/`.\n\n```\n{command}\n```",
+    ]
+    made = [(group, [(each, recipe_tables(each, group)) for each in recipes]) for group in group_results(results)]
+    every = [table for _, sections in made for _, tables in sections for table in tables]
+    known = letters(every)
+    for number, (group, sections) in enumerate(made, 1):
+        opening = _opening(group)
+        parts += [] if opening in parts else [opening]
+        parts += [group.context, *([_datasets(group)] if group.results else [])]
+        for recipe, tables in sections:
+            if tables:
+                figure = folder / (f"{recipe.name}.png" if number == 1 else f"{recipe.name}-{number}.png")
+                picture = shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables))
+                parts += [f"## {recipe.title}", recipe.about, *picture]
+                for table in tables:
+                    parts += _section(table, known, group.context)
+                needed = (lacking or {}).get(recipe.name, {})
+                parts += markdown_list([f"{name} was not measured: it needs {what}." for name, what in needed.items()])
+    write_page([*parts, "## Notes", *notes(every)], folder / "README.md")
+    return every
+
+
+def _section(table: Table, known: Mapping[str, str], known_context: str = "") -> list[str]:
+    rows = [
+        (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
+        for name, cells in table.rows
+    ]
+    context = [] if table.context == known_context else [table.context]
+    shown_table = markdown_table((table.corner, *table.columns), rows)
+    return [f"### {table.title}", *context, shown_table, *markdown_list(table.notes)]
+
+
+def _opening(group: ResultGroup) -> str:
+    first = (group.results or group.timed)[0]
+    if paper_dataset(first) is None:
+        return ON_STREAMS
+    return ON_DATASET_FILES if first.file else ON_DATASETS
+
+
+def _datasets(group: ResultGroup) -> str:
+    """Return a table of what the results were measured on; feature files of the paper's datasets with their prompts."""
+    firsts = [next(each for each in group.results if each.dataset == name) for name in group.datasets]
+    recorded = any(each.file and paper_dataset(each) for each in firsts)
+    rows = []
+    for result in firsts:
+        cells = [result.dataset, images_text(result).removesuffix(" images"), f"{result.classes:,}"]
+        cells += [result.prompts] if recorded else []
+        rows.append([*cells, f"{100 * (result.baseline or {})['acc1']:.2f}"])
+    return markdown_table(["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"], rows)
+
+
+def letters_of(cell: Cell, known: Mapping[str, str], form: str) -> str:
+    """Return the letters of a cell's reasons in a form such as " (%s)"; "" if it has none."""
+    return form % ", ".join(sorted(known[reason] for reason in cell.why)) if cell.why else ""
+
+
+def _tex(text: str) -> str:
+    return "".join(TEX.get(sign, sign) for sign in text)

@@ -1,4 +1,9 @@
-"""Methods on streams as one table: every run, every class, and every pair of methods."""
+"""Methods on streams as one table: every run, every class, and every pair of methods.
+
+Intervals come from a paired bootstrap that draws samples and orders with replacement, independently of each other, and
+gives the same draw to every method. So they say how a difference would vary with other samples and other orders of the
+kind.
+"""
 
 import html
 import os
@@ -16,13 +21,15 @@ from acclimate.arrays import HostArray
 from acclimate.bench import Progress, silent
 from acclimate.bench.orders import order_names, stream_order
 from acclimate.bench.pages import DIGITS, markdown_table, points
-from acclimate.bench.paired import gather, interval, resample
-from acclimate.bench.prequential import Outcome, Variant, compare
-from acclimate.bench.results import SECOND_PASS, Score, summarise
+from acclimate.bench.prequential import Outcome, Run, Variant, compare
+from acclimate.bench.results import Score, summarise
 from acclimate.errors import InputError, MissingExtraError, nearest
 from acclimate.methods import Adapter, FewShot, find_method, register
 from acclimate.stream import FeatureStream, read_stream
 
+RESAMPLES = 2000
+LEVEL = 0.95
+RESAMPLES_AT_ONCE = 100  # bounds the memory
 INTERVAL = "95 % interval"
 MAX_VARIANTS = 256  # adapters that share a pass, all of them in memory
 ROW_COLUMNS = (
@@ -270,12 +277,10 @@ def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> E
     rows: dict[str, list[Score]] = {}
     runs = []
     for outcome in outcomes:
-        for passes, by_order in enumerate((outcome.runs, outcome.refined), 1):
-            if by_order:
-                runs.append(list(by_order.values()))
-                title = outcome.variant.title + (SECOND_PASS if passes == 2 else "")
-                score = partial(summarise, name, stream, outcome, outcomes[0], passes=passes)
-                rows[title] = [replace(score(orders=[each]), method=title, label="", passes=1) for each in by_order]
+        for passes, (title, by_order) in enumerate(outcome.by_title.items(), 1):
+            runs.append(list(by_order.values()))
+            score = partial(summarise, name, stream, outcome, outcomes[0], passes=passes)
+            rows[title] = [replace(score(orders=[each]), method=title, label="", passes=1) for each in by_order]
     titles = list(rows)
     predictions = gather(len(stream), runs)
     taken = predictions[0] >= 0
@@ -335,8 +340,45 @@ def _class_rows(
             yield ClassRow(name, method, class_name, *row)
 
 
+def gather(samples: int, runs: Sequence[Sequence[Run]]) -> HostArray:
+    """Return the answers (M, n, O) of M methods to n samples in O orders; -1 where an order leaves a sample out."""
+    predictions = np.full((len(runs), samples, len(runs[0])), -1, np.int32)
+    for method, by_order in enumerate(runs):
+        for order, run in enumerate(by_order):
+            predictions[method, run.order, order] = run.predictions
+    return predictions
+
+
+def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, seed: int = 0) -> HostArray:
+    """Return accuracies (M, resamples), the mean over the orders, of samples and orders drawn with replacement.
+
+    `right` (M, n, O) says which answers are right, and `taken` (n, O) which samples each order takes. One order is
+    always drawn: there is nothing to say of others.
+    """
+    methods, samples, orders = right.shape
+    table = np.concatenate([right.transpose(1, 0, 2).reshape(samples, -1), taken], axis=1)  # (n, (M + 1) O)
+    # Samples with the same answers are interchangeable: how often one of them is drawn is all that counts.
+    _, first, counts = np.unique(np.packbits(table, axis=1), axis=0, return_index=True, return_counts=True)
+    table = table[first].astype(np.float32)  # exact for counts below 2^24
+    rng = np.random.default_rng(seed)
+    blocks = []
+    for start in range(0, resamples, RESAMPLES_AT_ONCE):
+        size = min(RESAMPLES_AT_ONCE, resamples - start)
+        drawn = rng.multinomial(samples, counts / samples, size).astype(np.float32) @ table  # (size, (M + 1) O)
+        answered = drawn.reshape(size, methods + 1, orders)
+        accuracies = answered[:, :-1] / np.maximum(answered[:, -1:], 1)  # (size, M, O)
+        shares = rng.multinomial(orders, np.full(orders, 1 / orders), size) / orders
+        blocks.append((accuracies * shares[:, None]).sum(axis=2).T)
+    return np.concatenate(blocks, axis=1)
+
+
+def interval(resampled: HostArray) -> tuple[float, float]:
+    """Return the middle part, 95 %, of resampled differences."""
+    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
 def _named(streams: Any) -> dict[str, FeatureStream]:
-    """Return streams by name."""
     if isinstance(streams, FeatureStream | str | os.PathLike):
         streams = [streams]
     if isinstance(streams, Mapping):

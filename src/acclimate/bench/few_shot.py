@@ -6,14 +6,14 @@ methods are scored on the other half, in the order of the stream.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.bench.measurements import Measurements, read_labelled
+from acclimate.bench.measurements import Measurements, read_labelled, read_once
 from acclimate.bench.orders import part_of, stream_order
 from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_csv, write_page
 from acclimate.bench.plots import draw_few_shot, shown
@@ -22,7 +22,7 @@ from acclimate.bench.results import Score, summarise
 from acclimate.errors import InputError
 from acclimate.methods import FewShot, create, find_method, require
 from acclimate.sources.shots import draw_shots
-from acclimate.stream import FeatureStream, read_stream
+from acclimate.stream import FeatureStream
 
 NOTES = """\
 - The samples of a stream are halved by class. The shots are drawn from one half, and the others of that half are the
@@ -115,7 +115,7 @@ def measure(
     path: Path, seed: int, shots: Sequence[int], variants: Sequence[Variant], held_out: int | None
 ) -> list[Score]:
     """Score zero-shot and methods on the second half of a stream; few-shot methods are fitted to shots of the first."""
-    stream = _read(path)
+    stream = read_once(path)
     assert stream.labels is not None
     drawn, scored = halve(stream, seed)
     labels = stream.labels[drawn]
@@ -232,9 +232,3 @@ def _chosen_settings(board: Sequence[Curve], streams: Sequence[str]) -> list[str
         f"By the validation samples, of which a run has {span}; means of the draws.",
         markdown_table(("method", "stream", *headings), rows),
     ]
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path) -> FeatureStream:
-    """Read a stream once per process: its runs follow each other."""
-    return read_stream(path)

@@ -6,12 +6,12 @@ evidence, and runs are independent: they can be measured in several processes.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from acclimate.bench.measurements import Measurements, read_labelled
+from acclimate.bench.measurements import Measurements, read_labelled, read_once
 from acclimate.bench.orders import (
     LEAVING_OUT_CLASSES,
     SHAPES,
@@ -27,7 +27,7 @@ from acclimate.bench.prequential import Variant, compare
 from acclimate.bench.results import Score, hardware, score_all
 from acclimate.errors import InputError, nearest
 from acclimate.methods import find_method, list_methods
-from acclimate.stream import FeatureStream, read_stream
+from acclimate.stream import FeatureStream
 
 SHORT = f"first-{SHORT_SAMPLES}"
 DEFAULT_SHAPES = (
@@ -141,7 +141,7 @@ def plan_board(
 
 def measure(path: Path, order: str, methods: Sequence[str], limit: int | None, passes: int) -> list[Score]:
     """Score zero-shot and methods on at most `limit` samples of a feature file in one order."""
-    stream = _read(path, limit)
+    stream = _limited(read_once(path), limit)
     return score_all(path.stem, stream, compare(stream, list(map(Variant, methods)), [order], passes=passes))
 
 
@@ -241,13 +241,6 @@ def _can_take(stream: FeatureStream, order: str) -> bool:
 
 
 def _limited(stream: FeatureStream, limit: int | None) -> FeatureStream:
-    """Return at most `limit` samples of a stream, drawn at random."""
     if limit is None or limit >= len(stream):
         return stream
     return part_of(stream, np.sort(stream_order(stream, "seed:0")[:limit]))
-
-
-@lru_cache(maxsize=1)
-def _read(path: Path, limit: int | None) -> FeatureStream:
-    """Read a stream once per process: its runs follow each other."""
-    return _limited(read_stream(path), limit)

@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -34,7 +34,7 @@ class Measurements:
         scores: list[Score] = []
         with ExitStack() as stack:
             advance = stack.enter_context(progress(len(self.tasks), "measuring", "runs"))
-            found: Iterator[list[Score]] = map(_call, self.tasks)
+            found: Iterator[list[Score]] = map(partial.__call__, self.tasks)
             if jobs > 1 < len(self.tasks):
                 before = {name: value for name, value in os.environ.items() if name in ONE_THREAD}
                 stack.callback(os.environ.update, before)
@@ -44,7 +44,7 @@ class Measurements:
                 processes = min(jobs, len(self.tasks))
                 pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (loaded_plugins(),))
                 stack.callback(pool.shutdown, cancel_futures=True)  # an interruption ends them after their current run
-                found = pool.map(_call, self.tasks)
+                found = pool.map(partial.__call__, self.tasks)
             try:
                 for each in found:
                     scores += each
@@ -65,8 +65,10 @@ def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
     return streams
 
 
-def _call(task: partial[list[Score]]) -> list[Score]:
-    return task()
+@lru_cache(maxsize=1)
+def read_once(path: Path) -> FeatureStream:
+    """Read a stream once per process: the measurements of a stream follow each other."""
+    return read_stream(path)
 
 
 def _begin(plugins: Sequence[Path]) -> None:

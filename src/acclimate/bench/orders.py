@@ -112,7 +112,6 @@ def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
 
 
 def _mixed(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    """Mix the groups: every part of the stream contains all of them in proportion to their sizes."""
     moment = np.empty(len(groups))
     for group in np.unique(groups):
         members = rng.permutation(np.flatnonzero(groups == group))

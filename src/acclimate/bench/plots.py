@@ -4,7 +4,7 @@ The figures of recipes are drawn from their tables: filled markers are measured,
 """
 
 import io
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle, product
 from pathlib import Path
@@ -13,25 +13,39 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.bench.comparison import Cell, Table
 from acclimate.bench.orders import shape_title
+from acclimate.bench.prequential import Outcome
 from acclimate.bench.recipes import AVERAGE
 from acclimate.bench.scoring import running_accuracy
 from acclimate.errors import InputError, MissingExtraError, missing
 from acclimate.files import write_atomically, writing
 
 if TYPE_CHECKING:
+    from acclimate.bench.comparison import Cell, Table
     from acclimate.bench.few_shot import Curve
     from acclimate.bench.leaderboard import Standing
 
 FORMATS = (".png", ".svg", ".pdf")
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # grey is for zero-shot
 GREY, GREEN, RED, BLUE, *_ = COLOURS
+OTHER_COLOURS = (*COLOURS[1:], GREY)  # taken in turn
 BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN, "tda": GREEN}
 BY_ROW = {"coop": "#b08900", "cocoop": "#e0c068", "tip-adapter": RED, "tpt": BLUE, "difftpt": "#8fb0d8"}
 BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
 REPORTED_LABEL = "reported\nin the paper"
+STYLE = {
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlesize": 11,
+    "grid.alpha": 0.25,
+    "legend.frameon": False,
+    "svg.hashsalt": "acclimate",
+}
 GAIN = "gain over zero-shot, points"
 LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
 FULL_COLOUR_POINTS = 6.0  # gain or loss with the full colour
@@ -68,44 +82,45 @@ def check_picture(path: Path) -> None:
         raise InputError(f"cannot draw {path}; use one of the suffixes {', '.join(FORMATS)}.")
 
 
-def plot_running_accuracy(correct: Mapping[str, Sequence[HostArray]], title: str, path: Path) -> None:
-    """Draw the accuracy along the stream, one line per method, the first of which is zero-shot.
+def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -> None:
+    """Draw the accuracy along the stream, one line per method and pass, the first of which is zero-shot.
 
-    `correct` maps a method to an array (n,) for each order, which says whether answers are right. Over several orders
-    the lines are means of the gain over zero-shot, which does not vary with the samples that happen to come together,
-    and bands are one sd. Where orders take different numbers of samples, the shortest says how far the lines go.
+    Over several orders the lines are means of the gain over zero-shot, which does not vary with the samples that happen
+    to come together, and bands are one sd. Where orders take different numbers of samples, the shortest says how far
+    the lines go.
     """
+    every = [pair for outcome in outcomes for pair in outcome.by_title.items()]
+    correct = {title: [run.correct for run in runs.values()] for title, runs in every}
     length = min(len(values) for runs in correct.values() for values in runs)
     window = max(50, length // 20)
     first, *_ = correct.values()
     many = len(first) > 1
     crowded = len(correct) > len(COLOURS)
     base = [values[:length] * float(many) for values in first]  # the lines start from zero-shot, or from nothing
-    styles = product(("-", "--", ":", "-."), COLOURS)
+    styles = cycle(product(("-", "--", ":", "-."), COLOURS))
     with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
-        for (method, runs), (line, colour) in zip(correct.items(), cycle(styles), strict=False):
+        for (method, runs), (line, colour) in zip(correct.items(), styles, strict=False):
             gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
-            curves = 100 * np.array([running_accuracy(values, window) for values in gains])
+            curves = 100 * np.array([running_accuracy(values, window)[window // 2 :] for values in gains])
             x = np.arange(1, length + 1)[window // 2 :]
-            mean = curves.mean(axis=0)[window // 2 :]
+            mean = curves.mean(axis=0)
             accuracies = 100 * np.array([np.mean(values) for values in runs])
             spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
             label = f"{method}  {accuracies.mean():.2f}{spread} %"
             axes.plot(x, mean, line, color=colour, linewidth=1.8, label=label)
             if many:
-                sd = curves.std(axis=0, ddof=1)[window // 2 :]
+                sd = curves.std(axis=0, ddof=1)
                 axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title, loc="left", fontsize=11)
-        what = "gain over zero-shot" if many else "accuracy"
-        unit = "points" if many else "%"
-        axes.set(xlabel="samples seen", ylabel=f"{what}, last {window} samples, {unit}", xlim=(0, length))
+        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title)
+        scale = ("gain over zero-shot", "points") if many else ("accuracy", "%")
+        axes.set(xlabel="samples seen", ylabel=f", last {window} samples, ".join(scale), xlim=(0, length))
         if crowded:
-            figure.legend(frameon=False, loc="outside right center")
+            figure.legend(loc="outside right center")
         else:
-            axes.legend(frameon=False, loc="best")
+            axes.legend(loc="best")
 
 
-def draw_gains(tables: Sequence[Table], path: Path) -> None:
+def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
     """Draw bars: the gain of each measured row of the first table over zero-shot, by dataset."""
     table = tables[0]
     rows = {label: cells for label, cells in table.rows if any(cell.measured is not None for cell in cells)}
@@ -114,10 +129,10 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
     width = 0.8 / max(1, len(rows))
     with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
         axes.axhline(0, color=GREY, linewidth=1)
-        for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(len(rows)), strict=False)):
+        for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(rows.items()), strict=True)):
             at = x + (index - (len(rows) - 1) / 2) * width
             measured, reported = _gains(cells, zero_shot)
-            axes.bar(at, measured, 0.92 * width, color=_colour_of(label, colour), label=label)
+            axes.bar(at, measured, 0.92 * width, color=colour, label=label)
             axes.scatter(at, reported, **REPORTED, label=None if index else REPORTED_LABEL)
         averages = [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]
         if averages:
@@ -127,7 +142,7 @@ def draw_gains(tables: Sequence[Table], path: Path) -> None:
         _finish(figure, tables[:1])
 
 
-def draw_curves(tables: Sequence[Table], path: Path) -> None:
+def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
     """Draw a panel per table: the gain along the rows, thin for each dataset and thick for their average.
 
     Rows that are ranges such as 0.2-0.5 are not points on a scale: they get markers without lines and a common y-axis.
@@ -140,11 +155,11 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
             zero_shot = rows.pop("zero-shot", None)
             x = np.arange(len(rows))
             gains = [_gains(cells, zero_shot) for cells in rows.values()]
-            measured, reported = (np.array(each).T for each in zip(*gains, strict=True))  # (columns, rows)
+            measured, reported = np.array(gains).transpose(1, 2, 0)  # (columns, rows) each
             if zero_shot:
                 axes.axhline(0, color=GREY, linewidth=1)
             for name, values, paper, other in zip(
-                table.columns, measured, reported, _colours(len(table.columns)), strict=False
+                table.columns, measured, reported, cycle(OTHER_COLOURS), strict=False
             ):
                 thick = name.startswith(AVERAGE)
                 colour = "black" if thick else other
@@ -160,12 +175,11 @@ def draw_curves(tables: Sequence[Table], path: Path) -> None:
         _finish(figure, tables)
 
 
-def draw_times(tables: Sequence[Table], path: Path) -> None:
+def draw_times(tables: "Sequence[Table]", path: Path) -> None:
     """Draw a panel per table: accuracy over minutes, and the paper's."""
     with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as (figure, panels):
         for axes, table in zip(panels, tables, strict=True):
-            for (label, cells), other in zip(table.rows, _colours(len(table.rows)), strict=False):
-                colour = _colour_of(label, other)
+            for (label, cells), colour in zip(table.rows, _colours(table.rows), strict=True):
                 measured, reported = _gains(cells, None)
                 axes.scatter(measured[0], measured[2], color=colour, s=46, label=label)
                 axes.scatter(reported[0], reported[2], **{**REPORTED, "edgecolors": colour})
@@ -174,7 +188,7 @@ def draw_times(tables: Sequence[Table], path: Path) -> None:
             axes.label_outer()
         _finish(figure, tables)
         for axes, table in zip(panels, tables, strict=True):
-            axes.set_title(table.title.partition(": ")[2], loc="left", fontsize=11)
+            axes.set_title(table.title.partition(": ")[2])
 
 
 def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
@@ -192,7 +206,9 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
     wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
         colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", LOSS_TO_GAIN)
-        axes.imshow(gains[..., 0], cmap=colours, vmin=-FULL_COLOUR_POINTS, vmax=FULL_COLOUR_POINTS, aspect="auto")
+        edges = (np.arange(wide + 1) - 0.5, np.arange(high + 1) - 0.5)
+        most = {"vmin": -FULL_COLOUR_POINTS, "vmax": FULL_COLOUR_POINTS}
+        axes.pcolormesh(*edges, gains[..., 0], cmap=colours, **most, edgecolors="white", linewidth=2)
         middle: dict[str, Any] = {"ha": "center", "va": "center"}
         for y, standing in enumerate(methods):
             for x, (mean, worst) in enumerate(gains[y]):
@@ -205,15 +221,14 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
                 axes.text(x, y, text, **middle, fontsize=9)
         axes.grid(visible=False)
         axes.spines[:].set_visible(False)
+        axes.invert_yaxis()
         axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
         axes.set_xlim(-0.5, len(columns) - 0.5)
         axes.set_xticks(range(len(columns)), columns, fontsize=9)
         axes.set_yticks(range(high), [standing.title for standing in methods], fontsize=11)
-        axes.hlines(np.arange(high + 1) - 0.5, -0.5, wide - 0.5, color="white", linewidth=2)
-        axes.vlines(np.arange(wide + 1) - 0.5, -0.5, high - 0.5, color="white", linewidth=2)
-        axes.vlines(0.5, -0.5, high - 0.5, color="white", linewidth=8)
-        title = "Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself"
-        axes.set_title(title, loc="left", fontsize=11)
+        axes.set_title(
+            "Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself"
+        )
 
 
 def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:
@@ -227,7 +242,7 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
     with _figure(path, len(panels), width, height=height, rows=rows) as (figure, grid):
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
-            for curve, other in zip(board, _colours(len(board)), strict=False):
+            for curve, other in zip(board, cycle(OTHER_COLOURS), strict=False):
                 colour = BY_METHOD.get(curve.method, other)
                 x = curve.shots
                 pairs = [curve.accuracy(shots, streams) for shots in x]
@@ -237,16 +252,15 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
                     axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
                 else:
                     axes.axhline(mean[0], color=colour, linewidth=1.6, linestyle="--", label=curve.method)
-            axes.set_title(title, loc="left", fontsize=11)
             axes.set_xscale("log", base=2)
-            axes.set_xlim(ticks[0] / 1.2, ticks[-1] * 1.2)
+            axes.set(title=title, xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
             axes.set_xticks(ticks, map(str, ticks))
             low, high = axes.get_ylim()
             spare = max(0.0, LEAST_SPAN_POINTS - (high - low)) / 2
             axes.set_ylim(low - spare, high + spare)
         figure.supxlabel("labelled shots per class", fontsize=10)
         figure.supylabel("top-1 accuracy, %", fontsize=10)
-        figure.legend(*grid[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside right center")
 
 
 FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
@@ -258,51 +272,40 @@ def _figure(
 ) -> Iterator[tuple[Any, list[Any]]]:
     """Open a figure with panels in rows, and write it at the end; the same figure has the same bytes."""
     plt = pyplot()
-    size = (width, height)
-    columns = -(-panels // rows)
-    figure, cells = plt.subplots(rows, columns, figsize=size, layout="constrained", sharey=share_y, squeeze=False)
-    grid = cells.ravel()[:panels]
-    for axes in cells.ravel()[panels:]:
-        axes.remove()
-    for axes in grid:
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.grid(axis="y", alpha=0.25)
-        axes.set_axisbelow(True)
     content = io.BytesIO()
     kind = path.suffix.lower().removeprefix(".")
     # The metadata that would change with every run has a different name in each format.
     undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
-    try:
-        yield figure, list(grid)
-        with plt.rc_context({"svg.hashsalt": "acclimate"}):
+    with plt.rc_context(STYLE):
+        figure, cells = plt.subplots(
+            rows, -(-panels // rows), figsize=(width, height), layout="constrained", sharey=share_y, squeeze=False
+        )
+        for axes in cells.ravel()[panels:]:
+            axes.remove()
+        try:
+            yield figure, list(cells.ravel()[:panels])
             figure.savefig(content, format=kind, dpi=100, metadata=undated[kind])
-    finally:
-        plt.close(figure)
+        finally:
+            plt.close(figure)
     with writing(path):
         write_atomically(path, content.getvalue())
 
 
-def _finish(figure: Any, tables: Sequence[Table]) -> None:
-    """Add titles to the panels, and one legend for all of them."""
+def _finish(figure: Any, tables: "Sequence[Table]") -> None:
     for axes, table in zip(figure.axes, tables, strict=True):
-        axes.set_title(table.title.partition(":")[0], loc="left", fontsize=11)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), frameon=False, loc="outside right center")
+        axes.set_title(table.title.partition(":")[0])
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
 
 
-def _gains(cells: Sequence[Cell], zero_shot: Sequence[Cell] | None) -> tuple[list[float], list[float]]:
-    """Return measured and reported gains over zero-shot, or the figures without it; nan where absent."""
-
-    def gain(figure: float | None, base: float | None) -> float:
-        return float("nan") if figure is None or base is None else figure - base
-
-    pairs = list(zip(cells, zero_shot or [Cell(0.0, 0.0)] * len(cells), strict=True))
-    return [gain(a.measured, b.measured) for a, b in pairs], [gain(a.reported, b.reported) for a, b in pairs]
+def _gains(cells: "Sequence[Cell]", zero_shot: "Sequence[Cell] | None") -> HostArray:
+    """Return measured and reported gains (2, columns) over zero-shot, or the figures without it; nan where absent."""
+    figures = np.array([(cell.measured, cell.reported) for cell in cells], float)
+    base = np.array([(cell.measured, cell.reported) for cell in zero_shot or ()], float)
+    return np.asarray((figures - base if zero_shot else figures).T)
 
 
-def _colour_of(label: str, other: str) -> str:
-    """Return the colour of a row: its own, or that of its method without the settings that follow, or another one."""
-    return BY_ROW.get(label) or BY_ROW.get(label.partition(",")[0], other)
-
-
-def _colours(count: int) -> list[str]:
-    return [*COLOURS[1:], GREY] * (1 + count // len(COLOURS))
+def _colours(rows: Collection[tuple[str, Any]]) -> list[str]:
+    return [
+        BY_ROW.get(label) or BY_ROW.get(label.partition(",")[0], other)
+        for (label, _), other in zip(rows, cycle(OTHER_COLOURS), strict=False)
+    ]

@@ -22,6 +22,8 @@ from acclimate.predict import top_classes
 from acclimate.stream import FeatureStream
 from acclimate.views import Kind
 
+SECOND_PASS = ", second pass"  # added to the name of a method
+
 
 @dataclass(frozen=True)
 class Variant:
@@ -134,6 +136,12 @@ class Outcome(NamedTuple):
     batch_size: int
     device: str
     refined: dict[str, Run]  # the second pass after each run; {} with one pass
+
+    @property
+    def by_title(self) -> dict[str, dict[str, Run]]:
+        """The runs of each pass by order, under the name of the method in a comparison."""
+        title = self.variant.title
+        return {title: self.runs, **({title + SECOND_PASS: self.refined} if self.refined else {})}
 
 
 def compare(

@@ -15,8 +15,15 @@ from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import Recipe, row_of
 from acclimate.bench.results import OF_FILE, Score, read_results, write_results
 from acclimate.bench.store import FeatureStore
-from acclimate.bench.suite import list_datasets, run_dataset, run_stream, text_lack, time_variants
-from acclimate.bench.training import Trainer, training_folder
+from acclimate.bench.suite import (
+    Trainer,
+    list_datasets,
+    run_dataset,
+    run_stream,
+    text_lack,
+    time_variants,
+    training_folder,
+)
 from acclimate.errors import InputError
 from acclimate.files import writing
 from acclimate.methods import FewShot, find_method
@@ -176,7 +183,6 @@ def _dataset_of(name: str, stream: FeatureStream) -> Dataset | str:
 
 
 def _recorded_prompts(stream: FeatureStream) -> str:
-    """Return the prompts that a feature file records, without remarks in brackets."""
     return re.sub(r" *\([^()]*\)", "", stream.prompts) or stream.prompts
 
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from acclimate import __version__
 from acclimate.bench.pages import DIGITS
-from acclimate.bench.prequential import Outcome, Run
+from acclimate.bench.prequential import SECOND_PASS, Outcome, Run
 from acclimate.bench.scoring import accuracy_over_time, changes, early_phase, learnt, worst_tenth
 from acclimate.errors import InputError
 from acclimate.files import MAX_LIST, open_text, write_atomically, writing
@@ -27,7 +27,7 @@ from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
 OF_FILE = "those of the feature file"  # the prompts are known to the author of the file alone
-SECOND_PASS = ", second pass"  # added to the name of a method
+CLIP_BENCHMARK = {"pretrained": "", "task": "zeroshot_classification", "language": "en"}  # the other keys of its format
 METRICS = ("acc1", "acc5", "mean_per_class_recall")
 PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch")
 
@@ -79,9 +79,6 @@ class Score:
     file: str = ""
     gain_interval: list[float] | None = None
     per_class: dict[str, dict[str, float | int | None]] | None = None
-    pretrained: str = ""
-    task: str = "zeroshot_classification"
-    language: str = "en"
 
     @property
     def title(self) -> str:
@@ -203,7 +200,7 @@ def score_all(
 
 def write_results(scores: Sequence[Score], path: Path) -> None:
     """Write one score as a JSON object, several as a list with one score per line."""
-    content = [_rounded(asdict(score)) for score in scores]
+    content = [{**_rounded(asdict(score)), **CLIP_BENCHMARK} for score in scores]
     lines = ",\n".join(json.dumps(each) for each in content)
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
     with writing(path):

@@ -88,7 +88,6 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
 
 
 def _imbalance(counts: HostArray) -> float:
-    """Return one minus the entropy of the counts over its maximum."""
     shares = counts[counts > 0] / max(1, counts.sum())
     if len(counts) < 2 or not len(shares):
         return 0.0

@@ -199,7 +199,6 @@ def _note(folder: Path, file: BinaryIO, description: dict[str, Any], done: int, 
 
 
 def _done(folder: Path, description: dict[str, Any]) -> tuple[int, float]:
-    """Return the number of encoded images and the seconds they took; 0 if the store is damaged."""
     with suppress(OSError, ValueError, KeyError):
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
         features = np.load(folder / "features.npy", mmap_mode="r")

@@ -20,7 +20,9 @@ from acclimate.cli.arguments import (
     Workers,
 )
 from acclimate.cli.console import say
+from acclimate.cli.progress import progress_bar
 from acclimate.cli.tables import print_results
+from acclimate.errors import InputError, MissingExtraError
 
 Orders = Annotated[
     int, typer.Option(help="Run over this many orders of that shape (shuffled by default), seeds 0 to N-1.", min=0)
@@ -77,8 +79,6 @@ def bench(
     from acclimate.bench.orders import order_names
     from acclimate.bench.store import FeatureStore
     from acclimate.bench.suite import run_suite
-    from acclimate.cli.progress import progress_bar
-    from acclimate.errors import InputError
     from acclimate.methods import find_method
 
     chosen = find_datasets(suite or [], dataset or [])
@@ -134,7 +134,6 @@ def as_patterns(paths: Sequence[Path]) -> str:
 def report_pictures() -> None:
     """Report on stderr, before the work, that pictures are left out where matplotlib is missing."""
     from acclimate.bench.plots import pyplot
-    from acclimate.errors import MissingExtraError
 
     try:
         pyplot()

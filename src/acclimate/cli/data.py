@@ -8,8 +8,9 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.group import CommandGroup
+from acclimate.cli.progress import progress_bar
 from acclimate.cli.tables import print_table
-from acclimate.errors import printable
+from acclimate.errors import InputError, RunError, printable
 
 data = typer.Typer(cls=CommandGroup, no_args_is_help=True)
 
@@ -34,10 +35,7 @@ def check(
     """
     from rich.text import Text
 
-    from acclimate.bench.check import check_dataset
-    from acclimate.bench.datasets import SUITES, find_datasets
-    from acclimate.cli.progress import progress_bar
-    from acclimate.errors import InputError, RunError
+    from acclimate.bench.datasets import SUITES, check_dataset, find_datasets
 
     if not root.is_dir():
         raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")

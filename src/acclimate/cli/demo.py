@@ -10,6 +10,8 @@ import typer
 
 from acclimate.cli.arguments import DEFAULT_METHOD
 from acclimate.cli.console import say
+from acclimate.cli.tables import print_table
+from acclimate.errors import InputError
 
 if TYPE_CHECKING:
     from acclimate.stream import FeatureStream
@@ -29,7 +31,6 @@ def demo(
 
     from acclimate.cli.classify import classify
     from acclimate.cli.run import run
-    from acclimate.errors import InputError
     from acclimate.files import writing
     from acclimate.stream import read_stream
 
@@ -99,7 +100,6 @@ def _score(results: Path) -> None:
 
     from acclimate.bench.scoring import expected_calibration_error
     from acclimate.classify.outputs import ResultFile
-    from acclimate.cli.tables import print_table
 
     found = [each for block in ResultFile(results, top_k=3).read() for each in block]
     answers = {

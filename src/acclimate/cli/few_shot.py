@@ -9,6 +9,8 @@ import typer
 from acclimate.cli.arguments import COMPARED, Plugins, Settings, parse_settings
 from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
 from acclimate.cli.console import say
+from acclimate.cli.progress import progress_bar
+from acclimate.cli.tables import print_table
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
 
@@ -41,8 +43,6 @@ def few_shot(
     """
     from acclimate.bench.few_shot import plan_few_shot, write_few_shot
     from acclimate.bench.prequential import Variant
-    from acclimate.cli.progress import progress_bar
-    from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
     report_pictures()

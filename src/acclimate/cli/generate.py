@@ -9,6 +9,7 @@ from acclimate.cli import arguments
 from acclimate.cli.console import say
 from acclimate.cli.progress import progress_bar
 from acclimate.errors import ImageError, InputError, RunError, reason
+from acclimate.errors import count as counted
 
 
 def generate(
@@ -29,7 +30,6 @@ def generate(
 
     The same command continues an interrupted run: images that have enough generated ones are skipped.
     """
-    from acclimate.errors import count as counted
     from acclimate.files import writing
     from acclimate.images.opening import open_image
     from acclimate.views.generated import GeneratedFolder, open_generator

@@ -9,6 +9,8 @@ import typer
 from acclimate.cli.arguments import Plugins
 from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
 from acclimate.cli.console import say
+from acclimate.cli.progress import progress_bar
+from acclimate.cli.tables import print_table
 
 
 def leaderboard(
@@ -36,8 +38,6 @@ def leaderboard(
     Writes leaderboard.md, leaderboard.png, and leaderboard.csv with every run.
     """
     from acclimate.bench.leaderboard import DEFAULT_SHAPES, SUMMARY, plan_board, write_board
-    from acclimate.cli.progress import progress_bar
-    from acclimate.cli.tables import print_table
     from acclimate.files import writing
 
     report_pictures()

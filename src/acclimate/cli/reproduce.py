@@ -19,7 +19,9 @@ from acclimate.cli.bench import (
     report_skipped,
 )
 from acclimate.cli.console import say
+from acclimate.cli.progress import progress_bar
 from acclimate.cli.tables import print_table
+from acclimate.errors import InputError
 
 if TYPE_CHECKING:
     from acclimate.bench.comparison import Table
@@ -92,12 +94,11 @@ def reproduce(
 
     Writes runs/*.json, and from them README.md with a figure for each recipe.
     """
+    from acclimate.bench.comparison import write_report
     from acclimate.bench.orders import order_names
-    from acclimate.bench.paper_page import write_report
     from acclimate.bench.recipes import RECIPES
     from acclimate.bench.reproduction import plan_recipes, plan_streams
     from acclimate.bench.store import FeatureStore
-    from acclimate.cli.progress import progress_bar
 
     names = list(dict.fromkeys(name for name in recipes if name in RECIPES))
     files = [Path(name) for name in recipes if name not in RECIPES]
@@ -140,7 +141,6 @@ def _check(
 ) -> None:
     """Refuse options that do not go together."""
     from acclimate.bench.recipes import RECIPES
-    from acclimate.errors import InputError
 
     if files and (streams is None or not files[0].suffix):
         raise InputError(f"unknown recipe {str(files[0])!r}; choose from {', '.join(RECIPES)}.")
@@ -154,7 +154,7 @@ def _check(
 
 
 def _print_tables(tables: "Sequence[Table]") -> None:
-    from acclimate.bench.paper_page import cell_text, letters, letters_of, notes
+    from acclimate.bench.comparison import cell_text, letters, letters_of, notes
 
     known = letters(tables)
     for table in tables:

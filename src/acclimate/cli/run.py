@@ -1,6 +1,5 @@
 """`acclimate run`: methods on stored features, compared with zero-shot."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -8,10 +7,12 @@ import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, parse_sweep, read_lines
 from acclimate.cli.bench import Methods, Orders
+from acclimate.cli.progress import progress_bar
 from acclimate.cli.tables import print_classes, print_differences, print_results
+from acclimate.errors import InputError
 
 if TYPE_CHECKING:
-    from acclimate.bench.prequential import Outcome, Variant
+    from acclimate.bench.prequential import Variant
 
 Fitted = Annotated[
     Path | None, typer.Option(help="A file of `acclimate fit` with the same classes; compared with zero-shot.")
@@ -69,9 +70,8 @@ def run(
     """
     from acclimate.bench.evaluation import add_comparison, run_streams, tabulate
     from acclimate.bench.orders import order_names
+    from acclimate.bench.plots import plot_running_accuracy
     from acclimate.bench.results import score_all, write_results
-    from acclimate.cli.progress import progress_bar
-    from acclimate.errors import InputError
     from acclimate.methods import save_state as write_state
     from acclimate.stream import read_stream
 
@@ -100,7 +100,7 @@ def run(
         asked = "zero-shot" in (method or (() if fitted else COMPARED))
         write_results([score for score in scores if score.method != "zero-shot" or asked], json)
     if plot:
-        _draw(outcomes[files[0]], files[0].stem, plot)
+        plot_running_accuracy(outcomes[files[0]], files[0].stem, plot)
     if save_state:
         write_state(outcomes[files[0]][1].adapter, save_state)
 
@@ -108,7 +108,6 @@ def run(
 def _variants(method: list[str] | None, setting: list[str] | None, fitted: Path | None) -> "list[Variant]":
     from acclimate.bench.evaluation import limited, sweep
     from acclimate.bench.prequential import Variant
-    from acclimate.errors import InputError
     from acclimate.methods import load_fitted
 
     names = [name for name in dict.fromkeys(method or (() if fitted else COMPARED)) if name != "zero-shot"]
@@ -125,12 +124,11 @@ def _check_outputs(
     json: Path | None, plot: Path | None, save_state: Path | None, files: int, orders: int, variants: int
 ) -> None:
     from acclimate.bench.plots import check_picture
-    from acclimate.errors import InputError
     from acclimate.files import check_writable
 
     for path in filter(None, (json, plot, save_state)):
         check_writable(path)
-    if plot and files > 1:
+    if files > 1 and plot:
         raise InputError("--plot needs one file.")
     if save_state and (files > 1 or orders):
         raise InputError("--save-state needs one file and one order.")
@@ -138,16 +136,3 @@ def _check_outputs(
         raise InputError("--save-state writes the state of one method; name one with --method.")
     if plot:
         check_picture(plot)
-
-
-def _draw(outcomes: "Sequence[Outcome]", title: str, path: Path) -> None:
-    from acclimate.bench.plots import plot_running_accuracy
-    from acclimate.bench.results import SECOND_PASS
-
-    correct = {
-        outcome.variant.title + suffix: [run.correct for run in runs.values()]
-        for outcome in outcomes
-        for suffix, runs in (("", outcome.runs), (SECOND_PASS, outcome.refined))
-        if runs
-    }
-    plot_running_accuracy(correct, title, path)

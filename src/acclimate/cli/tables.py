@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from acclimate.cli.console import say
-from acclimate.errors import printable
+from acclimate.errors import InputError, printable
 
 if TYPE_CHECKING:
     from acclimate.bench.evaluation import Evaluation
@@ -20,10 +20,8 @@ def tables(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")] = None,
 ) -> None:
     """Make tables from results. Each cell shows the measured and the paper's figure, and why they may differ."""
-    from acclimate.bench.comparison import every_table, group_results
-    from acclimate.bench.paper_page import FORMATS
+    from acclimate.bench.comparison import FORMATS, every_table, group_results
     from acclimate.bench.results import read_results
-    from acclimate.errors import InputError
     from acclimate.files import check_writable, write_atomically
 
     if out is not None:
@@ -60,7 +58,7 @@ def print_table(
 
 
 def percent(fraction: float | None, form: str = ".2f") -> str:
-    """A fraction as a number of percent or points."""
+    """Return a fraction as a number of percent or points."""
     return "-" if fraction is None else f"{100 * fraction:{form}}"
 
 

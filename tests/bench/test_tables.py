@@ -1,7 +1,6 @@
 import pytest
 
-from acclimate.bench.comparison import Cell, Table
-from acclimate.bench.paper_page import FORMATS, cell_text, letters, notes
+from acclimate.bench.comparison import FORMATS, Cell, Table, cell_text, letters, notes
 
 TABLE = Table(
     title="An example: top-1 accuracy, %",
