@@ -6,12 +6,21 @@ python training/encode_nouns.py src/acclimate/prompts/data/nouns.safetensors    
 import argparse
 from pathlib import Path
 
+import numpy as np
+
 from acclimate import build_head, load_encoder
 from acclimate.files import snapshot_bytes, write_atomically
 from acclimate.prompts import prompts_for
 from acclimate.prompts.head import vectors_key
-from acclimate.prompts.negatives import nouns, pack
+from acclimate.prompts.negatives import nouns
 from acclimate.prompts.templates import DEFAULT_SET
+
+
+def pack(vectors: np.ndarray) -> dict[str, np.ndarray]:
+    """Return vectors (M, d) as 8-bit numbers without trailing zeros, and the scale (M,) of each."""
+    used = int(np.flatnonzero(vectors.any(axis=0))[-1]) + 1
+    scale = np.abs(vectors).max(axis=1) / 127
+    return {"vectors": np.rint(vectors[:, :used] / scale[:, None]).astype(np.int8), "scale": scale.astype(np.float32)}
 
 
 def main() -> None:

@@ -221,7 +221,7 @@ def test_labels_are_checked():
 
 
 def test_progress_counts_the_prompts_that_are_encoded(tmp_path, monkeypatch):
-    monkeypatch.setattr("acclimate.prompts.head.BATCH", 2)
+    monkeypatch.setattr("acclimate.prompts.head.BATCH_PROMPTS", 2)
     calls = []
     for _ in range(2):  # the second time, the vectors are on disk
         build_head(

@@ -340,7 +340,7 @@ def test_a_name_that_is_created_and_deleted_by_many_at_once(serve, pictures):
 
 
 def test_the_labels_on_disk_are_bounded(start, monkeypatch):
-    monkeypatch.setattr(head_module, "CACHED", (4, 2**20))
+    monkeypatch.setattr(head_module, "CACHE_FILES", 4)
     streams = start()
     texts = streams._folder.parent / "texts"
     streams.create("first", LABELS)
@@ -350,6 +350,6 @@ def test_the_labels_on_disk_are_bounded(start, monkeypatch):
         streams.create(f"again{i}", LABELS)  # uses the first
     assert len(list(texts.iterdir())) == 4
     assert first.exists()
-    monkeypatch.setattr(head_module, "CACHED", (4, first.stat().st_size + 10))
+    monkeypatch.setattr(head_module, "CACHE_BYTES", first.stat().st_size + 10)
     streams.create("large", [*LABELS, "fox"])
     assert len(list(texts.iterdir())) <= 1

@@ -17,9 +17,11 @@ from acclimate.files import keep_recent, read_snapshot, snapshot_bytes, write_at
 from acclimate.prompts.learned import LearnedPrompts
 from acclimate.prompts.templates import DEFAULT_SET, Templates, clean_labels, prompts_for
 
-BATCH = 32  # prompts at once: larger batches take more memory and are not faster on a CPU
+BATCH_PROMPTS = 32  # larger batches take more memory and are not faster on a CPU
 CACHE_VERSION = 2  # increases whenever the same prompts and encoder give different vectors
-CACHED = 1000, 256 * 2**20  # files and bytes in the cache; those that were used least recently are removed
+# Limits of the cache; the files that were used least recently are removed.
+CACHE_FILES = 1000
+CACHE_BYTES = 256 * 2**20
 CANCELLED = 1e-6  # a mean of unit vectors shorter than this is rounding
 Result = TypeVar("Result")
 Steps = Generator[tuple[int, int], None, Result]  # yields prompts encoded since its last step, and their total
@@ -33,11 +35,11 @@ class TextEncoder(Protocol):
     fingerprint: str
 
     def encode_text(self, texts: Sequence[str]) -> Any:
-        """Vectors (n, d), of any length, for n texts."""
+        """Return vectors (n, d), of any length, for n texts."""
 
 
 def default_cache_folder() -> Path | None:
-    """$ACCLIMATE_CACHE, or else ~/.cache/acclimate; None where the user has no home."""
+    """Return $ACCLIMATE_CACHE, or else ~/.cache/acclimate; None where the user has no home."""
     with suppress(RuntimeError):
         return Path(os.environ.get("ACCLIMATE_CACHE") or "~/.cache/acclimate").expanduser()
     return None
@@ -59,7 +61,7 @@ def build_head(
         labels: K class names.
         templates: see `prompts_for`; or learned prompts.
         cache: the folder of cached vectors; None for `default_cache_folder()`, False for no cache. It need not exist,
-            and what is damaged or cannot be written there is computed again. It keeps the `CACHED` files used last.
+            and what is damaged or cannot be written there is computed again. The files used last are kept.
         progress: called with the number of prompts encoded since its last call, and their total.
 
     Raises:
@@ -75,7 +77,7 @@ def build_head(
 
 
 def finish(steps: Steps[Result], progress: Callable[[int, int], None]) -> Result:
-    """The result of all steps; `progress` is called after each."""
+    """Return the result of all steps; `progress` is called after each."""
     while True:
         try:
             progress(*next(steps))
@@ -90,7 +92,7 @@ def head_steps(
     templates: Templates | LearnedPrompts = DEFAULT_SET,
     cache: Path | Literal[False] | None = None,
 ) -> Steps[Head]:
-    """`build_head` in steps, one per batch of prompts; its caller can do other things in between, or stop."""
+    """Run `build_head` in steps, one per batch of prompts; its caller can do other things in between, or stop."""
     labels = clean_labels(labels)
     if isinstance(templates, LearnedPrompts):  # cheap to compute: one prompt per label
         return Head((yield from _learned(encoder, labels, templates)), encoder.logit_scale, encoder.logit_bias, labels)
@@ -109,65 +111,56 @@ def head_steps(
             with suppress(OSError):
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(path, snapshot_bytes({"class_vectors": vectors}, {}))
-                keep_recent(path.parent, "class-vectors-*.safetensors", *CACHED)
+                keep_recent(path.parent, "class-vectors-*.safetensors", CACHE_FILES, CACHE_BYTES)
     return Head(vectors, encoder.logit_scale, encoder.logit_bias, labels)
 
 
 def vectors_key(encoder: TextEncoder, prompts: Sequence[Sequence[str]]) -> str:
-    """Identifies the vectors that an encoder makes of each class's prompts."""
+    """Return a key of the vectors that an encoder makes of each class's prompts."""
     return hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
 
 
 def _learned(encoder: TextEncoder, labels: Sequence[str], learned: LearnedPrompts) -> Steps[HostArray]:
-    """The unit vector (K, d) of each label's learned prompt."""
+    """Encode learned prompts in batches; the result is the unit vector (K, d) of each label's prompt."""
     batches = []
     yield 0, len(labels)
-    for i in range(0, len(labels), BATCH):
-        batches.append(learned.vectors(encoder, labels[i : i + BATCH]))
+    for i in range(0, len(labels), BATCH_PROMPTS):
+        batches.append(learned.vectors(encoder, labels[i : i + BATCH_PROMPTS]))
         yield len(batches[-1]), len(labels)
     return np.concatenate(batches)
 
 
 def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> Steps[HostArray]:
-    """The mean unit vector (K, d), float32, of each label's prompts.
+    """Encode prompts in batches; the result is the mean unit vector (K, d), float32, of each label's prompts.
 
-    The vector of a prompt is kept until the last class that has it is done: the prompts can be many times the classes.
+    Only sums are kept, as the prompts can be many times the classes.
     """
-    label_of = {prompt: label for label, group in zip(labels, prompts, strict=True) for prompt in group}
-    last_use = {prompt: position for position, group in enumerate(prompts) for prompt in group}
-    distinct = list(label_of)
-    units: dict[str, HostArray] = {}
-    means: list[HostArray] = []
-    dim = 0
+    classes: dict[str, list[int]] = {}  # prompt -> the classes that have it
+    for position, group in enumerate(prompts):
+        for prompt in group:
+            classes.setdefault(prompt, []).append(position)
+    distinct = list(classes)
+    sums = np.zeros((len(labels), 0))
     yield 0, len(distinct)
-    for i in range(0, len(distinct), BATCH):
-        batch = distinct[i : i + BATCH]
-        vectors = _encode_batch(encoder, batch)
-        dim = dim or vectors.shape[1]
-        if vectors.shape[1] != dim:
+    for i in range(0, len(distinct), BATCH_PROMPTS):
+        batch = distinct[i : i + BATCH_PROMPTS]
+        vectors = to_host(as_floats(encoder.encode_text(batch), "text vectors"))
+        if vectors.ndim != 2 or len(vectors) != len(batch) or vectors.shape[1] == 0:
+            raise InputError(f"the encoder gave text vectors of shape {vectors.shape} for {len(batch)} prompts.")
+        sums = sums if i else np.zeros((len(labels), vectors.shape[1]))
+        if vectors.shape[1] != sums.shape[1]:
             raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
         for prompt, peak in zip(batch, np.abs(vectors).max(axis=1), strict=True):
             if not 0 < peak < np.inf:
                 kind = "all zeros" if peak == 0 else "NaN or infinity"
-                label = label_of[prompt]
+                label = labels[classes[prompt][-1]]
                 raise InputError(f"label {label!r}: the encoder gives {kind} for {prompt!r}; write it differently.")
-        units.update(zip(batch, unit_rows(vectors, "text vectors"), strict=True))
-        while len(means) < len(prompts) and all(prompt in units for prompt in prompts[len(means)]):
-            group = prompts[len(means)]
-            mean = np.mean([units[prompt] for prompt in group], axis=0, dtype=np.float64)
-            if np.linalg.norm(mean) < CANCELLED:
-                label = labels[len(means)]
-                raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
-            for prompt in group:
-                if last_use[prompt] == len(means):
-                    units.pop(prompt, None)
-            means.append(np.asarray(mean, np.float32))
+        for prompt, unit in zip(batch, unit_rows(vectors, "text vectors"), strict=True):
+            for position in classes[prompt]:
+                sums[position] += unit
         yield len(batch), len(distinct)
-    return np.stack(means)
-
-
-def _encode_batch(encoder: TextEncoder, prompts: list[str]) -> HostArray:
-    vectors = to_host(as_floats(encoder.encode_text(prompts), "text vectors"))
-    if vectors.ndim != 2 or len(vectors) != len(prompts) or vectors.shape[1] == 0:
-        raise InputError(f"the encoder gave text vectors of shape {vectors.shape} for {len(prompts)} prompts.")
-    return vectors
+    means = sums / np.array([[len(group)] for group in prompts])
+    if (lengths := np.linalg.norm(means, axis=1)).min() < CANCELLED:
+        label = labels[int(lengths.argmin())]
+        raise InputError(f"label {label!r}: its prompts cancel each other out; use fewer or other templates.")
+    return np.asarray(means, np.float32)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 
-SHARE = 0.1  # of the labels that must look foreign; English has words such as 'café' and 'chat', too
+# Shares of the labels that must look foreign: English has words such as 'café' and 'chat', too.
+FOREIGN_SHARE = 0.1
 ACCENTED_SHARE = 1 / 3
 
 
 def foreign_labels(labels: Sequence[str]) -> str:
-    """Why labels do not look English, in words; "" if they do.
+    """Return why labels do not look English, in words; "" if they do.
 
     One label in a script other than Latin is enough. Otherwise at least two labels must be frequent words of the same
     language, one of them unknown to English, or a third of the labels, two at least, must have accents.
@@ -28,7 +29,7 @@ def foreign_labels(labels: Sequence[str]) -> str:
     for language, (own, shared) in _words().items():
         sure = [label for label in labels if _tokens(label) & own]
         likely = [label for label in labels if _tokens(label) & (own | shared)]
-        if sure and len(likely) >= max(2, SHARE * len(labels)):
+        if sure and len(likely) >= max(2, FOREIGN_SHARE * len(labels)):
             return f"{_listed(likely)} look {language}"
     accented = [label for label in labels if any(map(_is_accented, label))]
     if len(accented) >= max(2, ACCENTED_SHARE * len(labels)):
@@ -37,18 +38,15 @@ def foreign_labels(labels: Sequence[str]) -> str:
 
 
 def language_note(labels: Sequence[str]) -> str:
-    """What to tell somebody whose labels do not look English and whose model reads English only; "" if they do."""
-    if not (why := foreign_labels(labels)):
-        return ""
-    return (
-        f"{why}; the bundled model reads English only, and guesses at other words. Write the labels in English, or "
-        "choose a model for your language."
-    )
+    """Return a note for users of a model that reads English only, if their labels do not look English; else ""."""
+    why = foreign_labels(labels)
+    advice = "Write the labels in English, or choose a model for your language."
+    return why and f"{why}; the bundled model reads English only, and guesses at other words. {advice}"
 
 
 @cache
 def _words() -> dict[str, tuple[frozenset[str], frozenset[str]]]:
-    """By language: frequent words that are not English, and those that English has as well."""
+    """Return by language the frequent words that are not English, and those that English has as well."""
     described = json.loads((files("acclimate.prompts") / "data" / "foreign_words.json").read_text(encoding="utf-8"))
     return {
         language: (frozenset(words["own"].split()), frozenset(words["shared"].split()))

@@ -13,8 +13,8 @@ from acclimate.errors import InputError, ModelError, StateError
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot
 
-LARGEST = 1e6  # number of a context; far beyond those that make sense
-PREFIX = "learned:"  # before the path of a file on the command line, and before a name
+MAX_CONTEXT_VALUE = 1e6  # far beyond the values that make sense
+PREFIX = "learned:"  # stands before the path of a file on the command line, and before a name
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,22 +49,22 @@ class LearnedPrompts:
         head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)
         usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape
         usable = usable and (context.ndim == 2 or (context.ndim == 3 and len(context) == len(head)))
-        if not usable or not np.abs(context).max() <= LARGEST:
+        if not usable or not np.abs(context).max() <= MAX_CONTEXT_VALUE:
             raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
         return cls(context, head.class_names, encoder, os.fspath(path))
 
     @property
     def name(self) -> str:
-        """Stands for them where templates are text: equal for equal content."""
+        """The text that stands for them where templates are text: equal for equal content."""
         names = self.class_names if self.context.ndim == 3 else ()
         return PREFIX + hashlib.sha256(repr((self.context.shape, names)).encode() + self.context.tobytes()).hexdigest()
 
     def example(self, label: str) -> str:
-        """How the prompt of a label may be shown."""
+        """Return a text that shows the prompt of a label."""
         return f"{self.context.shape[-2]} learned vectors, then {label!r}"
 
     def vectors(self, encoder: Any, labels: Sequence[str]) -> HostArray:
-        """Unit class vectors (K, d) of labels.
+        """Return unit class vectors (K, d) of labels.
 
         Raises:
             ModelError: the prompts were learned with another model, or the model cannot take embeddings.
@@ -81,13 +81,13 @@ class LearnedPrompts:
             raise ModelError(f"the prompts of {self.source} were learned with another model; use that, or fit again.")
         context = self.context
         if context.ndim == 3:
-            place = {name: i for i, name in enumerate(self.class_names)}
-            if missing := [label for label in labels if label not in place]:
+            index = {name: i for i, name in enumerate(self.class_names)}
+            if missing := [label for label in labels if label not in index]:
                 raise InputError(
                     f"{self.source} has a context for each class it was fitted to, and none for {missing[0]!r}; "
                     "fit again with it, or without class_specific."
                 )
-            context = context[[place[label] for label in labels]]
+            context = context[[index[label] for label in labels]]
         import torch
 
         with torch.no_grad():

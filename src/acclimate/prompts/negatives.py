@@ -19,7 +19,7 @@ SHIPPED = "nouns.safetensors"
 
 @cache
 def nouns() -> tuple[str, ...]:
-    """Some thousands of things that photographs show, in alphabetical order.
+    """Return some thousands of things that photographs show, in alphabetical order.
 
     Examples:
         >>> nouns()[:3], len(nouns()) > 3000
@@ -33,7 +33,7 @@ def negative_vectors(
     cache: Path | Literal[False] | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> HostArray:
-    """Unit vectors (M, d) of the nouns, in the prompt "a photo of a {}.".
+    """Return unit vectors (M, d) of the nouns, in the prompt "a photo of a {}.".
 
     Those of the bundled model are shipped with 8 bits per number. For other models the nouns are encoded once and
     cached as class vectors are; `cache` and `progress` are those of `build_head`.
@@ -47,24 +47,13 @@ def negative_vectors(
 
 
 def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = None) -> Steps[HostArray]:
-    """`negative_vectors` in steps, as `head_steps` are those of `build_head`."""
+    """Run `negative_vectors` in steps, as `head_steps` does for `build_head`."""
     with as_file(DATA / SHIPPED) as path:
         shipped, about = read_snapshot(path)
-    if about["key"] == vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
-        return unpack(shipped, about["dim"])
-    head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
-    return to_host(head.class_vectors)
-
-
-def pack(vectors: HostArray) -> dict[str, HostArray]:
-    """Vectors (M, d) as 8-bit numbers, without the zeros at the end of all of them, and the scale (M,) of each."""
-    used = int(np.flatnonzero(vectors.any(axis=0))[-1]) + 1
-    scale = np.abs(vectors).max(axis=1) / 127
-    return {"vectors": np.rint(vectors[:, :used] / scale[:, None]).astype(np.int8), "scale": scale.astype(np.float32)}
-
-
-def unpack(packed: dict[str, HostArray], dim: int) -> HostArray:
-    """The unit vectors (M, dim), float32, that `pack` was given, up to rounding."""
-    vectors = packed["vectors"].astype(np.float32) * packed["scale"][:, None]
+    if about["key"] != vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
+        head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)
+        return to_host(head.class_vectors)
+    # 8-bit numbers with a scale per vector, without the zeros at the end of all of them
+    vectors = shipped["vectors"].astype(np.float32) * shipped["scale"][:, None]
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    return np.pad(vectors, ((0, 0), (0, dim - vectors.shape[1])))
+    return np.pad(vectors, ((0, 0), (0, about["dim"] - vectors.shape[1])))

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from itertools import chain, zip_longest
+from types import MappingProxyType
 from typing import Any
 
 from acclimate.errors import InputError, as_words, check_text, same_words
@@ -38,29 +39,28 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
     for position, label in enumerate(labels, start=1):
         if not isinstance(label, str):
             raise InputError(f"label {position} must be a string, got {label!r} of type {type(label).__name__}.")
-        label, words = check_text(label.strip(), f"label {position}"), as_words(label)
+        stripped = check_text(label.strip(), f"label {position}")
+        words = same_words(label)
         if not words:
             raise InputError(f"label {position} is empty; write a class name or remove it.")
         if _WORDNET_ID.match(words):
-            raise InputError(f"label {label!r} looks like a WordNet id; replace ids by words (n01440764 by 'tench').")
-        same = same_words(label)
-        if same in seen:
-            raise InputError(f"labels {seen[same]!r} and {label!r} are the same class; remove one, or rename it.")
-        seen[same] = label
+            raise InputError(
+                f"label {stripped!r} looks like a WordNet id; replace ids by words (n01440764 by 'tench')."
+            )
+        if words in seen:
+            raise InputError(f"labels {seen[words]!r} and {stripped!r} are the same class; remove one, or rename it.")
+        seen[words] = stripped
     if not seen:
         raise InputError("there are no labels; pass at least two class names.")
     return tuple(seen.values())
 
 
 @cache
-def _sets() -> dict[str, tuple[str, ...]]:
+def template_sets() -> Mapping[str, tuple[str, ...]]:
+    """Return the named sets of templates."""
     described = json.loads((files("acclimate.prompts") / "data" / "templates.json").read_text(encoding="utf-8"))
-    return {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
-
-
-def template_sets() -> dict[str, tuple[str, ...]]:
-    """The named sets of templates."""
-    return dict(_sets())
+    sets = {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
+    return MappingProxyType(sets)
 
 
 def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
@@ -91,7 +91,7 @@ def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
 
 
 def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts, count: int = 3) -> list[str]:
-    """At most `count` distinct prompts from as many classes as possible, to show what the encoder reads.
+    """Return at most `count` distinct prompts from as many classes as possible, to show what the encoder reads.
 
     If there are more, one more text says how many.
     """
@@ -106,7 +106,7 @@ def example_prompts(labels: Sequence[str], templates: Templates | LearnedPrompts
 
 
 def resolve(template: Any) -> Sequence[Template]:
-    """The templates that one value stands for: itself, or those of a named set."""
+    """Return the templates that one value stands for: itself, or those of a named set."""
     if callable(template):
         return (template,)
     if not isinstance(template, str):
@@ -116,13 +116,13 @@ def resolve(template: Any) -> Sequence[Template]:
         if other := _OTHER_FIELD.search(template):
             raise InputError(f"the template {template!r} has {other[0]}; only {{}} or {{c}} stands for the class name.")
         return (template,)
-    if template in _sets():
-        return _sets()[template]
+    if template in template_sets():
+        return template_sets()[template]
     if template.startswith(PREFIX):
         raise InputError("the prompts were learned, and only their name is known here; load their file again for this.")
     raise InputError(
         f"the template {template!r} has no {{}} for the class name; write one such as 'a photo of a {{}}.', "
-        f"or name a set: {', '.join(_sets())}."
+        f"or name a set: {', '.join(template_sets())}."
     )
 
 
@@ -142,7 +142,7 @@ class PromptFile(dict[str, list[str]]):
 
     @classmethod
     def of(cls, per_class: Mapping[Any, Any], source: str) -> "PromptFile":
-        """The checked prompts of a file."""
+        """Return the checked prompts of a file."""
         made = cls(check_prompts(per_class, source))
         made.source = source
         return made
@@ -161,12 +161,12 @@ def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequ
 
 
 def _listed(names: Sequence[str]) -> str:
-    """The first of the names, and how many more there are."""
+    """Return the first of the names, and how many more there are."""
     return ", ".join(map(repr, names[:10])) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
 def check_prompts(per_class: Mapping[Any, Any], what: str) -> dict[str, list[str]]:
-    """Complete prompts per class with every value as a list; `what` names them in the error if they cannot be used."""
+    """Return complete prompts per class with every value as a list; `what` names them in errors."""
     checked = {}
     for name, given in per_class.items():
         prompts = [given] if isinstance(given, str) else given
