@@ -109,7 +109,7 @@ def objects_in(root):
 
 
 def test_memory_does_not_grow_with_the_rows(monkeypatch):
-    monkeypatch.setattr(summary_module, "PAIRS", 500)
+    monkeypatch.setattr(summary_module, "MAX_PAIRS", 500)
     labels = [str(i) for i in range(60)]
     rng = np.random.default_rng(0)
     summary = Summary()

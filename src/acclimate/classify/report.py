@@ -39,7 +39,7 @@ SCORE_BOUNDS = (0.0, 0.5, 0.7, 0.9, 1.0)  # answers with scores between two boun
 CHART_TOPS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # possible ends of an axis
 
 
-class Table(NamedTuple):
+class ReportTable(NamedTuple):
     """Rows of text; columns whose head begins with # hold numbers, and those without a head bars: kind and share."""
 
     head: Sequence[str]
@@ -69,7 +69,13 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
     order = [*adapter.head.class_names, *([NONE] if summary.after[NONE] or summary.truths[NONE] else [])]
     found = sorted(filter(summary.after.__getitem__, order), key=lambda label: -summary.after[label])
     environment = Environment(autoescape=True, undefined=StrictUndefined)
-    environment.filters |= {"short": short, "percent": percent, "score_text": score_text, "last_parts": _last_parts}
+    environment.filters |= {
+        "short": short,
+        "percent": percent,
+        "score_text": score_text,
+        "file_name": lambda path: PurePath(path).name,
+        "file_in_folder": lambda path: "/".join(PurePath(path).parts[-2:]),
+    }
     template = environment.from_string(files("acclimate.classify").joinpath("report.html").read_text("utf-8"))
     page = template.render(
         title=title,
@@ -82,7 +88,6 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         found=found,
         judged=[label for label in order if summary.truths[label] or summary.judged[label]],
         known=summary.accuracy.known,
-        figures=_figures(summary, run.classifier.unsure),
         tables=_tables(summary, adapter, order, settings),
         charts=_charts(summary) if summary.answered else {},
         thumbnail=_thumbnails(run.samples),
@@ -100,6 +105,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         few_images=FEW_IMAGES,
         count=count,
         ranked=ranked,
+        wilson=wilson,
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
@@ -120,10 +126,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.3g}\u202f%"
 
 
-def _last_parts(path: str, parts: int) -> str:
-    return "/".join(PurePath(path).parts[-parts:])
-
-
 def _thumbnails(samples: Sequence[Sample]) -> Callable[[int], dict[str, str]]:
     """Return a function from an index to a name and a base64 JPEG, each made once and "" if there is none."""
 
@@ -140,30 +142,9 @@ def _thumbnails(samples: Sequence[Sample]) -> Callable[[int], dict[str, str]]:
     return read
 
 
-def _figures(summary: Summary, unsure: float) -> list[tuple[str, str, str]]:
-    """Return the figures of the first screen: text, number and style."""
-    accuracy = summary.accuracy
-    answered = max(1, summary.answered)
-    shown = [("images classified", f"{summary.answered:,}", "")]
-    if accuracy.known:
-        low, high = wilson(accuracy.right, accuracy.known)
-        of = f"of {count(accuracy.known, 'answer')}" if accuracy.known < summary.answered else "of the answers"
-        text = f"{of} are right (95\u202f% interval {100 * low:.1f} to {100 * high:.1f})"
-        shown.append((text, percent(accuracy.right / accuracy.known), "key"))
-    if unsure:
-        text = f"unsure: a score below {unsure:g} ({percent(summary.unsure / answered)})"
-        shown.append((text, f"{summary.unsure:,}", ""))
-    if none := summary.after[NONE]:
-        shown.append((f"none of these ({percent(none / answered)})", f"{none:,}", ""))
-    shown.append(("answers changed by adapting", f"{summary.changed:,}", ""))
-    if summary.unreadable:
-        shown.append(("could not be read", f"{summary.unreadable:,}", ""))
-    return shown
-
-
 def _tables(
     summary: Summary, adapter: Adapter, order: Sequence[str], settings: Mapping[str, object]
-) -> dict[str, Table | None]:
+) -> dict[str, ReportTable | None]:
     changes = [
         (short(old), short(new), f"{number:,}") for (old, new), number in summary.pairs.most_common(CHANGE_KINDS)
     ]
@@ -183,19 +164,21 @@ def _tables(
         "accuracy": _accuracy_table(summary) if summary.truths else None,
         "by_score": _by_score_table(summary),
         "by_label": _by_label_table(summary, order),
-        "confusions": Table(("True label", "Answer", "#Images", "#Share"), confusions, "Most frequent confusions"),
-        "changes": Table(("Zero-shot answer", "Adapted answer", "#Images"), changes, "Most frequent changes"),
+        "confusions": ReportTable(
+            ("True label", "Answer", "#Images", "#Share"), confusions, "Most frequent confusions"
+        ),
+        "changes": ReportTable(("Zero-shot answer", "Adapted answer", "#Images"), changes, "Most frequent changes"),
         "before_and_after": _label_table(order, {"Zero-shot": summary.before, "Adapted": summary.after}),
         "learnt": _label_table(labels, learnt) if learnt else None,
-        "unreadable": Table(("File", "Reason"), reasons),
-        "settings": Table(("", ""), facts, shown=len(facts), unnamed=""),
-        "method": Table(
+        "unreadable": ReportTable(("File", "Reason"), reasons),
+        "settings": ReportTable(("", ""), facts, shown=len(facts), unnamed=""),
+        "method": ReportTable(
             ("Setting", "Value", "Meaning"), method, f"Settings of the method {short(adapter.name)}", len(method)
         ),
     }
 
 
-def _accuracy_table(summary: Summary) -> Table:
+def _accuracy_table(summary: Summary) -> ReportTable:
     accuracy = summary.accuracy
     rows = []
     for who, right in (("Zero-shot", accuracy.right_before), ("Adapted", accuracy.right)):
@@ -205,19 +188,19 @@ def _accuracy_table(summary: Summary) -> Table:
     points = _points((accuracy.gained - accuracy.lost) / accuracy.known, "+")
     change = f"+{accuracy.gained:,} \u2212{accuracy.lost:,}"
     rows.append(("Difference", change, points, f"{_points(low, '+')} to {_points(high, '+')}"))
-    return Table(("", "#Right", "#Accuracy in %", "#95\u202f% interval"), rows)
+    return ReportTable(("", "#Right", "#Accuracy in %", "#95\u202f% interval"), rows)
 
 
-def _by_score_table(summary: Summary) -> Table:
+def _by_score_table(summary: Summary) -> ReportTable:
     rows = []
     for low, high in pairwise(SCORE_BOUNDS):
         bins = slice(round(low * BINS), round(high * BINS))
         judged = sum(summary.judged_bins[bins])
         rows.append((f"{low:g} to {high:g}", f"{judged:,}", _share(sum(summary.right_bins[bins]), judged)))
-    return Table(("Score of the answer", "#Images", "#Right"), rows, "Can the score be trusted?")
+    return ReportTable(("Score of the answer", "#Images", "#Right"), rows, "Can the score be trusted?")
 
 
-def _by_label_table(summary: Summary, order: Sequence[str]) -> Table:
+def _by_label_table(summary: Summary, order: Sequence[str]) -> ReportTable:
     """Return how well each label was found, that which was found least often first."""
     found = []
     for label in order:
@@ -229,10 +212,10 @@ def _by_label_table(summary: Summary, order: Sequence[str]) -> Table:
             row = (short(label), f"{truths:,}", *shares, f"{judged:,}", _share(summary.right[label], judged))
             found.append((recall, row))
     head = ("Label", "#Images", "#Found, zero-shot", "#Found, adapted", "#Answers", "#Correct")
-    return Table(head, [row for _, row in sorted(found, key=lambda each: each[0])])
+    return ReportTable(head, [row for _, row in sorted(found, key=lambda each: each[0])])
 
 
-def _label_table(order: Iterable[str], columns: Mapping[str, Mapping[str, float]]) -> Table:
+def _label_table(order: Iterable[str], columns: Mapping[str, Mapping[str, float]]) -> ReportTable:
     """Return numbers by label, each with a bar; the labels with the largest numbers come first."""
     most = {name: max(values.values(), default=0) or 1 for name, values in columns.items()}
     rows = []
@@ -242,7 +225,7 @@ def _label_table(order: Iterable[str], columns: Mapping[str, Mapping[str, float]
             row.append(("before" if name == "Zero-shot" else "after", values[label] / most[name]))
             row.append(f"{round(values[label], 3):,}")
         rows.append(row)
-    return Table(["Label", *(cell for name in columns for cell in ("", f"#{short(name)}"))], rows)
+    return ReportTable(["Label", *(cell for name in columns for cell in ("", f"#{short(name)}"))], rows)
 
 
 def _charts(summary: Summary) -> dict[str, Chart]:

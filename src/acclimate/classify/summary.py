@@ -1,9 +1,9 @@
-"""What the predictions of a run add up to, in memory that does not grow with their number."""
+"""Counts over the predictions of a run, in memory that does not grow with their number."""
 
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeVar
 from zlib import crc32
@@ -11,13 +11,13 @@ from zlib import crc32
 from acclimate.classify.accuracy import Accuracy
 from acclimate.predict import Prediction
 
-BINS = 20  # of a confidence histogram
-POINTS = 128  # bins along the stream, at most; then two become one
+BINS = 20  # bins of a histogram of scores
+MAX_STREAM_BINS = 128  # bins along the stream; with more, two become one
 SHOWN = 24  # least sure, and most changed predictions
 WRONG = 48  # most confident wrong answers
 EXAMPLES = 6  # images per label
-PAIRS = 10_000  # kinds of changes or confusions counted at a time; then the rare ones are dropped
-REASONS = 20  # unreadable images listed
+MAX_PAIRS = 10_000  # kinds of changes or confusions counted at a time; beyond, the rare ones are dropped
+REASONS = 20  # unreadable images that are listed
 
 Key = TypeVar("Key", bound=Hashable)
 Heap = list[list[Any]]  # [rank, minus position, record]: of equal ranks the earlier stays
@@ -28,7 +28,7 @@ class Summary:
     """Counts over the predictions of a run; the same predictions in the same order give the same summary."""
 
     images: int = 0
-    passes: int = 1  # after which the answers are final
+    passes: int = 1  # passes after which the answers are final
     reasons: list[list[str]] = field(default_factory=list)  # [file, reason] of the first unreadable images
     unsure: int = 0  # answers with a score below the threshold
     changed: int = 0  # final answers that differ from zero-shot
@@ -38,28 +38,27 @@ class Summary:
     after: Counter[str] = field(default_factory=Counter)  # adapted answers by label
     before_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # zero-shot scores in equal bins from 0 to 1
     after_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # the same for adapted scores
-    bin_width: int = 50  # answers in a bin of the stream; in fewer, the share of changes would be chance
+    bin_width: int = 50  # answers in a bin of the stream; with fewer, the share of changes would be chance
     stream: list[int] = field(default_factory=list)  # changed answers in each bin; the last bin may not be full
     stream_online: list[int] = field(default_factory=list)  # the same for the answers given when the image came
-    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see PAIRS
-    most_changed: Heap = field(default_factory=list)  # by the rise of the score
-    least_sure: Heap = field(default_factory=list)  # by the score
-    examples: dict[str, Heap] = field(
-        default_factory=dict
-    )  # by answer, images at random: [index, score, not known to be wrong]
+    pairs: Counter[tuple[str, str]] = field(default_factory=Counter)  # changes by old and new label; see MAX_PAIRS
+    most_changed: Heap = field(default_factory=list)  # ranked by the rise of the score
+    least_sure: Heap = field(default_factory=list)  # ranked by the score, the lowest first
+    # Random images by answer: [index, score, True unless known to be wrong]
+    examples: dict[str, Heap] = field(default_factory=dict)
 
     # Images that could be read and whose true label is known:
-    truths: Counter[str] = field(default_factory=Counter)  # by true label
-    judged: Counter[str] = field(default_factory=Counter)  # by adapted answer
+    truths: Counter[str] = field(default_factory=Counter)  # images by true label
+    judged: Counter[str] = field(default_factory=Counter)  # images by adapted answer
     right: Counter[str] = field(default_factory=Counter)  # right adapted answers by label
     right_before: Counter[str] = field(default_factory=Counter)  # right zero-shot answers by label
-    gained: int = 0  # right after adapting only
+    gained: int = 0  # answers that are right after adapting only
     judged_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # adapted scores, as in `after_bins`
-    right_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # those of right answers
-    confusions: Counter[tuple[str, str]] = field(default_factory=Counter)  # by truth and wrong answer; see PAIRS
-    wrong: Heap = field(default_factory=list)  # by the score
+    right_bins: list[int] = field(default_factory=lambda: [0] * BINS)  # scores of right answers
+    confusions: Counter[tuple[str, str]] = field(default_factory=Counter)  # images by truth and wrong answer
+    wrong: Heap = field(default_factory=list)  # ranked by the score
 
-    most_bins: ClassVar[int] = POINTS  # along the stream
+    max_bins: ClassVar[int] = MAX_STREAM_BINS
 
     @property
     def answered(self) -> int:
@@ -73,7 +72,7 @@ class Summary:
 
     @property
     def accuracy(self) -> Accuracy:
-        """How many answers are right."""
+        """The accuracy before and after adapting."""
         known = self.truths.total()
         right = self.right.total()
         before = self.right_before.total()
@@ -95,59 +94,24 @@ class Summary:
         self.changed_online += changed_online
         self.changed_again += prediction.online.label != prediction.label
         self._extend_stream(prediction.changed, changed_online, self.answered)
-        before = (self.before, self.before_bins, zero_shot)
-        after = (self.after, self.after_bins, prediction.top[0])
-        for labels, bins, answer in (before, after):
-            labels[answer.label] += 1
-            bins[_bin(answer.score)] += 1
+        self.before[zero_shot.label] += 1
+        self.before_bins[_bin(zero_shot.score)] += 1
+        self.after[prediction.label] += 1
+        self.after_bins[_bin(prediction.score)] += 1
         self.unsure += prediction.unsure
         record = prediction.to_record()
         record["predictions"] = record["predictions"][:2]
-        self._keep(self.least_sure, -prediction.score, record)
+        self._push(self.least_sure, -prediction.score, record, SHOWN)
         example = [prediction.index, record["score"], prediction.truth in (None, prediction.label)]
         drawn = crc32(b"%d" % prediction.index)  # as good as random, and always the same
-        self._keep(self.examples.setdefault(prediction.label, []), drawn, example, EXAMPLES)
+        self._push(self.examples.setdefault(prediction.label, []), drawn, example, EXAMPLES)
         if prediction.changed:
             self.changed += 1
-            self.pairs = _count(self.pairs, (zero_shot.label, prediction.label))
+            self.pairs = _bounded(self.pairs, [(zero_shot.label, prediction.label)])
             # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
-            self._keep(self.most_changed, prediction.score + zero_shot.score - 1.0, record)
+            self._push(self.most_changed, prediction.score + zero_shot.score - 1.0, record, SHOWN)
         if prediction.truth is not None:
             self._judge(prediction, prediction.truth, record)
-
-    def update(self, block: "BlockSummary") -> None:
-        """Count the predictions that follow those counted so far; the same as adding them one by one."""
-        before = self.images
-        answered = self.answered
-        for place, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
-            self._extend_stream(bool(flags[0]), bool(flags[1]), answered + place)
-        self.reasons += block.reasons[: REASONS - len(self.reasons)]
-        self.images += block.images
-        for name in ("unsure", "changed", "changed_online", "changed_again", "gained"):
-            setattr(self, name, getattr(self, name) + getattr(block, name))
-        for name in COUNTED:
-            getattr(self, name).update(getattr(block, name))
-        for name in PAIRED:
-            setattr(self, name, _bounded(getattr(self, name) + getattr(block, name)))
-        for name in ("before_bins", "after_bins", "judged_bins", "right_bins"):
-            setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(block, name), strict=True)])
-        heaps = [(getattr(self, name), getattr(block, name), MOST[name]) for name in HEAPS]
-        heaps += [(self.examples.setdefault(label, []), heap, EXAMPLES) for label, heap in block.examples.items()]
-        for heap, new, most in heaps:
-            for rank, position, record in new:
-                _push(heap, [rank, position - before, record], most)
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything as JSON can hold it."""
-        pairs = {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
-        return vars(self) | pairs
-
-    @classmethod
-    def from_json(cls, content: Mapping[str, Any]) -> "Summary":
-        """Return the summary that `to_json` was called on."""
-        counted = {name: Counter(content[name]) for name in COUNTED}
-        pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
-        return cls(**{**content, **counted, **pairs})
 
     def _judge(self, prediction: Prediction, truth: str, record: dict[str, Any]) -> None:
         """Count a prediction whose truth is known."""
@@ -163,16 +127,53 @@ class Summary:
             self.right[truth] += 1
             self.right_bins[_bin(prediction.score)] += 1
         else:
-            self.confusions = _count(self.confusions, (truth, prediction.label))
-            self._keep(self.wrong, prediction.score, record, WRONG)
+            self.confusions = _bounded(self.confusions, [(truth, prediction.label)])
+            self._push(self.wrong, prediction.score, record, WRONG)
 
-    def _keep(self, heap: Heap, rank: float, record: Any, most: int = SHOWN) -> None:
-        _push(heap, [rank, -self.images, record], most)
+    def update(self, block: "BlockSummary") -> None:
+        """Count the predictions that follow those counted so far; the same as adding them one by one."""
+        answered = self.answered
+        for row, flags in enumerate(zip(block.stream, block.stream_online, strict=True)):
+            self._extend_stream(bool(flags[0]), bool(flags[1]), answered + row)
+        self.reasons += block.reasons[: REASONS - len(self.reasons)]
+        heaps = [(getattr(self, name), getattr(block, name), most) for name, most in HEAP_SIZES.items()]
+        heaps += [(self.examples.setdefault(label, []), heap, EXAMPLES) for label, heap in block.examples.items()]
+        for heap, new, most in heaps:
+            for rank, position, record in new:
+                self._push(heap, rank, record, most, position)
+        for name in ("images", "unsure", "changed", "changed_online", "changed_again", "gained"):
+            setattr(self, name, getattr(self, name) + getattr(block, name))
+        for name in COUNTED:
+            getattr(self, name).update(getattr(block, name))
+        for name in PAIRED:
+            setattr(self, name, _bounded(getattr(self, name), getattr(block, name)))
+        for name in ("before_bins", "after_bins", "judged_bins", "right_bins"):
+            setattr(self, name, [a + b for a, b in zip(getattr(self, name), getattr(block, name), strict=True)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as JSON can hold it."""
+        pairs = {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
+        return vars(self) | pairs
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> "Summary":
+        """Return the summary that `to_json` was called on."""
+        counted = {name: Counter(content[name]) for name in COUNTED}
+        pairs = {name: Counter({(a, b): number for a, b, number in content[name]}) for name in PAIRED}
+        return cls(**{**content, **counted, **pairs})
+
+    def _push(self, heap: Heap, rank: float, record: Any, most: int, position: int = 0) -> None:
+        """Add a record at a position after the images so far, and drop the lowest if there are too many."""
+        heapq.heappush(heap, [rank, position - self.images, record])
+        if len(heap) > most:
+            heapq.heappop(heap)
 
     def _extend_stream(self, changed: bool, changed_online: bool, answered: int) -> None:
         if answered == len(self.stream) * self.bin_width:
-            if len(self.stream) == self.most_bins:
-                self.stream, self.stream_online = map(_halved, (self.stream, self.stream_online))
+            if len(self.stream) == self.max_bins:
+                self.stream = [a + b for a, b in zip(self.stream[::2], self.stream[1::2], strict=True)]
+                online = self.stream_online
+                self.stream_online = [a + b for a, b in zip(online[::2], online[1::2], strict=True)]
                 self.bin_width *= 2
             self.stream.append(0)
             self.stream_online.append(0)
@@ -193,17 +194,16 @@ class BlockSummary(Summary):
     """
 
     bin_width: int = 1
-    most_bins: ClassVar[int] = sys.maxsize
+    max_bins: ClassVar[int] = sys.maxsize
 
 
 PAIRED = ("pairs", "confusions")
-HEAPS = ("most_changed", "least_sure", "wrong")
-MOST = {"most_changed": SHOWN, "least_sure": SHOWN, "wrong": WRONG}  # entries of a heap
+HEAP_SIZES = {"most_changed": SHOWN, "least_sure": SHOWN, "wrong": WRONG}
 COUNTED = ("before", "after", "truths", "judged", "right", "right_before")
 
 
 def ranked(heap: Heap) -> list[Any]:
-    """The records of a heap, that of the highest rank first."""
+    """Return the records of a heap, that of the highest rank first."""
     return [record for _, _, record in sorted(heap, key=lambda entry: entry[:2], reverse=True)]
 
 
@@ -211,23 +211,7 @@ def _bin(score: float) -> int:
     return min(int(score * BINS), BINS - 1)
 
 
-def _count(counter: Counter[Key], key: Key) -> Counter[Key]:
-    """The counter with one more of a key, without the rare half of its keys if there are too many."""
-    counter[key] += 1
-    return _bounded(counter)
-
-
-def _bounded(counter: Counter[Key]) -> Counter[Key]:
-    return counter if len(counter) <= PAIRS else Counter(dict(counter.most_common(PAIRS // 2)))
-
-
-def _push(heap: Heap, entry: list[Any], most: int) -> None:
-    """Add an entry, and drop the lowest if there are too many."""
-    heapq.heappush(heap, entry)
-    if len(heap) > most:
-        heapq.heappop(heap)
-
-
-def _halved(bins: Sequence[int]) -> list[int]:
-    """Two bins become one."""
-    return [a + b for a, b in zip(bins[::2], bins[1::2], strict=True)]
+def _bounded(counter: Counter[Key], more: Iterable[Key] | Mapping[Key, int]) -> Counter[Key]:
+    """Count more keys, and drop the rare half of the keys if there are too many."""
+    counter.update(more)
+    return counter if len(counter) <= MAX_PAIRS else Counter(dict(counter.most_common(MAX_PAIRS // 2)))
