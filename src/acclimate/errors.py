@@ -8,7 +8,7 @@ from pathlib import Path
 CONTROL = ("Cc", "Zl", "Zp")  # Unicode categories: control characters and line separators
 HALVES = ("Cs",)  # halves of characters, which cannot be written as UTF-8
 FORMAT = ("Cf",)  # marks without a shape of their own
-JOINERS = "\u200c\u200d"  # of the format characters, those that Persian, Hindi and emoji are spelled with: harmless
+JOINERS = "\u200c\u200d"  # harmless format characters: Persian, Hindi and emoji are spelled with them
 LONGEST_TEXT = 4096  # characters of a name
 
 
@@ -50,12 +50,12 @@ class ModelError(AcclimateError):
 
 
 def reason(error: OSError) -> str:
-    """Why the operating system refused, in its own words: "No space left on device"."""
+    """Return the reason of the operating system in its own words: "No space left on device"."""
     return error.strerror or str(error)
 
 
 def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
-    """The error for an optional package: what needs which, the command that installs it here, and what else to do.
+    """Return the error for an optional package: what needs which, the command that installs it here, and what else to do.
 
     Examples:
         >>> print(missing("plots need matplotlib", "plot", "or leave out --plot"))
@@ -65,7 +65,7 @@ def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
 
 
 def install_command(extra: str, alone: str = "") -> str:
-    """The command that adds an extra to the running environment, from the checkout or index it was installed from.
+    """Return the command that adds an extra to the running environment, from the checkout or index it came from.
 
     Without an extra, the command that adds the package `alone`.
 
@@ -96,7 +96,7 @@ def install_command(extra: str, alone: str = "") -> str:
 
 
 def lacking(module: str, package: str, extra: str = "") -> str:
-    """Why an optional package cannot be used, and what to do; "" if it can be used. Not all are in an extra.
+    """Return why an optional package cannot be used, and what to do; "" if it can be used. Not all are in an extra.
 
     Examples:
         >>> print(lacking("no_such_module", "PyAV", "video"))
@@ -126,7 +126,7 @@ def count(number: int, thing: str) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """The end of an error message: the known words that are nearest to an unknown one."""
+    """Return the end of an error message: the known words that are nearest to an unknown one."""
     known = list(known)
     near = get_close_matches(word[:100], known, n=3)  # the time grows with the length
     if near:
@@ -151,7 +151,7 @@ def same_words(label: str) -> str:
 
 
 def is_text(value: object) -> bool:
-    r"""Whether it is a string that can be a name: of LONGEST_TEXT characters at most, and without lone surrogates.
+    r"""Return True for a string that can be a name: at most LONGEST_TEXT characters, and no lone surrogates.
 
     Examples:
         >>> is_text("chat noir"), is_text("\ud800"), is_text(7)
@@ -161,7 +161,7 @@ def is_text(value: object) -> bool:
 
 
 def check_text(text: str, what: str) -> str:
-    r"""The same text; InputError if it has characters that cannot be written on one line of UTF-8.
+    r"""Return the same text; InputError if it has characters that cannot be written on one line of UTF-8.
 
     Examples:
         >>> check_text("chat noir", "label 1")
@@ -179,7 +179,7 @@ def check_text(text: str, what: str) -> str:
 
 
 def printable(text: object) -> str:
-    r"""The text in one line, with everything escaped that could control a terminal or misplace what stands beside it.
+    r"""Return the text in one line, with everything escaped that could control a terminal or misplace other text.
 
     Names of files and classes are foreign text: they may hold escape sequences, newlines, marks that turn the direction
     of writing, or bytes that are not Unicode.
@@ -194,7 +194,7 @@ def printable(text: object) -> str:
 
 
 def _characters(text: str, categories: Collection[str]) -> set[str]:
-    """The characters of a text that belong to one of the categories."""
+    """Return the characters of a text that belong to one of the categories."""
     if text.isascii() and text.isprintable():
         return set()
     return {each for each in set(text) if unicodedata.category(each) in categories}

@@ -271,7 +271,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def to_cell(text: str, path: bool = False) -> str:
-    """The text as a cell: with an apostrophe, or `./` before a relative path, where it would be a formula.
+    """Return the text as a cell: with an apostrophe, or `./` before a relative path, where it would be a formula.
 
     Examples:
         >>> to_cell("=HYPERLINK(1)"), to_cell("-2+3.jpg", path=True), to_cell("-2.5"), to_cell("a-b")
@@ -281,7 +281,7 @@ def to_cell(text: str, path: bool = False) -> str:
 
 
 def from_cell(cell: str) -> str:
-    """The text of a cell that `to_cell` made; other cells are text as they are.
+    """Return the text of a cell that `to_cell` made; other cells are text as they are.
 
     Examples:
         >>> from_cell("'=HYPERLINK(1)"), from_cell("./-2+3.jpg"), from_cell("'quoted'"), from_cell("./a.jpg")
@@ -291,6 +291,6 @@ def from_cell(cell: str) -> str:
 
 
 def _marks(text: str) -> str | None:
-    """The marks before a formula; None if the text is not one."""
+    """Return the marks before a formula; None if the text is not one."""
     found = FORMULA.match(text)
     return None if found is None or NUMBER.fullmatch(text, found.end(1)) else found[1]

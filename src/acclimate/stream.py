@@ -166,7 +166,7 @@ ends in .safetensors or .npz.
 
 
 def _npz_bytes(arrays: Mapping[str, HostArray]) -> bytes:
-    """What `np.savez` writes, for arrays of any name."""
+    """Return what `np.savez` writes, for arrays of any name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, values in arrays.items():
@@ -176,7 +176,7 @@ def _npz_bytes(arrays: Mapping[str, HostArray]) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Everything a file says, by name."""
+    """Return everything a file says, by name."""
     readers = {".safetensors": _read_safetensors, ".npz": _read_numpy, ".npy": _read_numpy, ".pt": _read_pt}
     if path.suffix not in readers:
         raise InputError(f"{path}: cannot tell what it holds; feature files end in {', '.join(readers)}.")

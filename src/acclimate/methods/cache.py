@@ -38,7 +38,7 @@ class Cache(State):
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False) -> None:
         self.bounded = capacity is not None
-        self.capacity = capacity or 0  # of a cache without a bound: the most entries that a class holds
+        self.capacity = capacity or 0  # without a bound: the most entries that a class holds
         self.highest = highest
         super().__init__(head)
 
@@ -151,7 +151,7 @@ class Cache(State):
         self._targets[slots] = -1
         self._targets[slots, :width] = plan.targets[staying]
         if size > self.size or not np.array_equal(before, self._targets[slots]):
-            self._layout = None  # in a full positive cache it stays: newcomers vote as those they replace
+            self._layout = None  # newcomers of a full positive cache vote as those they replace: it stays
         self._take(plan.queues)
         self.size = size
 
@@ -162,14 +162,14 @@ class Cache(State):
         return 1 + max([-1, *aside, *(entry.id for queue in self.queues.values() for entry in queue)])
 
     def entries(self) -> list[Entry]:
-        """The entries, sorted by class, entropy and id."""
+        """Return the entries, sorted by class, entropy and id."""
         sign = -1.0 if self.highest else 1.0
         return sorted(
             Entry(label, sign * rank, entry_id) for label, queue in self.queues.items() for rank, entry_id, _ in queue
         )
 
     def dump(self) -> Dump:
-        """All entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width).
+        """Return all entries in slot order: keys (E, d), classes, entropies and ids (E,), targets (E, width).
 
         Those that corrections contradict are among them, where they would be without the corrections.
         """
@@ -239,7 +239,7 @@ class Cache(State):
         return {name: values[self._best(entries)] for name, values in entries.items()}
 
     def _best(self, entries: Dump) -> list[int]:
-        """Positions of the best entries per class, best first, and of all that corrections contradict; each once."""
+        """Return the positions of the best entries per class, and of all that corrections contradict, best first."""
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
         columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
@@ -277,7 +277,7 @@ class Cache(State):
 
 
 def _widened(targets: HostArray, width: int) -> HostArray:
-    """Targets (E, w) padded to (E, width)."""
+    """Return targets (E, w) padded to (E, width)."""
     return np.pad(targets, ((0, 0), (0, width - targets.shape[1])), constant_values=-1)
 
 
@@ -291,5 +291,5 @@ def affinities(keys: Array, features: Array, beta: float) -> Array:
     """
     products = keys @ (beta * features).T
     products -= beta
-    namespace(products).exp(products, out=products)  # in place: this is the largest array of a step
+    namespace(products).exp(products, out=products)  # done in place: this is the largest array of a step
     return products

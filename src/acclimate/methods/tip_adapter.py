@@ -135,7 +135,7 @@ class TipAdapter(FewShot):
             cosines = self.shots.keys @ evidence.features.T
             weights = xp.exp(betas[0] * cosines - betas[0])
             more = betas[1] - betas[0]
-            step = xp.exp(more * cosines - more)  # from one beta to the next
+            step = xp.exp(more * cosines - more)  # factor from one beta to the next
             for row in range(BETAS):
                 votes = xp.zeros(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
                 add_by_class(votes, weights, self.shots.layout)

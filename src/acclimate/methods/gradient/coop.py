@@ -61,7 +61,8 @@ class CoOp(TrainedPrompt):
         classes = (CLASSES,) if self.class_specific else ()
         axes = (*classes, tokens, tower.width)
         self.learned = self.declare("learned", Tensors(self.head, context=axes))
-        self.exported = self.declare("exports", Tensors(self.head, context=axes))  # for `LearnedPrompts`
+        # The context for `acclimate.prompts.LearnedPrompts`
+        self.exported = self.declare("exports", Tensors(self.head, context=axes))
 
     def learn(self, shots: Labelled, validation: Labelled | None, progress: Progress) -> None:
         """Train the context."""
