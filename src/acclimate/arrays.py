@@ -149,6 +149,13 @@ def softmax_and_entropy(logits: Array) -> tuple[Array, Array]:
     return weights, entropy
 
 
+def log_sum_exp(logits: Array) -> Array:
+    """Return the logarithm (n,) of the sum of exponentials of logits (n, K)."""
+    xp = namespace(logits)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    return xp.log(xp.sum(xp.exp(logits - top), axis=-1)) + top[..., 0]
+
+
 def log_softmax(logits: Array) -> Array:
     """Return the logarithm of the softmax over the last axis, finite where probabilities vanish."""
     xp = namespace(logits)

@@ -55,7 +55,7 @@ def reason(error: OSError) -> str:
 
 
 def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
-    """Return the error for an optional package: what needs which, the command that installs it here, and what else to do.
+    """Return the error for an optional package: what needs it, the command that installs it, and what else to do.
 
     Examples:
         >>> print(missing("plots need matplotlib", "plot", "or leave out --plot"))

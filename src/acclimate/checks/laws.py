@@ -438,7 +438,6 @@ def _check_merge(trial: Trial, same: Callable[[Adapter, Adapter, str], None]) ->
 
 
 def _shards(trial: Trial) -> list[Adapter]:
-    """Return adapters of three parts of the stream."""
     shards = []
     for name, part in (("a", slice(0, 50)), ("b", slice(50, 110)), ("c", slice(110, 180))):
         shards.append(trial.adapter(origin=name))
@@ -452,25 +451,21 @@ def _centred(logits: HostArray) -> HostArray:
 
 
 def _assert_finite(logits: HostArray, shape: tuple[int, int]) -> None:
-    """Assert that logits have this shape and are finite."""
     assert logits.shape == shape, f"logits of {shape[0]} samples and {shape[1]} classes have the shape {logits.shape}"
     assert np.isfinite(logits).all(), f"logits of {shape[0]} samples and {shape[1]} classes are not finite"
 
 
 def _assert_equal(got: HostArray, expected: HostArray, what: str) -> None:
-    """Assert that arrays are equal to the bit."""
     assert np.array_equal(got, expected), f"{what} differ by up to {np.abs(got - expected).max()}"
 
 
 def _assert_close(got: HostArray, expected: HostArray, what: str) -> None:
-    """Assert that arrays are equal up to rounding."""
     assert got.shape == expected.shape, f"{what}: shape {got.shape} instead of {expected.shape}"
     gap = np.abs(got - expected).max(initial=0.0)
     assert gap <= 1e-4 * max(1.0, np.abs(expected).max(initial=0.0)), f"{what} differ by up to {gap}"
 
 
 def _assert_same_state(one: Adapter, other: Adapter) -> None:
-    """Assert that two adapters are in the same state, to the bit."""
     assert one.seen == other.seen, f"samples seen: {one.seen} against {other.seen}"
     assert one.frozen == other.frozen, f"frozen: {one.frozen} against {other.frozen}"
     assert not (differences := one.head.differences(other.head)), f"heads: {differences}"
@@ -478,7 +473,6 @@ def _assert_same_state(one: Adapter, other: Adapter) -> None:
 
 
 def _assert_same_learning(one: Adapter, other: Adapter, what: str) -> None:
-    """Assert that two adapters have learnt the same, to the bit."""
     ours = one.dump()
     theirs = other.dump()
     assert ours.keys() == theirs.keys(), f"{what}: tensors {sorted(ours)} against {sorted(theirs)}"
@@ -487,7 +481,6 @@ def _assert_same_learning(one: Adapter, other: Adapter, what: str) -> None:
 
 
 def _assert_similar_state(one: Adapter, other: Adapter, what: str) -> None:
-    """Assert that two adapters have learnt the same, up to rounding."""
     ours = one.dump()
     theirs = other.dump()
     assert ours.keys() == theirs.keys(), f"{what} leaves other tensors"

@@ -10,7 +10,6 @@ from acclimate.methods.adapter import (
     Step,
     ViewsKind,
     block_size,
-    next_multiple,
     observed,
     refine,
 )
@@ -86,7 +85,6 @@ __all__ = [
     "loaded_plugins",
     "merge_files",
     "merge_states",
-    "next_multiple",
     "observed",
     "refine",
     "register",

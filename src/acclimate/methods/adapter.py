@@ -335,11 +335,6 @@ class Adapter(ABC):
         return f"{type(self).__name__}({state}{', frozen' if self.frozen else ''}{settings})"
 
 
-def next_multiple(seen: int, period: int) -> int:
-    """Return the first multiple of a period above `seen`, for methods that settle after every so many samples."""
-    return (seen // period + 1) * period
-
-
 def block_size(head: Head, features: Array) -> int:
     """Return how many samples with features (n, d) or (n, V, d) to answer at once."""
     views = 1 if features.ndim == 2 else features.shape[1]
@@ -381,7 +376,6 @@ def refine(adapter: Adapter, features: Array) -> Array:
 
 
 def _joined(steps: Sequence[Step]) -> Step:
-    """Return the steps of one batch, cut into pieces, as one."""
     logits = namespace(steps[0].logits).concat([step.logits for step in steps])
     changes = {name: Change([], []) for name in steps[0].changes}
     start = 0

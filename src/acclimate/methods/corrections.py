@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
-from acclimate.methods.state import Dump, Ids, State, check_ids
+from acclimate.methods.state import Dump, Ids, State, check_classes, check_ids
 
 SAME_IMAGE_COSINE = 0.999  # features that are closer are of the same image
 SAME_ID_COSINE = 0.6  # the same for features with the same id, as one may be of other views of the image
@@ -111,12 +111,7 @@ class Corrections(State):
             The n ids.
         """
         keys = to_host(self.head.observe(features).original_view)
-        labels = np.asarray(classes)
-        if labels.dtype.kind not in "iu" or labels.shape != (len(keys),):
-            what = f"{len(keys)} images, {labels.dtype} classes {labels.shape}"
-            raise InputError(f"classes must be one class index per image: {what}.")
-        if labels.min() < 0 or labels.max() >= len(self.head):
-            raise InputError(f"classes must be class indices from 0 to {len(self.head) - 1}.")
+        labels = check_classes(classes, len(keys), self.head, "classes", "image")
         if len(keys) > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
         given = np.array([id_of(key) for key in keys]) if ids is None else check_ids(ids, len(keys))
@@ -265,7 +260,6 @@ def _likeness(cosines: Array, probs: Array, others: Array) -> Array:
 
 
 def _identities(rows: Dump) -> list[tuple[int, int, bytes]]:
-    """Return id, class and key of each correction."""
     if not rows:
         return []
     keys = [row.tobytes() for row in rows["keys"]]
@@ -273,7 +267,6 @@ def _identities(rows: Dump) -> list[tuple[int, int, bytes]]:
 
 
 def _stacked(dumps: Sequence[Dump]) -> Dump:
-    """Return the rows of several dumps, one after another."""
     width = max(dump["names"].shape[1] for dump in dumps)
     padded = [dump | {"names": np.pad(n := dump["names"], ((0, 0), (0, width - n.shape[1])))} for dump in dumps]
     return {name: np.concatenate([dump[name] for dump in padded]) for name in FIELDS}

@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, namespace, to_host
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MergeRule, Moments, Step, next_multiple, register
+from acclimate.methods import Adapter, MergeRule, Moments, Step, register
 
 
 def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: float) -> tuple[Array, Array, Array]:
@@ -87,7 +87,7 @@ class DOTA(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, self.refresh)
+        return (seen // self.refresh + 1) * self.refresh
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence, Head
@@ -15,7 +13,7 @@ from acclimate.files import read_snapshot
 from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
 from acclimate.methods.persist import VECTORS, build_adapter, check_description
 from acclimate.methods.settings import require
-from acclimate.methods.state import Ids
+from acclimate.methods.state import Ids, check_classes
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
 NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
@@ -137,17 +135,8 @@ class FewShot(Adapter):
         return super().adapt(evidence, ids, learn)
 
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
-        """Return unit features and labels, checked."""
         unit = self.head.unit_features(features)
-        checked = np.asarray(labels)
-        if checked.dtype.kind not in "iu" or checked.shape != (unit.shape[0],):
-            raise InputError(
-                f"labels must be one class index per sample: {unit.shape[0]} samples, {checked.dtype} labels "
-                f"{checked.shape}."
-            )
-        if checked.min() < 0 or checked.max() >= len(self.head):
-            raise InputError(f"labels must be class indices from 0 to {len(self.head) - 1}.")
-        return Labelled(unit, checked)
+        return Labelled(unit, check_classes(labels, unit.shape[0], self.head, "labels", "sample"))
 
 
 def load_fitted(

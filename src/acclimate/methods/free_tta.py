@@ -6,7 +6,7 @@ from math import log
 from acclimate.arrays import HostArray, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, Moments, Step, next_multiple, register
+from acclimate.methods import Adapter, Moments, Step, register
 from acclimate.methods.dota import gaussians
 
 
@@ -62,7 +62,7 @@ class FreeTTA(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, self.refresh)
+        return (seen // self.refresh + 1) * self.refresh
 
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""

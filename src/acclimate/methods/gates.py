@@ -12,7 +12,7 @@ from base64 import b85decode, b85encode
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, as_floats, index, move, namespace, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, as_floats, index, log_sum_exp, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.files import parse_snapshot, snapshot_bytes
@@ -158,16 +158,9 @@ class Rejector(Gate):
         xp = namespace(evidence.features)
         labels = evidence.logits if logits is None else logits
         others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
-        return (_log_sum_exp(labels) - _log_sum_exp(others)) / xp.std(others, axis=-1)
+        return (log_sum_exp(labels) - log_sum_exp(others)) / xp.std(others, axis=-1)
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
         allowed: HostArray = offered & (to_host(self.none_scores(evidence)) < THRESHOLD)
         return allowed
-
-
-def _log_sum_exp(logits: Array) -> Array:
-    """Return the logarithm (B,) of the sum of exponentials over the last axis."""
-    xp = namespace(logits)
-    top = xp.max(logits, axis=-1, keepdims=True)
-    return top[..., 0] + xp.log(xp.sum(xp.exp(logits - top), axis=-1))

@@ -8,7 +8,7 @@ import numpy as np
 from acclimate.arrays import HostArray, device, index, move, namespace
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Cache, Change, MergeRule, Step, Tensors, next_multiple, register
+from acclimate.methods import CLASSES, DIM, Adapter, Cache, Change, MergeRule, Step, Tensors, register
 from acclimate.methods.jagged import add_by_class, lay_out
 
 RELATIVE_RIDGE = 1e-6  # added to the variances, in units of their mean: the covariance may be singular
@@ -65,7 +65,7 @@ class OGA(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, self.refresh)
+        return (seen // self.refresh + 1) * self.refresh
 
     def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""

@@ -7,7 +7,7 @@ from typing import Any
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, next_multiple, register
+from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, register
 
 BLOCK_SAMPLES = 64  # samples between two writes of the proxies, without influence on the answers
 
@@ -67,7 +67,7 @@ class OnZeta(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, BLOCK_SAMPLES)
+        return (seen // BLOCK_SAMPLES + 1) * BLOCK_SAMPLES
 
     def derive(self) -> None:
         """Compute the proxies (K, d)."""

@@ -47,8 +47,9 @@ def register(method: AnyAdapter) -> AnyAdapter:
     if not method.__module__.startswith(f"{PACKAGE}."):
         _import_own()
     known = _REGISTRY.get(method.name, method)
-    if _full_name(known) != _full_name(method):
-        raise InputError(f"the name {method.name!r} is taken by {_full_name(known)}; give the method another name.")
+    taken = f"{known.__module__}.{known.__qualname__}"
+    if taken != f"{method.__module__}.{method.__qualname__}":
+        raise InputError(f"the name {method.name!r} is taken by {taken}; give the method another name.")
     _REGISTRY[method.name] = method
     return method
 
@@ -118,9 +119,11 @@ def load_plugin(file: Path) -> None:
         del sys.modules[name]
         what = error.msg if isinstance(error, SyntaxError) else str(error)
         kind = "" if isinstance(error, AcclimateError) else f"{type(error).__name__}: "
-        line = _line(error, path)
-        where = f"the plugin {file}" if line is None else f"the plugin {file}, line {line}"
-        raise InputError(f"{where}: {kind}{what}") from error
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == str(path)]
+        if isinstance(error, SyntaxError) and error.filename == str(path):
+            lines.append(error.lineno)
+        line = f", line {lines[-1]}" if lines and lines[-1] else ""
+        raise InputError(f"the plugin {file}{line}: {kind}{what}") from error
     if all(before.get(method.name) is method for method in _REGISTRY.values()):
         raise InputError(f"the plugin {file} registers no method; put @acclimate.register above its class.")
     if path not in _PLUGINS:
@@ -177,15 +180,3 @@ def _load(entry: EntryPoint) -> None:
         register(method)
     except InputError as error:
         raise InputError(f"{of}: {error}") from None
-
-
-def _full_name(method: type[Adapter]) -> str:
-    return f"{method.__module__}.{method.__qualname__}"
-
-
-def _line(error: BaseException, path: Path) -> int | None:
-    """Return the line of a file that an error comes from."""
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return error.lineno
-    frames = traceback.extract_tb(error.__traceback__)
-    return next((frame.lineno for frame in reversed(frames) if frame.filename == str(path)), None)

@@ -6,7 +6,7 @@ from typing import ClassVar
 from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
-from acclimate.methods import Adapter, MergeRule, Moments, Step, next_multiple, register
+from acclimate.methods import Adapter, MergeRule, Moments, Step, register
 
 
 @register
@@ -61,7 +61,7 @@ class SCA(Adapter):
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""
-        return next_multiple(seen, self.refresh)
+        return (seen // self.refresh + 1) * self.refresh
 
     def derive(self) -> None:
         """Compute the weights (K, d) of the ridge classifier, on the scale of logits."""

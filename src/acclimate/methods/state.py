@@ -294,6 +294,17 @@ class Moments(Sums):
         super().__init__(head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM))
 
 
+def check_classes(classes: Ids, samples: int, head: Head, name: str, of: str) -> HostArray:
+    """Return the class indices of so many samples as an array; `name` and `of` are words for errors."""
+    classes = np.asarray(classes)
+    if classes.dtype.kind not in "iu" or classes.shape != (samples,):
+        what = f"{samples} {of}s, {classes.dtype} {name} {classes.shape}"
+        raise InputError(f"{name} must be one class index per {of}: {what}.")
+    if classes.min() < 0 or classes.max() >= len(head):
+        raise InputError(f"{name} must be class indices from 0 to {len(head) - 1}.")
+    return classes
+
+
 def check_ids(ids: Ids, samples: int) -> HostArray:
     """Return the ids of so many samples as an array; others than one whole number each are refused."""
     ids = np.asarray(ids)

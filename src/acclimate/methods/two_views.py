@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, move, namespace
+from acclimate.arrays import Array, HostArray, device, log_sum_exp, move, namespace
 from acclimate.methods.state import Sums
 
 VIEWS = (slice(0, None, 2), slice(1, None, 2))  # the coordinates of each view
@@ -203,15 +203,8 @@ def information(scores: Scores, rows: slice) -> dict[str, Array]:
     xp = namespace(distances)
     log_shares = scores.log_shares if scores.log_shares.ndim == 1 else scores.log_shares[rows]
     unit = log(distances.shape[1])
-    gained = _log_sums(distances + log_shares) - _log_sums(distances) + unit
+    gained = log_sum_exp(distances + log_shares) - log_sum_exp(distances) + unit
     return {"information": xp.sum(gained)[None] / unit, "tempered": xp.ones_like(gained[:1]) * len(gained)}
-
-
-def _log_sums(x: Array) -> Array:
-    """Return the logarithms (B,) of the sums of exp(x) over classes."""
-    xp = namespace(x)
-    top = xp.max(x, axis=-1, keepdims=True)
-    return xp.log(xp.sum(xp.exp(x - top), axis=-1)) + top[:, 0]
 
 
 def confidence_reached(pooled: Array) -> Array:
