@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from acclimate import build_head
-from acclimate.encoders import BUNDLED, load_ahead, load_encoder, loading, onnx
+from acclimate.encoders import load_encoder, onnx
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 from drawn_images import draw
@@ -30,7 +30,6 @@ def loaded(monkeypatch):
         return real(path, *arguments)
 
     monkeypatch.setattr(onnx, "_session", session)
-    monkeypatch.setattr(loading, "_ahead", {})  # of a command that ended before it needed its model
     return names
 
 
@@ -64,38 +63,6 @@ def test_a_damaged_text_side_is_refused_whenever_a_text_is_encoded(tiny_onnx, tm
     for _ in range(2):
         with pytest.raises(ModelError, match=message):
             encoder.encode_text(WORDS)
-
-
-def test_a_model_that_is_loaded_ahead_is_loaded_once(tiny_onnx, loaded):
-    name = f"onnx:{tiny_onnx}"
-    load_ahead(name, "cpu")
-    encoder = load_encoder(name, "cpu")
-    other = load_encoder(name, "cpu")
-    assert loaded == ["image.onnx", "image.onnx"]
-    assert encoder is not other
-    assert encoder.fingerprint == other.fingerprint
-
-
-def test_errors_of_a_model_that_is_loaded_ahead_come_when_it_is_asked_for(tiny_onnx, tmp_path):
-    shutil.copytree(tiny_onnx, tmp_path / "model")
-    (tmp_path / "model" / "image.onnx").write_bytes(b"junk")
-    name = f"onnx:{tmp_path / 'model'}"
-    load_ahead(name)
-    assert load_encoder(f"onnx:{tiny_onnx}").dim > 0
-    with pytest.raises(ModelError, match=r"image\.onnx cannot be loaded"):
-        load_encoder(name)
-    shutil.copy(tiny_onnx / "image.onnx", tmp_path / "model")
-    assert load_encoder(name).dim > 0
-
-
-def test_one_model_at_a_time_is_loaded_ahead(tiny_onnx, monkeypatch):
-    monkeypatch.setattr(loading, "_ahead", {})
-    for name in (BUNDLED, f"onnx:{tiny_onnx}"):
-        load_ahead(name)
-        assert list(loading._ahead) == [(name, "auto", "auto", False)]
-    for name in ("hf:openai/clip-vit-base-patch16", "local:here", "nonsense"):
-        load_ahead(name)
-        assert not loading._ahead
 
 
 def test_a_short_run_loads_only_what_it_needs(tiny_onnx, photos, tmp_path):

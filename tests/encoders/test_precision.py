@@ -1,6 +1,5 @@
-"""Precision, compiling, bytes in place of floats, and batches that do not fit."""
+"""Precision, compiling, and batches that do not fit into memory."""
 
-import pickle
 import sys
 from threading import Thread
 from types import SimpleNamespace
@@ -10,9 +9,8 @@ import pytest
 from PIL import Image
 
 from acclimate.encoders import as_encoder, load_encoder, loading
-from acclimate.encoders.preprocess import Bytes, Preprocess
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import InputError, ModelError
-from acclimate.reading.out_of_memory import Halving
 from drawn_images import draw
 
 torch = pytest.importorskip("torch")
@@ -32,18 +30,12 @@ def cosines(one, other):
 
 
 @pytest.mark.parametrize("short_side", [28, None, 20])
-def test_bytes_are_the_pixels_before_they_are_normalised(short_side):
+def test_pixels_are_normalised_by_an_affine_map(short_side):
     preprocess = Preprocess(32, 24, short_side, "bicubic", (0.48, 0.46, 0.41), (0.27, 0.26, 0.28), "round")
-    as_bytes = pickle.loads(pickle.dumps(Bytes(preprocess)))
-    assert as_bytes == Bytes(preprocess)
     for image in pictures(3):
-        pixels = as_bytes(image)
-        assert pixels.shape == (3, 32, 24)
-        assert pixels.dtype == np.uint8
-        np.testing.assert_array_equal(pixels.transpose(1, 2, 0), preprocess.pixels(image))
-        normalised = pixels * preprocess.gain[:, None, None] + preprocess.offset[:, None, None]
+        normalised = preprocess.pixels(image) * preprocess.gain + preprocess.offset
         assert normalised.dtype == np.float32
-        np.testing.assert_allclose(normalised, preprocess(image), atol=1e-5)
+        np.testing.assert_allclose(normalised.transpose(2, 0, 1), preprocess(image), atol=1e-5)
 
 
 def test_the_image_tower_is_converted_and_the_text_tower_is_not(tiny_model):
@@ -63,14 +55,10 @@ def test_the_image_tower_is_converted_and_the_text_tower_is_not(tiny_model):
 def test_every_form_of_images_gives_the_same_features(tiny_clip, precision):
     encoder = load_encoder(f"local:{tiny_clip}", "cpu", precision=precision)
     floats = [encoder.prepare(image) for image in pictures(5)]
-    as_bytes = [Bytes(encoder.preprocess)(image) for image in pictures(5)]
     expected = encoder.encode_images(floats)
     tensors = [torch.as_tensor(image) for image in floats]
     for same in (tensors, torch.stack(tensors), np.stack(floats), tuple(floats)):
         np.testing.assert_array_equal(encoder.encode_images(same), expected)
-    found = encoder.encode_images(as_bytes)
-    assert cosines(found, expected).min() > (0.99999 if precision == "float32" else 0.999)
-    np.testing.assert_array_equal(encoder.encode_images(torch.as_tensor(np.stack(as_bytes))), found)
 
 
 def test_prompts_are_learned_in_single_precision_whatever_the_image_tower_has(tiny_clip):
@@ -259,57 +247,36 @@ def test_recognised_transforms_give_the_same_pixels():
             np.testing.assert_array_equal(found(image), given(image).numpy())
 
 
-class Memory:
-    """Work that runs out of memory above a number of items."""
-
-    def __init__(self, room):
-        self.room = room
-        self.sizes = []
-
-    def __call__(self, piece):
-        items = torch.arange(100)[piece]
-        self.sizes.append(len(items))
-        if len(items) > self.room:
-            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.\nand more")
-        return items
-
-
-def test_a_batch_that_does_not_fit_is_halved_and_stays_so():
-    halving = Halving()
-    work = Memory(10)
-    with pytest.warns(UserWarning, match="^the GPU ran out of memory; it is given 8 images at once now.$") as said:
-        assert halving(work, 30).tolist() == list(range(30))
-    assert len(said) == 1
-    assert work.sizes == [30, 15, 8, 8, 8, 6]
-    assert halving(work, 20).tolist() == list(range(20))
-    assert halving(work, 3).tolist() == [0, 1, 2]
-    assert work.sizes[6:] == [8, 8, 4, 3]
-    whole = Halving()
-    assert whole(Memory(50), 50).tolist() == list(range(50))
-    assert whole.largest is None
-    with pytest.raises(ModelError, match=r"too little memory for a single image \(CUDA out of memory.*use the device"):
-        Halving()(Memory(0), 30)
-
-
-def test_an_encoder_halves_its_batch(tiny_clip):
+def test_a_batch_that_does_not_fit_is_halved_and_stays_so(tiny_clip):
     encoder = load_encoder(f"local:{tiny_clip}", "cpu")
-    prepared = [encoder.prepare(image) for image in pictures(7)]
+    prepared = [encoder.prepare(image) for image in pictures(30)]
     expected = encoder.encode_images(prepared)
-    run = encoder._image_tower
+    tower = encoder._image_tower
+    run = tower._features
+    sizes = []
 
-    def small(images):
-        if len(images) > 2:
-            raise torch.cuda.OutOfMemoryError("full")
-        return run(images)
+    def small(pixels):
+        sizes.append(len(pixels))
+        if len(pixels) > room:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 MiB.\nand more")
+        return run(pixels)
 
-    encoder._image_tower = small
-    for images in (prepared, torch.as_tensor(np.stack(prepared))):
-        if encoder._halving.largest is None:
-            with pytest.warns(UserWarning, match="it is given 2 images at once"):
-                found = encoder.encode_images(images)
-        else:
-            found = encoder.encode_images(images)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
+    room = 30
+    tower._features = small
+    np.testing.assert_array_equal(encoder.encode_images(prepared), expected)
+    assert tower.max_batch is None
+    room = 10
+    with pytest.warns(UserWarning, match="^the GPU ran out of memory; it is given 8 images at once now.$") as said:
+        found = encoder.encode_images(prepared)
+    assert len(said) == 1
+    assert sizes[1:] == [30, 15, 8, 8, 8, 6]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    again = encoder.encode_images(torch.as_tensor(np.stack(prepared[:20])))
+    np.testing.assert_allclose(again, expected[:20], atol=1e-5)
+    assert sizes[7:] == [8, 8, 4]
+    room = 0
+    with pytest.raises(ModelError, match=r"too little memory for a single image \(CUDA out of memory.*use the device"):
+        encoder.encode_images(prepared)
 
 
 def test_a_gpu_that_cannot_be_used(monkeypatch, tmp_path):
@@ -344,7 +311,6 @@ def test_on_a_gpu_features_stay_there_and_agree_with_the_cpu(tiny_model, precisi
     exact = load_encoder(f"local:{tiny_model}", "cpu")
     encoder = load_encoder(f"local:{tiny_model}", "cuda", precision)
     assert encoder.precision == ("float16" if precision == "auto" else precision)
-    assert isinstance(encoder.prepare, Bytes)
     prepared = [encoder.prepare(image) for image in pictures()]
     expected = exact.encode_images([exact.prepare(image) for image in pictures()])
     on_device = torch.as_tensor(np.stack(prepared)).cuda()
@@ -414,7 +380,7 @@ def test_convolutional_towers_run_channels_last(tiny_clip):
 
 
 def test_torch_is_imported_when_it_is_needed():
-    code = "import acclimate.encoders.open_clip, acclimate.reading.out_of_memory, sys; sys.exit('torch' in sys.modules)"
+    code = "import acclimate.encoders.open_clip, acclimate.reading.walk, sys; sys.exit('torch' in sys.modules)"
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -12,7 +12,15 @@ from acclimate import Classifier
 from acclimate.cli.arguments import DEFAULT_MAX_PIXELS
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import AcclimateError, ImageError, ModelError
-from acclimate.images.opening import MAX_PIXELS, lacking_for_heif, limit_pixels, open_image, pixel_limit, thumbnail
+from acclimate.images.opening import (
+    MAX_PIXELS,
+    examine_image,
+    lacking_for_heif,
+    limit_pixels,
+    open_image,
+    pixel_limit,
+    thumbnail,
+)
 from drawn_images import draw
 
 
@@ -321,3 +329,43 @@ def test_thumbnails_carry_no_metadata(kind):
 def test_what_is_no_image_is_refused_by_a_classifier(images, message):
     with pytest.raises(AcclimateError, match=message):
         Classifier(["cat", "dog"])(images)
+
+
+PHOTO = draw("red", 1)
+XMP = b'<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf tiff:Orientation="6"/></x:xmpmeta>'
+PLAIN_JPEGS = {
+    "quality": encoded(PHOTO, "JPEG", quality=30),
+    "no subsampling": encoded(PHOTO, "JPEG", subsampling=0),
+    "optimized": encoded(PHOTO, "JPEG", optimize=True),
+    "as long as is read whole": encoded(draw("red", 1, (640, 40)), "JPEG"),
+}
+OTHERS = {
+    "gray": encoded(PHOTO.convert("L"), "JPEG"),
+    "progressive": encoded(PHOTO, "JPEG", progressive=True),
+    "CMYK": encoded(PHOTO.convert("CMYK"), "JPEG"),
+    "RGB": encoded(PHOTO, "JPEG", keep_rgb=True),
+    "cut off": encoded(PHOTO, "JPEG")[:-2],
+    "with more at its end": encoded(PHOTO, "JPEG") + b"\0",
+    "longer": encoded(draw("red", 1, (641, 40)), "JPEG"),
+    "turned by XMP": encoded(PHOTO, "JPEG", xmp=XMP),
+    "PNG": encoded(PHOTO),
+}
+
+
+@pytest.mark.parametrize("content", PLAIN_JPEGS.values(), ids=PLAIN_JPEGS)
+def test_plain_jpegs_are_for_a_gpu(content):
+    assert examine_image(content).is_plain_jpeg()
+
+
+@pytest.mark.parametrize("content", OTHERS.values(), ids=OTHERS)
+def test_other_images_are_left_to_pillow(content):
+    assert not examine_image(content).is_plain_jpeg()
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_jpegs_that_must_be_turned_are_left_to_pillow(orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    examined = examine_image(encoded(PHOTO, "JPEG", exif=exif))
+    assert examined.is_plain_jpeg() == (orientation == 1)
+    assert examined.is_plain_jpeg(upright=False)

@@ -15,12 +15,11 @@ import numpy as np
 import pytest
 
 import hostile_decoder
-from acclimate.encoders.preprocess import Bytes
 from acclimate.errors import ImageError, ModelError
 from acclimate.images.opening import open_image, thumbnail
 from acclimate.reading.walk import Preparer
 from acclimate.serve import decoding
-from acclimate.serve.decoding import Decoders, DecodeTask, do
+from acclimate.serve.decoding import Decoders, DecodeTask, do, portable
 from drawn_images import draw
 from hostile_images import fax
 from hostile_images import png as one_bit_png
@@ -63,7 +62,7 @@ def decoders():
 
 
 def decode(decoders, prepare, content=GOOD, client="", admit=lambda pixels: None, size=0):
-    return decoders.decode(DecodeTask(content, prepare if prepare.travels else None, 0, size), prepare, client, admit)
+    return decoders.decode(DecodeTask(content, portable(prepare), 0, size), prepare, client, admit)
 
 
 def ask(task, *messages, pixels=PIXELS):
@@ -80,13 +79,13 @@ def ask(task, *messages, pixels=PIXELS):
 
 
 def test_a_decoder_process_answers_tasks(prepare):
-    cost, header, pixels, picture = ask(DecodeTask(GOOD, prepare, 0, 16), 1)
+    cost, header, pixels, picture = ask(DecodeTask(GOOD, portable(prepare), 0, 16), 1)
     assert json.loads(cost) == {"cost": 60 * 48}
     expected = np.stack(prepare(0, open_image(GOOD)))
     assert json.loads(header) == {"shape": list(expected.shape)}
     assert pixels == expected.tobytes()
     assert picture == thumbnail(open_image(GOOD), 16)
-    assert ask(DecodeTask(GOOD, prepare, 0, 0), None)[1:] == [b"{}"]
+    assert ask(DecodeTask(GOOD, portable(prepare), 0, 0), None)[1:] == [b"{}"]
 
 
 @pytest.mark.parametrize(
@@ -100,11 +99,11 @@ def test_a_decoder_process_answers_tasks(prepare):
     ],
 )
 def test_messages_about_bad_images(prepare, content, answer):
-    assert json.loads(ask(DecodeTask(content, prepare, 0, 0), 1)[-1]) == answer
+    assert json.loads(ask(DecodeTask(content, portable(prepare), 0, 0), 1)[-1]) == answer
 
 
 def test_damage_is_found_while_decoding(prepare):
-    answers = ask(DecodeTask(GOOD[: len(GOOD) // 2] + GOOD[-12:], prepare, 0, 0), 1)
+    answers = ask(DecodeTask(GOOD[: len(GOOD) // 2] + GOOD[-12:], portable(prepare), 0, 0), 1)
     assert json.loads(answers[-1])["image_error"].startswith("cannot be read: ")
 
 
@@ -137,21 +136,13 @@ def test_images_are_prepared_as_by_the_encoder_itself(decoders, prepare, picture
 
 def test_views_are_those_of_the_same_place_in_the_stream(decoders):
     prepare = Preparer(Model(PREPROCESS), views=4, seed=3)
-    inputs, _ = decoders.decode(DecodeTask(GOOD, prepare, 7, 0), prepare, "", lambda pixels: None)
+    inputs, _ = decoders.decode(DecodeTask(GOOD, portable(prepare), 7, 0), prepare, "", lambda pixels: None)
     np.testing.assert_array_equal(np.stack(inputs), np.stack(prepare(7, open_image(GOOD))))
-
-
-def test_bytes_for_a_gpu_travel_as_bytes(decoders):
-    prepare = Preparer(Model(Bytes(PREPROCESS)))
-    assert prepare.travels
-    inputs, _ = decode(decoders, prepare)
-    assert inputs[0].dtype == np.uint8
-    np.testing.assert_array_equal(inputs, prepare(0, open_image(GOOD)))
 
 
 def test_a_model_with_its_own_way_to_prepare_gets_the_pixels(decoders):
     prepare = Preparer(Model(lambda image: np.asarray(image).sum(axis=2)))
-    assert not prepare.travels
+    assert portable(prepare) is None
     inputs, _ = decode(decoders, prepare)
     np.testing.assert_array_equal(inputs[0], np.asarray(open_image(GOOD)).sum(axis=2))
 
@@ -329,7 +320,7 @@ def test_an_image_that_is_not_wanted_any_more_does_not_wait(decoders, prepare):
     gone = Event()
     with ThreadPoolExecutor(1) as pool, decoders._budget.hold("a", 2 * PIXELS):
         waiting = pool.submit(
-            decoders.decode, DecodeTask(GOOD, prepare, 0, 0), prepare, "a", lambda _: None, gone.is_set
+            decoders.decode, DecodeTask(GOOD, portable(prepare), 0, 0), prepare, "a", lambda _: None, gone.is_set
         )
         while not decoders._budget._waiting:
             time.sleep(0.01)
@@ -345,14 +336,14 @@ SCRIPT = """
 import os, sys, threading, time
 sys.path.insert(0, {tests!r})
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoders, DecodeTask
+from acclimate.serve.decoding import Decoders, DecodeTask, portable
 from slow_preprocess import Trouble
 
 prepare = Preparer(type("Model", (), {{"prepare": Trouble(8, 8, 8, "bicubic", (0, 0, 0), (1, 1, 1))}})())
 decoders = Decoders(1_000_000, 2.0, 1_000_000)
 
 def decode(content, admit=lambda pixels: None):
-    return decoders.decode(DecodeTask(content, prepare, 0, 0), prepare, "", admit)
+    return decoders.decode(DecodeTask(content, portable(prepare), 0, 0), prepare, "", admit)
 
 decode(bytes.fromhex({good!r}))
 if {busy}:

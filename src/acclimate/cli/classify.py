@@ -73,9 +73,6 @@ def classify(
 
 
 def _classify(options: ClassifyOptions) -> None:
-    from acclimate.encoders import load_ahead
-
-    load_ahead(options.model, options.device, options.precision, options.compile)  # in a thread, during the imports
     from acclimate.classify.outputs import ResultFile, csv_columns
     from acclimate.classify.run import Classification
     from acclimate.classify.truth import with_truth

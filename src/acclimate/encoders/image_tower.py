@@ -1,5 +1,6 @@
-"""The image tower of a PyTorch model: in which precision it runs, and how pixels reach it."""
+"""The image tower of a PyTorch model: its precision, its way to compile, and the batches that fit into memory."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,19 +8,19 @@ import numpy as np
 import torch
 from PIL import Image
 
-from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
 Tensor = Any  # torch.Tensor
-PARTS = ("vision_model", "visual_projection", "visual")  # of a model in transformers; the last one in open_clip
-# in open_clip and transformers
-QUICK_GELU = ("QuickGELU", "QuickGELUActivation")
-FACTOR = 1.702
-CONVOLUTIONS = 8  # a tower with more of them is a convolutional network
+PARTS = ("vision_model", "visual_projection", "visual")  # attributes of transformers' models; the last of open_clip's
+QUICK_GELU = ("QuickGELU", "QuickGELUActivation")  # class names in open_clip and transformers
+QUICK_GELU_FACTOR = 1.702
+MIN_CONVOLUTIONS = 9  # a tower with so many of them is a convolutional network
 
 
 class ImageTower:
-    """Computes features of prepared images. On a GPU, calls only launch work: nobody waits for it here.
+    """The image tower, which computes features of prepared images. On a GPU, calls only launch work.
+
+    A batch that does not fit into the memory of the GPU is halved until it does, and no later one is larger.
 
     Args:
         model: contains the tower; a precision changes its weights in place. What reads texts stays as it is, unless
@@ -31,6 +32,7 @@ class ImageTower:
 
     Attributes:
         precision: "float32", "float16" or "bfloat16", which replaces a float16 in which the tower overflows.
+        max_batch: images that are encoded at once; None as long as every batch has fitted.
 
     Raises:
         ModelError: the model cannot be run or compiled so.
@@ -47,6 +49,7 @@ class ImageTower:
         self._parts = [getattr(model, name) for name in PARTS if hasattr(model, name)] or [model]
         self._features = features
         self._compiled = False
+        self.max_batch: int | None = None
         self.device = next(model.parameters()).device
         inner = [module for part in self._parts for module in part.modules()]
         convolutions = [module for module in inner if isinstance(module, torch.nn.Conv2d)]
@@ -55,11 +58,7 @@ class ImageTower:
         ]
         self._dtype = weights[0].dtype
         self._layout = torch.contiguous_format
-        self._scale: tuple[Tensor, Tensor] | None = None
-        if isinstance(preprocess := getattr(prepare, "preprocess", prepare), Preprocess):
-            gain, offset = (torch.tensor(x[:, None, None]) for x in (preprocess.gain, preprocess.offset))
-            self._scale = gain.to(self.device), offset.to(self.device)
-        if self.device.type == "cuda" and len(convolutions) > CONVOLUTIONS:
+        if self.device.type == "cuda" and len(convolutions) >= MIN_CONVOLUTIONS:
             self._layout = torch.channels_last
             for part in self._parts:
                 part.to(memory_format=self._layout)
@@ -76,30 +75,43 @@ class ImageTower:
         return str(self._dtype).removeprefix("torch.")
 
     def __call__(self, images: Sequence[Any] | Tensor) -> Tensor:
-        """Features (n, dim) of n prepared images (3, h, w), floats or bytes, or of a tensor (n, 3, h, w) of such."""
+        """Return the features (n, dim) of n prepared images (3, h, w), or of a tensor (n, 3, h, w) of them.
+
+        Raises:
+            ModelError: a single image does not fit into the memory of the GPU.
+        """
+        features: list[Tensor] = []
+        start = 0
+        before = self.max_batch
+        while start < len(images):
+            size = min(len(images) - start, self.max_batch or len(images))
+            try:
+                features.append(self._encode(images[start : start + size]))
+                start += size
+                continue
+            except torch.cuda.OutOfMemoryError as error:
+                if size <= 1:
+                    why = str(error).splitlines()[0]
+                    raise ModelError(
+                        f"the GPU has too little memory for a single image ({why}); free some, or use the device 'cpu'."
+                    ) from error
+            # Outside of the handler, whose error keeps alive what the batch has allocated so far.
+            self.max_batch = (size + 1) // 2
+            torch.cuda.empty_cache()
+        if self.max_batch != before:
+            warnings.warn(f"the GPU ran out of memory; it is given {self.max_batch} images at once now.", stacklevel=3)
+        return features[0] if len(features) == 1 else torch.cat(features)
+
+    def _encode(self, images: Sequence[Any] | Tensor) -> Tensor:
         with torch.inference_mode():
-            pixels = self._on_device(images)
-            if pixels.dtype == torch.uint8 and self._scale is not None:
-                gain, offset = self._scale
-                pixels = torch.addcmul(offset, pixels, gain)
-            pixels = pixels.to(self._dtype, memory_format=self._layout)
+            pixels = images if isinstance(images, torch.Tensor) else torch.stack([*map(torch.as_tensor, images)])
+            pixels = pixels.to(self.device, self._dtype, non_blocking=True, memory_format=self._layout)
             if not self._compiled:
                 return self._features(pixels)
             count = len(pixels)
             pixels = pixels if count > 1 else torch.cat([pixels, pixels])  # a size of 1 would be compiled again
             torch._dynamo.maybe_mark_dynamic(pixels, 0)
             return self._features(pixels)[:count]
-
-    def _on_device(self, images: Sequence[Any] | Tensor) -> Tensor:
-        """Pixels (n, 3, h, w) on the device; from the host they travel through pinned memory."""
-        if isinstance(images, torch.Tensor):
-            return images.to(self.device, non_blocking=True)
-        tensors = [torch.as_tensor(image) for image in images]
-        if self.device.type != "cuda" or tensors[0].device.type == "cuda":
-            return torch.stack(tensors).to(self.device)
-        shape = (len(tensors), *tensors[0].shape)
-        pinned = torch.stack(tensors, out=torch.empty(shape, dtype=tensors[0].dtype, pin_memory=True))
-        return pinned.to(self.device, non_blocking=True)
 
     def _choose(self, dtype: torch.dtype, prepare: Callable[[Image.Image], Any]) -> None:
         """Run in this precision; in bfloat16 if float16 overflows."""
@@ -122,7 +134,7 @@ class ImageTower:
             part.load_state_dict(exact)  # nothing is rounded twice
 
     def _try(self, prepare: Callable[[Image.Image], Any]) -> Tensor:
-        """Features of a black, a white and a random image; ModelError if there are none."""
+        """Return the features of a black, a white and a random image; ModelError if there are none."""
         noise = np.random.default_rng(0).integers(256, size=(256, 256, 3), dtype=np.uint8)
         images = [Image.new("RGB", (256, 256), "black"), Image.new("RGB", (256, 256), "white"), Image.fromarray(noise)]
         try:
@@ -144,8 +156,8 @@ def fold_quick_gelu(model: Any) -> None:
         if len(linear) == 2 and len(quick) == 1:
             before, after = linear
             with torch.no_grad():
-                before.weight.mul_(FACTOR)
-                after.weight.div_(FACTOR)
+                before.weight.mul_(QUICK_GELU_FACTOR)
+                after.weight.div_(QUICK_GELU_FACTOR)
                 if before.bias is not None:
-                    before.bias.mul_(FACTOR)
+                    before.bias.mul_(QUICK_GELU_FACTOR)
             setattr(block, quick[0], torch.nn.SiLU(inplace=True))

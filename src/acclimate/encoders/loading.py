@@ -3,7 +3,6 @@
 import hashlib
 import warnings
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
@@ -63,8 +62,6 @@ PREFIXES = {
 }
 FOLDERS = ("onnx", "local")  # prefixes that a folder follows
 
-_ahead: dict[tuple[str, str, Precision, bool], "Future[Encoder]"] = {}  # the model that `load_ahead` loads
-
 
 def load_encoder(
     name: str = BUNDLED,
@@ -95,26 +92,6 @@ def load_encoder(
         >>> encoder.encode_text(["a photo of a cat.", "a photo of a dog."]).shape == (2, encoder.dim)
         True
     """
-    model = name, device, precision, compile
-    ahead = _ahead.pop(model, None) if not threads else None
-    return _load(*model, threads) if ahead is None else ahead.result()
-
-
-def load_ahead(name: str, device: str = "auto", precision: Precision = "auto", compile: bool = False) -> None:
-    """Begin to load an ONNX model in a thread; the next `load_encoder` with the same arguments waits for it.
-
-    onnxruntime loads a model while Python goes on, for instance with its imports. Other models are not loaded ahead:
-    Python is what takes the time there, and a download may begin only when nothing else can be wrong.
-    """
-    _ahead.clear()
-    if name == BUNDLED or name.startswith("onnx:"):
-        loader = ThreadPoolExecutor(1, "acclimate-load")
-        model = (name, device, precision, compile)
-        _ahead[model] = loader.submit(_load, *model)
-        loader.shutdown(wait=False)
-
-
-def _load(name: str, device: str, precision: Precision, compile: bool, threads: int = 0) -> Encoder:
     if name == BUNDLED:
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")

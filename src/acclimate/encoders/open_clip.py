@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
 from acclimate.encoders.loading import Precision, check_precision, torch_device, torch_precision
-from acclimate.encoders.preprocess import Bytes, Preprocess
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, missing
-from acclimate.reading.out_of_memory import Halving
 
 if TYPE_CHECKING:
     from acclimate.encoders.tower import TextTower
@@ -82,27 +81,24 @@ class OpenClipEncoder:
         self.dim = int(self.encode_text(["a"]).shape[1])
         self._image_tower = ImageTower(model, self.image_features, self.prepare, precision, compile)
         self.precision = self._image_tower.precision
-        self._halving = Halving()
 
     @property
     def prepare(self) -> Callable[[Any], Any]:
-        """Turns an RGB image into pixels (3, h, w): floats, or for a GPU bytes, which are normalised there."""
-        if self.device.type == "cuda" and isinstance(self.preprocess, Preprocess):
-            return Bytes(self.preprocess)
+        """Map from an RGB image to pixels (3, h, w)."""
         return self.preprocess
 
     def encode_images(self, images: Sequence[Any]) -> Array:
         """Return the features (n, dim) of n prepared images.
 
         Args:
-            images: (3, h, w) each, arrays or tensors of floats or bytes; or all of them as a tensor (n, 3, h, w).
+            images: (3, h, w) each, arrays or tensors of floats; or all of them as a tensor (n, 3, h, w).
 
         Returns:
             A NumPy array; on a CUDA GPU a float32 tensor there, which need not be computed yet.
         """
         import torch
 
-        features = self._halving(lambda part: self._image_tower(images[part]), len(images))
+        features = self._image_tower(images)
         if self.device.type == "cuda":
             return features.to(torch.float32, copy=True)  # outside of inference mode, so that it can be used anywhere
         return to_host(features.float())

@@ -147,22 +147,7 @@ class Preprocess:
         return None
 
 
-@dataclass(frozen=True)
-class Bytes:
-    """Turns an image into the pixels that a model on a GPU expects: bytes, which are normalised there.
-
-    Attributes:
-        preprocess: how the model wants images.
-    """
-
-    preprocess: Preprocess
-
-    def __call__(self, image: Image.Image) -> HostArray:
-        """Return the uint8 pixels (3, height, width) of an RGB image."""
-        return np.ascontiguousarray(self.preprocess.pixels(image).transpose(2, 0, 1))
-
-
 def _name(step: Any) -> str:
-    """What a step of a transform is: the name of a function, or of a class of torchvision."""
+    """Return the name of a step of a transform: that of a function, or of a class of torchvision."""
     own = type(step).__module__.startswith("torchvision.")
     return type(step).__name__ if own else str(getattr(step, "__name__", ""))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from array_api_compat import is_array_api_obj
@@ -67,14 +67,6 @@ def lacking_for_heif() -> str:
     return why
 
 
-class BaselineJpeg(NamedTuple):
-    """A JPEG that decoders on a GPU take: its size as it is stored, and how it must be turned then."""
-
-    width: int
-    height: int
-    turning: Image.Transpose | None
-
-
 @dataclass(frozen=True)
 class Examined:
     """An image file whose cost is known and bounded, not yet decoded.
@@ -94,25 +86,23 @@ class Examined:
         with _reading():
             return _turn(*self._decode(upright))
 
-    def baseline_jpeg(self, upright: bool = True) -> BaselineJpeg | None:
-        """What a decoder on a GPU must know of it; None for what Pillow must decode, or refuse.
+    def is_plain_jpeg(self, upright: bool = True) -> bool:
+        """Return True if a decoder on a GPU gives the image that Pillow gives, up to rounding.
 
-        Decoders on a GPU would make an image of a file that is cut off, they know YCbCr and gray alone, and decode
-        progressive JPEGs one by one.
+        Such decoders would make an image of a file that is cut off, and decode progressive JPEGs one by one. Images in
+        other colours than YCbCr, and those that must be cut or turned, are left to Pillow, too.
         """
         if self.kind != "JPEG" or not self.content.endswith(JPEG_END):
-            return None
+            return False
         try:
             with _reading(), Image.open(io.BytesIO(self.content), formats=("JPEG",)) as image:
-                width, height = image.size
-                plain = image.mode in ("RGB", "L") and "progressive" not in image.info
                 ids = [component[0] for component in getattr(image, "layer", ())]
                 as_rgb = image.info.get("adobe_transform") == 0 or ids == RGB_IDS
-                if not plain or as_rgb or width * height > self.pixels or max(image.size) > ASPECT * min(image.size):
-                    return None
-                return BaselineJpeg(width, height, _turning(image) if upright else None)
+                baseline = image.mode == "RGB" and not as_rgb and "progressive" not in image.info
+                whole = image.width * image.height <= self.pixels and max(image.size) <= ASPECT * min(image.size)
+                return baseline and whole and (not upright or _turning(image) is None)
         except ImageError:
-            return None
+            return False
 
     def _decode(self, upright: bool) -> tuple[Image.Image, Image.Transpose | None]:
         with Image.open(io.BytesIO(self.content), formats=(self.kind,)) as image:

@@ -1,369 +1,324 @@
-"""The first half of the walk where the model runs on a GPU: three stages at the same time, each ahead of the next.
+"""The first half of the walk where the model runs on a CUDA GPU.
 
-1. Files are read in processes. JPEGs that nvJPEG decodes stay as they are; all else is decoded and prepared there.
-2. JPEGs are decoded and resized on the GPU, prepared pixels are brought there, and views are made.
-3. Batches are encoded.
+DataLoader workers read the files: a plain JPEG stays encoded, and Pillow decodes and prepares everything else. Then one
+thread has nvJPEG decode a batch, resizes the images, makes their views and launches the image tower, all on a CUDA
+stream of its own, while the caller adapts to the batch before.
 
-The last two have CUDA streams and threads of their own: the second has two, one of which prepares the images that it
-has decoded while the other decodes. Streams wait for each other by events, and threads do not wait for streams, except
-that nvJPEG does. The images are taken from their iterator in the thread of the caller.
+The pixels of the Pillow path are those of a CPU. JPEGs that nvJPEG decodes and PyTorch resizes differ from them by less
+than one grey level in the mean, and by a few levels at sharp edges.
 """
 
+import io
 import os
-from collections import deque
+import signal
+import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import replace
+from contextlib import closing
 from functools import cache, partial
-from itertools import chain, cycle, islice
+from itertools import chain, groupby, islice
 from multiprocessing import current_process
-from threading import local
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
+from torch.nn.functional import interpolate, pad
+from torch.utils.data import DataLoader
 
-from acclimate.arrays import Array, namespace
-from acclimate.errors import ImageError
-from acclimate.images.opening import limit_pixels, open_image, pixel_limit, unreadable
-from acclimate.reading.jpeg import decode_each, turn
-from acclimate.reading.out_of_memory import Halving
-from acclimate.reading.processes import Processes
-from acclimate.reading.readers import Found, Reader, Source
-from acclimate.reading.resize import prepare_batch, upload
-from acclimate.reading.walk import Preparer, about, precision_of, read_ahead
+from acclimate.arrays import Array, HostArray
+from acclimate.encoders.preprocess import Preprocess
+from acclimate.errors import ImageError, RunError, lacking
+from acclimate.images.opening import examine_image, open_image, read_path, unreadable
+from acclimate.reading.walk import Batch, Preparer, ReadImage, describe, make_batch, precision_of, read_ahead
 from acclimate.sources.source import read_file
+from acclimate.views.tensor import make_views
 
-PIECE = 256  # images that are decoded at once, at most
-CHUNK = 16  # images that a process is given at once, at most
-FEW = 32  # images for which no process is started
-DECODERS = 2  # threads that have pieces decoded and prepared
-# that wait for such a thread or are in it; and that wait to be encoded or are
-PIECES = 3
-BATCHES = 2
-ROOM = 2**29  # bytes of decoded images that are on the GPU at once
-ENDED = "its reader ended unexpectedly: it ran out of memory, or crashed"
+CHUNK_IMAGES = 32  # images that a worker reads at once
+FEW_IMAGES = 32  # up to so many images, no worker process is started
+PREFETCH_CHUNKS = 4  # chunks that each worker reads ahead
+PREFETCH_BATCHES = 2  # batches that are encoded ahead of the caller
+MAX_WORKERS = {"nvjpeg": 8, "pillow": 32}  # default number of processes, at most one per core
+DECODED_PIXELS = 2**27  # pixels of decoded images that are on the GPU at once
+INSTALL = "install torchvision of the release that matches PyTorch, built for CUDA"
 Tensor = Any  # torch.Tensor
 
 
-class Item(NamedTuple):
-    """An image, its place in the stream, and the slot of the shared memory that is kept for it."""
-
-    place: int
-    name: str
-    truth: str | None
-    image: Any
-    slot: int | None
-
-
-class Pending(NamedTuple):
-    """An array that a CUDA stream may still be computing."""
-
-    array: Array
-    event: Any = None
-
-    @classmethod
-    def of(cls, array: Array) -> "Pending":
-        """An array that the current stream computes."""
-        if not getattr(array, "is_cuda", False):
-            return cls(array)
-        event = torch.cuda.Event()
-        event.record(torch.cuda.current_stream(array.device))
-        return cls(array, event)
-
-    def take(self) -> Array:
-        """The array, for which the current stream waits."""
-        if self.event is not None:
-            stream = torch.cuda.current_stream(self.array.device)
-            stream.wait_event(self.event)
-            self.array.record_stream(stream)
-        return self.array
+@cache
+def lacking_for_nvjpeg(device: str) -> str:
+    """Return why JPEGs cannot be decoded on a device; "" if they can: one is decoded there to find out."""
+    if why := lacking("torchvision", "torchvision"):
+        return why
+    content = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(content, "JPEG")
+    try:
+        decode_jpegs([torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)], device)
+    except Exception as error:  # a build without nvJPEG, or one for another driver, fails in many ways
+        return f"needs torchvision with nvJPEG, which fails here ({str(error).splitlines()[0]}); {INSTALL}"
+    return ""
 
 
-class Part(NamedTuple):
-    """Images with why they cannot be read, and for the r that can: the model's inputs, or features (r, ...)."""
+def decode_jpegs(contents: Sequence[Tensor], device: str) -> list[Tensor]:
+    """Decode JPEGs (bytes,) to RGB images (3, H, W) on a device, all of them or none."""
+    from torchvision.io import ImageReadMode, decode_jpeg
 
-    items: list[Item]
-    errors: list[str | None]
-    made: Pending
+    return list(decode_jpeg(list(contents), mode=ImageReadMode.RGB, device=device))
+
+
+def decode_each(contents: Sequence[Tensor], device: str) -> list[Tensor | None]:
+    """Decode JPEGs; the result is None for those that the GPU cannot decode."""
+    try:
+        return [*decode_jpegs(contents, device)]
+    except RuntimeError:
+        if len(contents) == 1:
+            return [None]
+    return [image for content in contents for image in decode_each([content], device)]
+
+
+def resize_and_crop(images: Sequence[Tensor], preprocess: Preprocess) -> Tensor:
+    """Resize images, uint8 (3, H, W) of any sizes, as a model wants them: float32 (n, 3, h, w) from 0 to 255."""
+    resized: dict[int, Tensor] = {}
+    order = sorted(range(len(images)), key=lambda i: images[i].shape)
+    for shape, same in groupby(order, key=lambda i: images[i].shape):
+        members = list(same)
+        width, height, left, top = preprocess.window(shape[2], shape[1])
+        pixels = torch.stack([images[i] for i in members]).float()
+        for size in ((shape[1], width), (height, width)):  # Pillow, too, rounds after each axis
+            pixels = interpolate(pixels, size, mode=preprocess.resample, antialias=True).round_().clamp_(0, 255)
+        margins = (-left, left + preprocess.width - width, -top, top + preprocess.height - height)
+        resized |= zip(members, pad(pixels, margins), strict=True)  # negative margins crop, positive ones are black
+    return torch.stack([resized[i] for i in range(len(images))])
+
+
+class ImageReader:
+    """A dataset for DataLoader, whose indices are the images that are to be read.
+
+    Args:
+        preparer: how images are prepared.
+    """
+
+    def __init__(self, preparer: Preparer) -> None:
+        self.preprocess: Any = preparer.encoder.prepare
+        self.upright = preparer.upright
+        self.nvjpeg = preparer.decoder == "nvjpeg"
+        self.needs_whole = preparer.views > 1
+
+    def chunks(self, numbered: Iterator[tuple[int, Any]], batch_images: int) -> Iterator[list[ReadImage]]:
+        """Yield what each worker is given at once; no chunk belongs to two batches."""
+        while batch := list(islice(numbered, batch_images)):
+            tasks = [self._task(index, image) for index, image in batch]
+            yield from (tasks[start : start + CHUNK_IMAGES] for start in range(0, len(tasks), CHUNK_IMAGES))
+
+    def _task(self, index: int, image: Any) -> ReadImage:
+        """Describe an image for a worker; what cannot be sent to another process is read here."""
+        task = ReadImage(index, *describe(image), source=image)
+        read = getattr(image, "read", None)
+        if isinstance(read, partial) and read.func is read_file:
+            return task
+        if callable(read):
+            try:
+                with unreadable():
+                    task = task._replace(source=read())
+            except ImageError as error:
+                return task._replace(source=None, error=str(error))
+        return task if isinstance(task.source, (str, os.PathLike, bytes, bytearray)) else self.read(task)
+
+    def __getitem__(self, task: ReadImage) -> ReadImage:
+        return task if task.source is None else self.read(task, self.nvjpeg)
+
+    def read(self, task: ReadImage, keep_jpeg: bool = False) -> ReadImage:
+        """Read an image; unless it is a plain JPEG that is to be kept encoded, decode and prepare it with Pillow."""
+        source = task.source
+        read = getattr(source, "read", None)
+        task = task._replace(source=None, jpeg=None)
+        try:
+            with unreadable():
+                source = read() if callable(read) else source
+                source = read_path(source) if isinstance(source, (str, os.PathLike)) else source
+                if keep_jpeg and isinstance(source, (bytes, bytearray)):
+                    examined = examine_image(bytes(source))
+                    if examined.is_plain_jpeg(self.upright):
+                        return task._replace(
+                            jpeg=np.frombuffer(bytearray(source), np.uint8), pixel_count=examined.pixels
+                        )
+                image = open_image(source, upright=self.upright)
+                whole = np.asarray(image).transpose(2, 0, 1) if self.needs_whole else None
+                return task._replace(inputs=self.preprocess.pixels(image).transpose(2, 0, 1), whole=whole)
+        except ImageError as error:
+            return task._replace(error=str(error))
+
+
+class BatchEncoder:
+    """Decodes, resizes and encodes batches of images that were read.
+
+    Args:
+        preparer: how images are prepared, and by which encoder they are encoded.
+        reader: decodes with Pillow the JPEGs that nvJPEG refuses.
+        device: where the work is done.
+    """
+
+    def __init__(self, preparer: Preparer, reader: ImageReader, device: str) -> None:
+        self.preparer = preparer
+        self.reader = reader
+        self.device = torch.device(device)
+        self.dtype = getattr(torch, precision_of(preparer.encoder))
+        # nvJPEG writes on a stream of its own, and does not wait for kernels that still use memory which is allocated
+        # anew. So nothing but its images is allocated on the decoding stream.
+        self.decoding, self.working = streams(self.device)
+        self.gain, self.offset = (
+            self._upload(each[:, None, None]) for each in (reader.preprocess.gain, reader.preprocess.offset)
+        )
+
+    def __call__(self, batch: Sequence[ReadImage]) -> tuple[list[ReadImage], Array, Any]:
+        """Return the images, the features of those that could be read, and the event after which these are there."""
+        encoder = self.preparer.encoder
+        with torch.cuda.stream(self.working):
+            inputs: dict[int, Tensor] = {}
+            for group in _groups([image for image in batch if image.jpeg is not None]):
+                inputs |= self._from_jpegs(group)
+            batch = [
+                image if image.jpeg is None or image.position in inputs else self._by_pillow(image) for image in batch
+            ]
+            if prepared := [image for image in batch if image.inputs is not None]:
+                pixels = self._upload(np.stack([image.inputs for image in prepared if image.inputs is not None]))
+                whole = [self._upload(image.whole) for image in prepared if image.whole is not None]
+                inputs |= self._views(prepared, whole, pixels)
+            views = [inputs[image.position] for image in batch if image.error is None]
+            if views:
+                features = encoder.encode_images(torch.cat(views))
+            else:
+                features = torch.empty((0, encoder.dim), device=self.device)
+            if self.preparer.views > 1:
+                features = features.reshape(-1, self.preparer.views, encoder.dim)
+            done = self.working.record_event() if self.working is not None else None
+        return batch, features, done
+
+    def _from_jpegs(self, group: list[ReadImage]) -> dict[int, Tensor]:
+        contents = [torch.from_numpy(image.jpeg) for image in group]
+        with torch.cuda.stream(self.decoding):
+            decoded = decode_each(contents, str(self.device))
+        good = [(image, pixels) for image, pixels in zip(group, decoded, strict=True) if pixels is not None]
+        if self.working is not None:
+            self.working.wait_stream(self.decoding)
+            for _, pixels in good:
+                pixels.record_stream(self.working)
+        if not good:
+            return {}
+        images, wholes = zip(*good, strict=True)
+        return self._views(images, wholes, resize_and_crop(wholes, self.reader.preprocess))
+
+    def _by_pillow(self, image: ReadImage) -> ReadImage:
+        content = b"" if image.jpeg is None else image.jpeg.tobytes()
+        return self.reader.read(image._replace(source=content))
+
+    def _views(self, images: Sequence[ReadImage], wholes: Sequence[Tensor], pixels: Tensor) -> dict[int, Tensor]:
+        """Normalise the model's inputs (n, 3, h, w) and make the other views: (V, 3, h, w) by the position."""
+        views = torch.addcmul(self.offset, pixels, self.gain).to(self.dtype)[:, None]
+        if self.preparer.target is not None:
+            sizes = [(whole.shape[2], whole.shape[1]) for whole in wholes]
+            plans = [self.preparer.plan(image.position, size) for image, size in zip(images, sizes, strict=True)]
+            views = torch.cat([views, make_views(wholes, plans, self.preparer.target, self.dtype)], dim=1)
+        return dict(zip((image.position for image in images), views, strict=True))
+
+    def _upload(self, array: HostArray) -> Tensor:
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        return tensor.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else tensor
 
 
 def encode_on_gpu(
-    images: Iterable[Any],
-    prepare: Preparer,
-    *,
-    size: int,
-    inputs: int,
-    workers: int,
-    start: int,
-    device: str,
-) -> Generator[tuple[list[Item], list[str | None], Array], None, None]:
-    """Encode images in order: those of each batch, why they cannot be read, and the features (r, ...) of the others.
+    images: Iterable[Any], preparer: Preparer, batch_images: int, workers: int | None, start: int, device: str
+) -> Generator[Batch, None, None]:
+    """Encode images in order, batch by batch; see `encode_ahead`, which calls it.
 
     Args:
         images: as for `encode_ahead`.
-        prepare: how images are prepared, and by which encoder they are encoded.
-        size: images of a batch.
-        inputs: images, counting views, that the encoder is given at once.
-        workers: processes that read.
+        preparer: how images are prepared, and by which encoder they are encoded.
+        batch_images: images of a batch, each with all of its views.
+        workers: processes that read; one per core when not given, up to `MAX_WORKERS`.
         start: position of the first of `images` in the whole stream.
-        device: of the encoder.
+        device: device of the encoder.
     """
     numbered = enumerate(images, start)
-    first = list(islice(numbered, FEW + 1))
-    in_threads = len(first) <= FEW or current_process().daemon  # which may not start processes
-    walk = _Walk(prepare, size, inputs, workers, device, in_threads)
-    with closing(walk), closing(walk.run(chain(first, numbered))) as batches:
-        for items, errors, made in batches:
-            yield items, errors, made.take()
+    first = list(islice(numbered, FEW_IMAGES + 1))
+    reader = ImageReader(preparer)
+    encode = BatchEncoder(preparer, reader, device)
+    chunks = reader.chunks(chain(first, numbered), batch_images)
+    if len(first) <= FEW_IMAGES or not hasattr(os, "fork") or current_process().daemon:
+        workers = 0
+    else:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        workers = workers or min(MAX_WORKERS[preparer.decoder], cores)
+    batches = _batches(_load(reader, chunks, workers), batch_images)
+    with closing(read_ahead(encode, batches, 1, PREFETCH_BATCHES)) as encoded:
+        for read, features, done in encoded:
+            if done is not None and getattr(features, "is_cuda", False):
+                stream = torch.cuda.current_stream(encode.device)
+                stream.wait_event(done)
+                features.record_stream(stream)
+            yield make_batch(start, read, features)
+            start += len(read)
 
 
-class _Walk:
-    def __init__(self, prepare: Preparer, size: int, inputs: int, workers: int, device: str, in_threads: bool) -> None:
-        self.prepare = prepare
-        self.inputs = inputs
-        self.workers = workers
-        self.device = torch.device(device)
-        how: Any = prepare.encoder.prepare  # Bytes
-        self.preprocess = how.preprocess
-        self.reader = Reader(how, prepare.upright, prepare.decoder == "nvjpeg", prepare.views > 1)
-        self.halving = Halving()
-        self.shape = (3, self.preprocess.height, self.preprocess.width)
-        self.pieces = split(size, PIECE)
-        self.chunks = [split(piece, 1 if in_threads else min(CHUNK, -(-piece // 8))) for piece in self.pieces]
-        self.ahead = 2 * workers  # chunks
-        slots = 0 if in_threads else self.ahead * max(map(max, self.chunks)) + (1 + PIECES) * max(self.pieces)
-        self.slots, slot = deque(range(slots)), int(np.prod(self.shape))
-        begin = partial(limit_pixels, pixel_limit())
-        self.processes = None if in_threads else Processes(self.reader, begin, slots, slot)
-        memory = self.processes.memory if self.processes else bytearray(1)
-        self.memory = torch.frombuffer(memory, dtype=torch.uint8)[: slots * slot].view(slots, slot)
-        # nvJPEG has a stream of its own and does not wait for what uses memory that it is given again. So its images
-        # are all that is allocated in the first stream, and each thread keeps them until they are prepared.
-        self.decoding, self.preparing, self.encoding = streams(self.device)
-        self.kept = local()
+def _load(reader: ImageReader, chunks: Iterator[list[ReadImage]], workers: int) -> Iterator[list[ReadImage]]:
+    """Start the workers, and return an iterator over what they read.
 
-    def run(self, images: Iterator[tuple[int, Any]]) -> Generator[Part, None, None]:
-        """The batches with their features."""
-        with (
-            closing(read_ahead(self.read, self._chunks(images), self.workers, self.ahead)) as chunks,
-            closing(read_ahead(self.make_inputs, self._pieces(chunks), DECODERS, PIECES)) as pieces,
-            closing(read_ahead(self.encode, self._batches(pieces), 1, BATCHES)) as batches,
-        ):
-            try:
-                yield from batches
-            finally:
-                self.close()  # threads need not wait for what a process still does
+    They are forked, so that they start at once and a script needs no `if __name__ == "__main__"`; they never touch the
+    GPU. Pinning memory has DataLoader receive what they send in a thread.
+    """
+    options: dict[str, Any] = {}
+    if workers:
+        options = {"multiprocessing_context": "fork", "prefetch_factor": PREFETCH_CHUNKS}
+        options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_interrupts}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Python warns of forks beside threads, PyTorch of many workers
+        loader = DataLoader(
+            reader,
+            batch_sampler=chunks,
+            num_workers=workers,
+            collate_fn=list,
+            generator=torch.Generator(),  # leaves PyTorch's own random numbers as they are
+            **options,
+        )
+        return iter(loader)
 
-    def close(self) -> None:
-        """End the processes."""
-        if self.processes is not None:
-            self.processes.close()
 
-    def _chunks(self, images: Iterator[tuple[int, Any]]) -> Iterator[list[Item]]:
-        for length in cycle(chain.from_iterable(self.chunks)):
-            items = []
-            for index, image in islice(images, length):
-                slot = self.slots.popleft() if self.slots else None
-                items.append(Item(index, *about(image), image, slot))
-            if not items:
-                return
-            yield items
+def _ignore_interrupts(worker: int) -> None:
+    """Leave Ctrl-C to the main process, which ends the workers."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def _pieces(self, chunks: Iterator[list[tuple[Item, Found]]]) -> Iterator[list[tuple[Item, Found]]]:
-        for number in cycle(map(len, self.chunks)):
-            if not (piece := list(chain.from_iterable(islice(chunks, number)))):
-                return
-            yield piece
 
-    def _batches(self, pieces: Iterator[Part]) -> Iterator[list[Part]]:
-        while batch := list(islice(pieces, len(self.pieces))):
-            yield batch
+def _batches(chunks: Iterator[list[ReadImage]], batch_images: int) -> Iterator[list[ReadImage]]:
+    """Join chunks to batches."""
+    batch: list[ReadImage] = []
+    try:
+        for chunk in chunks:
+            batch += chunk
+            if len(batch) == batch_images:
+                yield batch
+                batch = []
+    except RuntimeError as error:
+        raise RunError(f"images could not be read: {error}; try it with fewer --workers.") from error
+    if batch:
+        yield batch
 
-    def read(self, chunk: list[Item]) -> list[tuple[Item, Found]]:
-        """Stage 1, in a thread per process."""
-        given = [self._given(item.image) for item in chunk]
-        tasks = [(each, item.slot) for each, item in zip(given, chunk, strict=True) if not isinstance(each, Found)]
-        if self.processes is None:
-            answers = iter([self.reader(source) for source, _ in tasks])
-        else:
-            answers = iter([answer or Found(ENDED) for answer in (self.processes(tasks) if tasks else ())])
-        found = [each if isinstance(each, Found) else next(answers) for each in given]
-        return list(zip(chunk, found, strict=True))
 
-    def _given(self, image: Any) -> Source | Found:
-        """What a process reads an image from; what was read if that must be done here."""
-        read = getattr(image, "read", None)
-        if isinstance(read, partial) and read.func is read_file:  # of a file, and can be pickled
-            return read
-        try:
-            with unreadable():
-                image = read() if callable(read) else image
-                if isinstance(image, (str, os.PathLike)):
-                    return os.fspath(image)
-                if isinstance(image, (bytes, bytearray, memoryview)):
-                    return bytes(image)
-                return self.reader.prepared(open_image(image, upright=self.prepare.upright))
-        except ImageError as error:
-            return Found(str(error))
-
-    def make_inputs(self, piece: list[tuple[Item, Found]]) -> Part:
-        """Stage 2: what the encoder takes for the images that can be read, (r, 3, h, w) or (r, V, 3, h, w)."""
-        items = [item for item, _ in piece]
-        found = [each for _, each in piece]
-        made: list[tuple[list[int], Tensor]] = []  # places in the piece, and their inputs
-        with self._in(self.preparing):
-            refused: list[int] = []
-            for places in self._groups([place for place, each in enumerate(found) if each.jpeg], found):
-                images = self._decode([self._bytes(*piece[place]) for place in places])
-                refused += [place for place, image in zip(places, images, strict=True) if image is None]
-                turned = []
-                good = []
-                for place, image in zip(places, images, strict=True):
-                    if image is not None and (jpeg := found[place].jpeg) is not None:
-                        turned.append(turn(image, jpeg.turning))
-                        good.append(place)
-                if good:
-                    made.append((good, self._inputs([items[place] for place in good], turned)))
-                    self.kept.images = Pending.of(made[-1][1]).event, images
-            for place, each in zip(refused, self._by_pillow([piece[place] for place in refused]), strict=True):
-                found[place] = each
-            prepared = [place for place, each in enumerate(found) if not each.error and not each.jpeg]
-            for places in self._groups(prepared, found):
-                plain = self._upload([(items[place], found[place]) for place in places])
-                whole = [image for place in places if (image := found[place].image) is not None]
-                turned = [upload(image.transpose(2, 0, 1), self.device) for image in whole]
-                made.append((places, self._inputs([items[place] for place in places], turned, plain)))
-            inputs = Pending.of(self._in_order(made))
-        self.slots.extend(item.slot for item in items if item.slot is not None)
-        return Part(items, [each.error for each in found], inputs)
-
-    def encode(self, pieces: list[Part]) -> Part:
-        """Stage 3: the features of a batch, (r, d) or (r, V, d)."""
-        items = [item for piece in pieces for item in piece.items]
-        errors = [error for piece in pieces for error in piece.errors]
-        encoder = self.prepare.encoder
-        views = self.prepare.views
-        with self._in(self.encoding):
-            parts = [taken for piece in pieces if len(taken := piece.made.take())]
-            inputs = parts[0] if len(parts) == 1 else torch.cat(parts) if parts else None
-            if inputs is None:
-                features: Array = torch.empty((0, encoder.dim), device=self.device)
-            else:
-                blocks = (inputs if views == 1 else inputs.flatten(0, 1)).split(self.inputs)
-                encoded = [encoder.encode_images(block) for block in blocks]
-                features = encoded[0] if len(encoded) == 1 else namespace(encoded[0]).concat(encoded)
-            if views > 1:
-                features = features.reshape(len(features) // views, views, encoder.dim)
-            return Part(items, errors, Pending.of(features))
-
-    def _groups(self, places: Sequence[int], found: Sequence[Found]) -> Iterator[list[int]]:
-        """Cut places into groups whose whole images have room."""
-        group = list[int]()
-        used = 0
-        for place in places:
-            jpeg = found[place].jpeg
-            image = found[place].image
-            need = 3 * jpeg.width * jpeg.height if jpeg else 0 if image is None else image.nbytes
-            if group and used + need > ROOM:
-                yield group
-                group = []
-                used = 0
-            group.append(place)
-            used += need
-        if group:
+def _groups(images: Sequence[ReadImage]) -> Iterator[list[ReadImage]]:
+    """Cut JPEGs into groups that fit into `DECODED_PIXELS` when they are decoded."""
+    group: list[ReadImage] = []
+    pixel_count = 0
+    for image in images:
+        if group and pixel_count + image.pixel_count > DECODED_PIXELS:
             yield group
-
-    def _decode(self, contents: list[Tensor]) -> list[Tensor | None]:
-        prepared, _ = getattr(self.kept, "images", (None, None))
-        if prepared is not None:
-            prepared.synchronize()
-        self.kept.images = None, None
-        with self._in(self.decoding):
-            images = decode_each(contents, str(self.device))
-        if self.preparing is not None:
-            self.preparing.wait_stream(self.decoding)
-        return images
-
-    def _by_pillow(self, refused: list[tuple[Item, Found]]) -> list[Found]:
-        """What Pillow makes of JPEGs that nvJPEG refuses, in threads."""
-        if not refused:
-            return []
-        reader = replace(self.reader, jpegs=False)
-        with ThreadPoolExecutor(self.workers) as pool:
-            return list(pool.map(reader, [bytes(self._bytes(*each).numpy()) for each in refused]))
-
-    def _bytes(self, item: Item, found: Found) -> Tensor:
-        if found.content is None:
-            return self.memory[item.slot, : found.size]
-        content = found.content
-        return torch.from_numpy(content if content.flags.writeable else content.copy())
-
-    def _upload(self, prepared: list[tuple[Item, Found]]) -> Tensor:
-        """Prepared pixels (k, 3, h, w) on the device, by way of memory from which it can copy by itself."""
-        pixels = torch.empty((len(prepared), self.memory.shape[1]), dtype=torch.uint8, pin_memory=self._cuda)
-        slots = [item.slot for item, found in prepared if found.content is None]
-        if len(slots) == len(prepared):
-            torch.index_select(self.memory, 0, torch.tensor(slots), out=pixels)
-        else:
-            for row, each in zip(pixels, prepared, strict=True):
-                row.copy_(self._bytes(*each))
-        return pixels.view(-1, *self.shape).to(self.device, non_blocking=True)
-
-    def _inputs(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor | None = None) -> Tensor:
-        """All inputs of k images, some at a time if the GPU runs out of memory; see `_views`."""
-
-        def make(part: slice) -> Tensor:
-            pixels = prepare_batch(images[part], self.preprocess) if plain is None else plain[part]
-            return self._views(items[part], images[part], pixels)
-
-        return self.halving(make, len(items))
-
-    def _views(self, items: Sequence[Item], images: Sequence[Tensor], plain: Tensor) -> Tensor:
-        """All inputs of images: the plain one (k, 3, h, w), or, normalised, this and other views (k, V, 3, h, w)."""
-        if (target := self.prepare.target) is None:
-            return plain
-        from acclimate.views.tensor import make_views
-
-        plans = [
-            self.prepare.plan(item.place, (image.shape[2], image.shape[1]))
-            for item, image in zip(items, images, strict=True)
-        ]
-        views = make_views(images, plans, target, dtype=getattr(torch, precision_of(self.prepare.encoder)))
-        gain, offset = (upload(each[:, None, None], self.device) for each in (target.gain, target.offset))
-        return torch.cat([(plain * gain + offset).to(views.dtype)[:, None], views], dim=1)
-
-    def _in_order(self, made: list[tuple[list[int], Tensor]]) -> Tensor:
-        if not made:
-            return torch.empty(0, device=self.device)
-        if len(made) == 1:
-            return made[0][1]
-        order = np.argsort([place for places, _ in made for place in places])
-        return torch.cat([inputs for _, inputs in made])[upload(order, self.device)]
-
-    @property
-    def _cuda(self) -> bool:
-        return bool(self.device.type == "cuda")
-
-    def _in(self, stream: Any) -> AbstractContextManager[Any]:
-        return nullcontext() if stream is None else torch.cuda.stream(stream)
+            group = []
+            pixel_count = 0
+        group.append(image)
+        pixel_count += image.pixel_count
+    if group:
+        yield group
 
 
 @cache
-def streams(device: Any) -> tuple[Any, Any, Any]:
-    """Streams of a GPU to decode, prepare and encode in; a CPU has none. What the tower waits for comes first."""
+def streams(device: Any) -> tuple[Any, Any]:
+    """Return the CUDA streams of a device for decoding and for everything else; None for a CPU, which has none."""
     if device.type != "cuda":
-        return None, None, None
-    return torch.cuda.Stream(device, -1), torch.cuda.Stream(device, -1), torch.cuda.Stream(device)
-
-
-def split(count: int, most: int) -> list[int]:
-    """Lengths of as few parts as there must be, of at most so many each, and about equal.
-
-    Examples:
-        >>> split(600, 256)
-        [200, 200, 200]
-    """
-    parts = -(-count // most)
-    return [count * (part + 1) // parts - count * part // parts for part in range(parts)]
+        return None, None
+    return torch.cuda.Stream(device, -1), torch.cuda.Stream(device)

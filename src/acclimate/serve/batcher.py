@@ -18,7 +18,7 @@ from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import Encoder
 from acclimate.errors import ImageError, ModelError
 from acclimate.reading.walk import Preparer
-from acclimate.serve.decoding import Decoders, DecodeTask
+from acclimate.serve.decoding import Decoders, DecodeTask, portable
 from acclimate.serve.fair import FairQueue, leaves_enough
 from acclimate.serve.http_errors import BusyError
 from acclimate.serve.limits import Limits
@@ -209,7 +209,7 @@ class Batcher:
         try:
             if not request.future.done():
                 small = self.limits.thumbnail if request.thumbnails else 0
-                task = DecodeTask(image.content, prepare if prepare.travels else None, image.index, small)
+                task = DecodeTask(image.content, portable(prepare), image.index, small)
                 admit = partial(self._admit, request)
                 unwanted = request.future.done
                 image.content, picture = self._decoders.decode(task, prepare, request.client, admit, unwanted)

@@ -6,23 +6,27 @@ may be decoded, and receives the input of the model. This module is all that suc
 
 import atexit
 import json
+import multiprocessing.util  # registers its own exit handler before those of this module
 import os
 import signal
+import sys
 from base64 import b64decode
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
 from math import inf, prod
 from threading import Condition, Lock, Thread, current_thread
 from time import monotonic
-from typing import Any, NamedTuple
+from types import ModuleType, SimpleNamespace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from PIL import Image
 
 from acclimate.arrays import HostArray
+from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, ModelError
 from acclimate.images.opening import MAX_PIXELS, Examined, examine_image, limit_pixels, thumbnail
-from acclimate.reading.processes import CHILDREN, CONTEXT, no_main
 from acclimate.reading.walk import Preparer
 from acclimate.serve.budget import Budget
 
@@ -36,6 +40,29 @@ TIME_IS_UP = getattr(signal, "SIGPROF", 0)  # ends a process that has worked too
 WATCH_S = 0.1  # interval between checks for processes that have taken too long
 WALL_TIME_FACTOR = 4  # wall time limit = factor * processor time limit, as the machine may be busy
 MAX_MESSAGE_BYTES = 2**16  # largest answer without pixels
+CHILDREN = Lock()  # multiprocessing's list of its children is not made for threads
+CONTEXT: Any = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+
+
+@contextmanager
+def no_main() -> Iterator[None]:
+    """Hide the running program from multiprocessing, which would import it in every process that it starts."""
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
+
+
+def portable(prepare: Preparer) -> Preparer | None:
+    """Return a preparer without the model's weights for a decoder process; None if only this process can prepare."""
+    with_pillow = prepare.target is None or (prepare.device is None and prepare.generator is None)
+    if not with_pillow or not isinstance(prepare.encoder.prepare, Preprocess):
+        return None
+    light = copy(prepare)
+    light.encoder = cast(Any, SimpleNamespace(prepare=prepare.encoder.prepare))
+    return light
 
 
 class DecodeTask(NamedTuple):
@@ -189,11 +216,13 @@ class _Process:
         with self._within(self._wall_time_s):
             self._connection.send(cost)
             shape = tuple(self._answer()["shape"])
-            dtype = np.dtype(np.uint8) if task.prepare is None else task.prepare.dtype
             if task.prepare is None:
+                dtype: np.dtype[Any] = np.dtype(np.uint8)
                 allowed = min(shape) > 0 and shape[2:] == (3,) and prod(shape) <= 3 * cost
             else:
-                allowed = shape == task.prepare.shape
+                preprocess: Any = task.prepare.encoder.prepare
+                dtype = np.dtype(np.float32)
+                allowed = shape == (task.prepare.views, 3, preprocess.height, preprocess.width)
             if not allowed:
                 raise ValueError(f"an array of shape {shape}")
             pixels = np.frombuffer(self._connection.recv_bytes(dtype.itemsize * prod(shape)), dtype)
