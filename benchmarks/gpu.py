@@ -2,6 +2,7 @@
 
     python benchmarks/gpu.py --to docs/results/gpu.md      # about five minutes on an H200
     python benchmarks/gpu.py --quick                       # the same measurements, shorter
+    python benchmarks/gpu.py --quick --only versions pixels stages --before OLD/src    # beside an older version
     python benchmarks/gpu.py --device cpu --tiny           # whether the script works
 
 The photos are drawn and the weights random (see `gpu_parts/models.py`), so nothing is downloaded.
@@ -32,6 +33,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="shorter runs")
     parser.add_argument("--tiny", action="store_true", help="a tiny model and few images")
     parser.add_argument("--only", nargs="+", help="names of the parts to run")
+    parser.add_argument("--before", type=Path, metavar="SRC", help="source folder of an older version to compare with")
     parser.add_argument("--streams", type=Path, nargs="*", default=[], help="feature files to compare answers on, too")
     parser.add_argument(
         "--evaluation",
@@ -56,11 +58,12 @@ def main() -> None:
     from gpu_parts.models import save_vit
     from gpu_parts.photos import draw_photos, label_names
     from gpu_parts.stages import resnets, stages
+    from gpu_parts.versions import pixels, versions
     from gpu_parts.whole import adapting, by_batch, out_of_memory, views, whole
 
     sizes = TINY if options.tiny else QUICK if options.quick else Sizes()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    parts = (stages, whole, adapting, steps, views, agreement, by_batch, out_of_memory, resnets)
+    parts = (versions, pixels, stages, whole, adapting, steps, views, agreement, by_batch, out_of_memory, resnets)
     chosen = [part for part in parts if options.only is None or part.__name__ in options.only]
     report = Report()
     began = perf_counter()
@@ -71,7 +74,7 @@ def main() -> None:
         photos = draw_photos(work / "photos", sizes.images, cores)
         mixed = draw_photos(work / "mixed", sizes.mixed, cores, mixed=True)
         model = save_vit(work / "vit", photos[:256], labels, device, sizes.tiny)
-        given = {"streams": options.streams, "evaluation": options.evaluation}
+        given = {"streams": options.streams, "evaluation": options.evaluation, "before": options.before}
         bench = Bench(sizes, report, device, cores, labels, photos, mixed, f"local:{model}", **given)
         print(f"made photos and model in {perf_counter() - began:.0f} s\n", flush=True)
         for part in chosen:
@@ -79,7 +82,7 @@ def main() -> None:
             try:
                 part(bench)
             except Exception:  # the other parts are worth having
-                print(f"{part.__name__} failed:\n{traceback.format_exc(limit=-6)}", flush=True)
+                print(f"{part.__name__} failed:\n{traceback.format_exc()}", flush=True)
             print(f"({part.__name__}: {perf_counter() - began_part:.0f} s)\n", flush=True)
         kilobytes = sum(path.stat().st_size for path in photos) / len(photos) / 1000
     report.summary()

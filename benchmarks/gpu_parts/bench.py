@@ -86,6 +86,7 @@ class Bench:
     model: str  # of the encoder
     streams: list[Path]  # feature files
     evaluation: list[Path]  # a pack of labelled images and a packed tower; or nothing
+    before: Path | None = None  # source folder of an older version
 
     def __post_init__(self) -> None:
         self.began = perf_counter()

@@ -80,15 +80,15 @@ def stages(bench: Bench) -> None:
         _towers(bench, precision, add)
     size = bench.encoder.preprocess.height
     for batch in bench.sizes.batches:
-        pixels = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8)
+        pixels = torch.randn(batch, 3, size, size)
         encode = bench.encoder.encode_images
         host = list(pixels.numpy())
-        add("encode", f"encode_images, bytes on the host, batch {batch:,}", batch, partial(encode, host), True)
+        add("encode", f"encode_images, floats on the host, batch {batch:,}", batch, partial(encode, host), True)
         if bench.on_gpu:
             here = pixels.to(bench.device)
-            add("encode", f"encode_images, bytes on the device, batch {batch:,}", batch, partial(encode, here), True)
+            add("encode", f"encode_images, floats on the device, batch {batch:,}", batch, partial(encode, here), True)
     if bench.on_gpu:
-        encoding = f"encode_images, bytes on the device, batch {bench.sizes.batches[0]:,}"
+        encoding = f"encode_images, floats on the device, batch {bench.sizes.batches[0]:,}"
         parts = [bench.rates[part] for part in ("nvJPEG", "resizing on the device", encoding) if part in bench.rates]
         together = 1 / sum(1 / rate for rate in parts)
         rows.append(["nvJPEG, resizing and encoding, one after another", f"{together:,.0f}", ""])
@@ -108,10 +108,10 @@ def _resizing(bench: Bench, contents: Sequence[torch.Tensor]) -> Callable[[], ob
     decoded: list[torch.Tensor] = []
 
     def work() -> object:
-        from acclimate.reading.resize import prepare_batch
+        from acclimate.reading.gpu import resize_and_crop
 
         decoded.extend([] if decoded else _decode(contents, bench.device))
-        return prepare_batch(decoded, bench.encoder.preprocess)
+        return resize_and_crop(decoded, bench.encoder.preprocess)
 
     return work
 
@@ -148,8 +148,7 @@ def resnets(bench: Bench) -> None:
         for decoder in bench.classifiers
     }
     for batch in bench.sizes.batches:
-        pixels = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=bench.device)
-        pixels = pixels if bench.on_gpu else pixels.float()
+        pixels = torch.randn(batch, 3, size, size, device=bench.device)
         rate = bench.rate(f"resnet {batch}", batch, partial(encoder.encode_images, pixels), 5)
         rows.append([f"encode_images, on the device, batch {batch:,}", f"{rate:,.0f}", ""])
         for decoder, classifier in classifiers.items():

@@ -180,7 +180,7 @@ def out_of_memory(bench: Bench) -> None:
     limited = Classifier(bench.labels, encoder, method="zero-shot", decoder=PILLOW, cache=False)
     before = classify(limited, "zero-shot", 256, paths).labels
     reset_peak_memory(bench.device)
-    encoder.encode_images(torch.zeros(512, 3, size, size, dtype=torch.uint8, device=bench.device))
+    encoder.encode_images(torch.zeros(512, 3, size, size, device=bench.device))
     bench.finish()
     room = 1.2 * torch.cuda.max_memory_allocated()
     with memory_limit(room, bench.device), warnings.catch_warnings(record=True) as said:
