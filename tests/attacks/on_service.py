@@ -301,7 +301,7 @@ def beyond_reason(work):
 def comments(work):
     seen = Seen()
     with attacked(work, seen, allowed={200, 422}) as (service, answers):
-        service.create("mallory-t", "mallory", thumbnails=True, skip_duplicates=False)
+        service.create("mallory-t", "mallory", method="tda", thumbnails=True, skip_duplicates=False)
         for content in (files.jpeg_with_comment(60_000), files.gif_with_comment(100_000), files.png_with_text(900_000)):
             answers.append(service.classify("mallory-t", content, token="mallory"))
         stored = service.call("GET", "/v1/streams/mallory-t/caches?thumbnails=true", token="mallory")
