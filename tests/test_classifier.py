@@ -454,7 +454,7 @@ def test_invalid_fits_are_refused(encoder, classifier, paths, fitted, tmp_path):
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read"):
         few_shot.fit([tmp_path / "nothing.png"] * 3, COLOURS)
     with pytest.raises(InputError, match="no labelled sample of 'green', 'red'"):
-        few_shot.fit([tmp_path / "nothing.png"], ["blue"])  # before it is read
+        few_shot.fit([tmp_path / "nothing.png"], ["blue"])  # refused before it is read
     for wrong in ({"method": "tip-adapter"}, {"alpha": 1.0}, {"templates": "a {}."}):
         with pytest.raises(InputError, match="come from the fitted file"):
             Classifier(encoder=encoder, fitted=fitted, **wrong)

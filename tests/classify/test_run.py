@@ -552,7 +552,7 @@ def test_a_damaged_checkpoint_is_refused(make, tmp_path):
     content = checkpoint.read_bytes()
     tensors, description = read_snapshot(checkpoint)
     damaged = [content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :] for at in range(0, len(content), 997)]
-    state = snapshot_bytes(tensors, {**description, "notes": {}})  # that of an adapter, and of no run
+    state = snapshot_bytes(tensors, {**description, "notes": {}})  # an adapter's state without a run
     for other in (*damaged, state, b""):
         checkpoint.write_bytes(other)
         with pytest.raises(StateError):

@@ -1,4 +1,4 @@
-"""What is loaded when: the image side beside other work, the text side when a text is encoded."""
+"""Loading of a model: the image side beside other work, the text side when a text is encoded."""
 
 import shutil
 import subprocess

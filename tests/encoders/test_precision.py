@@ -157,7 +157,7 @@ def test_a_model_whose_image_tower_is_not_known_is_converted_as_a_whole():
     assert encoder.encode_text(["cat"]).dtype == np.float32
 
 
-def test_what_cannot_be_run_or_compiled_says_why(tiny_clip, tiny_onnx, monkeypatch):
+def test_models_that_cannot_run_or_compile_say_why(tiny_clip, tiny_onnx, monkeypatch):
     with pytest.raises(InputError, match="unknown precision 'float8'; choose from auto, float32, float16, bfloat16"):
         load_encoder(f"local:{tiny_clip}", "cpu", precision="float8")
     with pytest.raises(InputError, match="unknown precision 'half'"):

@@ -1,4 +1,4 @@
-"""What an image may cost is bounded before it is decoded, whatever its bytes say."""
+"""Bounds on the cost of an image, checked before it is decoded."""
 
 import json
 import resource
@@ -33,7 +33,7 @@ MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
 
 
 def peak():
-    """The most memory that this process has had at a time since it was last reset, in bytes."""
+    """Return the most memory that this process has had at a time since it was last reset, in bytes."""
     with open("/proc/self/status") as file:
         return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
 
@@ -68,7 +68,7 @@ def limited():
 
 
 def in_child(function):
-    """What a function of this file writes in a process of its own, with limits of memory and time."""
+    """Run a function of this file in its own process, with limits of memory and time; return its output."""
     command = f"import sys; sys.path[:0] = {sys.path!r}; import test_bounds; test_bounds.{function}()"
     child = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, preexec_fn=limited)
     assert child.returncode == 0, child.stderr[-2000:]
@@ -151,7 +151,7 @@ def test_a_larger_limit_raises_every_bound_that_depends_on_it():
 
 
 def reference(image, upright):
-    """An image in RGB as it was made before images were converted strip by strip."""
+    """Return an image in RGB as it was made before images were converted strip by strip."""
     if upright:
         image = ImageOps.exif_transpose(image)
     if image.mode in ("I", "F") or image.mode.startswith("I;"):

@@ -56,7 +56,7 @@ def test_floats_are_taken_as_they_come():
 
 def test_photos_are_turned_upright(picture):
     exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned by 90 degrees
+    exif[0x0112] = 6  # a rotation by 90 degrees
     image = open_image(encoded(picture, "JPEG", quality=100, subsampling=0, exif=exif))
     assert image.size == picture.size[::-1]
     expected = np.asarray(picture.transpose(Image.Transpose.ROTATE_270), int)
@@ -107,7 +107,7 @@ def test_tensors(picture):
 
 
 def bomb():
-    """A tiny PNG that claims to be 30,000 x 30,000."""
+    """Return a tiny PNG that claims to be 30,000 x 30,000."""
     content = bytearray(encoded(Image.new("1", (8, 8))))
     content[16:24] = (30_000).to_bytes(4, "big") * 2
     import zlib
@@ -129,7 +129,7 @@ def bomb():
         ("https://example.org/cat.jpg", "a URL is not downloaded; download the image"),
     ],
 )
-def test_what_is_no_image_says_why(source, message):
+def test_files_that_are_no_images_say_why(source, message):
     with pytest.raises(ImageError, match=message):
         open_image(source)
 
@@ -326,7 +326,7 @@ def test_thumbnails_carry_no_metadata(kind):
         ("a\0b", "embedded null byte"),
     ],
 )
-def test_what_is_no_image_is_refused_by_a_classifier(images, message):
+def test_a_classifier_refuses_files_that_are_no_images(images, message):
     with pytest.raises(AcclimateError, match=message):
         Classifier(["cat", "dog"])(images)
 

@@ -143,7 +143,7 @@ def test_a_damaged_cache_is_computed_again(tmp_path, files, where):
     assert encoder.batches
     again = Words("model")
     class_vectors(again, LABELS, "single", tmp_path)
-    assert not again.batches  # and it was mended
+    assert not again.batches  # the file was repaired
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(tmp_path, files):

@@ -80,7 +80,7 @@ def test_a_method_fitted_on_learned_prompts_takes_no_labels_with_other_prompts(e
         again.add_labels(["orange"])
 
 
-def test_what_cannot_be_used_is_said(encoder, fitted, tmp_path, tiny_onnx, tiny_clip):
+def test_unusable_prompts_are_reported(encoder, fitted, tmp_path, tiny_onnx, tiny_clip):
     with pytest.raises(InputError, match="has a context for each class it was fitted to, and none for 'orange'"):
         build_head(encoder, [*NAMES, "orange"], LearnedPrompts.load(fitted["own"][0]))
     other = load_encoder(f"local:{tiny_clip}", "cpu")

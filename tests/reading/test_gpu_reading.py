@@ -78,7 +78,7 @@ def encoded(image, kind="JPEG", **options):
 
 
 class Readable:
-    """What has a `read` that only this process can call."""
+    """An object with a `read` that only this process can call."""
 
     def __init__(self, content, name="", label=None):
         self.content = content
@@ -97,7 +97,7 @@ def fail():
 
 @pytest.fixture
 def images(tmp_path):
-    """Images of all kinds, some of which cannot be read."""
+    """Return images of all kinds, some of which cannot be read."""
     files = {"text.jpg": b"hello", "empty.jpg": b"", "cut.jpg": encoded(draw("red", 1))[:900]}
     for orientation in range(1, 9):
         exif = Image.Exif()
@@ -143,7 +143,7 @@ def flat(batches):
 
 @pytest.fixture
 def in_threads(encoder):
-    """The walk in threads."""
+    """Return the walk in threads."""
     return lambda images, **options: flat(encode_ahead(images, Preparer(encoder), **options))
 
 

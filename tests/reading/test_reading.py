@@ -181,7 +181,7 @@ def test_images_can_be_read_as_they_are_stored(encoder, tmp_path):
     np.testing.assert_allclose(np.concatenate(found), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_what_cannot_be_asked(paths, encoder, generated):
+def test_invalid_arguments_are_refused(paths, encoder, generated):
     with pytest.raises(InputError, match="views must be at least 1"):
         encode(paths, encoder, views=0)
     with pytest.raises(InputError, match="unknown kind of views 'crops'; choose from augmix, crop, large-crop"):

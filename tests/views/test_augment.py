@@ -83,7 +83,7 @@ def test_translation_equals_the_affine_map(name, position, pixels):
     np.testing.assert_array_equal(OPERATE[name](image, pixels), mapped)
 
 
-def test_what_the_other_operations_do():
+def test_the_other_operations():
     image = draw("blue", 3)
     pixels = np.asarray(image, int)
     np.testing.assert_array_equal(OPERATE["posterize"](image, 0.0), pixels // 16 * 16)

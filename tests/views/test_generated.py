@@ -15,7 +15,7 @@ def folder(tmp_path):
     return GeneratedFolder(tmp_path / "generated")
 
 
-def test_what_is_stored_is_read(folder):
+def test_stored_images_are_read(folder):
     images = [draw("red", seed) for seed in range(12)]
     folder.store("photos/cats/7.jpg", images)
     found = folder.generate(None, "/elsewhere/cats/7.jpg", 12, seed=1)

@@ -45,7 +45,7 @@ def run(name, images, amounts, device):
     return done.cpu().numpy().transpose(0, 2, 3, 1)
 
 
-SHEARS = [0.029876543, -0.017123457]  # with 0.03 many pixels lie between two integers in the rounding of Pillow
+SHEARS = [0.029876543, -0.017123457]  # Pillow rounds many pixels half-way at 0.03
 AMOUNTS = {
     "solarize": [231.0, 254.0, 100.0],
     "rotate": [-2.0, 0.0, 1.0, 30.0],
