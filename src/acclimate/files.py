@@ -100,7 +100,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
 
 
 def replace_file(path: Path, target: Path) -> None:
-    """Put a file in the place of another one in its folder, for good."""
+    """Replace a file by another one in its folder, durably."""
     os.replace(path, target)
     sync_folder(target.parent)
 
@@ -196,7 +196,7 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
     Every byte counts: the header must be as it would be written, and the checksum covers the rest.
 
     Args:
-        content: what `snapshot_bytes` gave.
+        content: the bytes that `snapshot_bytes` gave.
         what: its name, for errors.
     """
     try:

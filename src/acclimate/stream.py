@@ -42,7 +42,7 @@ class FeatureStream:
         domains: n names of the domain of each sample; None when unknown.
         files: n names of the images; None when unknown.
         encoder: the model that made the features.
-        prompts: what the class vectors were made of: templates, or a description; in a .safetensors file that has no
+        prompts: the source of the class vectors: templates, or a description; in a .safetensors file that has no
             `prompts`, what its metadata say of `class_vectors`.
         views_kind: "augmix", "crop", "large-crop" or "diffusion"; "" when unknown or of one view.
         skipped: images that could not be read and are missing here.

@@ -349,7 +349,7 @@ def check_adapter(method: type[Adapter], *, skip: Mapping[str, str] | None = Non
     Args:
         method: a subclass of `Adapter`.
         skip: laws to skip by name, each with a reason.
-        **settings: of the method; `text` is an encoder of dimension 24, for methods that need its text tower.
+        **settings: settings of the method; `text` is an encoder of dimension 24, for methods that need its text tower.
 
     Raises:
         AssertionError: naming the law that was broken and how.

@@ -78,7 +78,7 @@ class Accord(Adapter):
     guide "Our own method" derives the formulas. The softmax of the logits is calibrated.
 
     Args:
-        rounds: of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
+        rounds: rounds of the second pass (`acclimate.refine`), each of which learns from the answers of the one before.
 
     Examples:
         >>> import numpy as np

@@ -42,7 +42,7 @@ class Step:
 
     Attributes:
         logits: (B, K) adapted.
-        changes: for each part that keeps entries, what the batch did to them; empty for methods without entries.
+        changes: the effect on the entries of each part that keeps some; empty for methods without entries.
 
     Examples:
         >>> import numpy as np
@@ -75,11 +75,11 @@ class Adapter(ABC):
         kind: "online" (learns from every sample), "episodic" (answers every sample by itself) or "few-shot" (is fitted
             to labelled samples).
         merges: how states merge: "union", "sum", or None if they cannot.
-        self_taught: whether it learns from its own answers, so that what it learns depends on the order of samples.
-        needs: what it needs in addition to features: "views", "text" (a text tower), "labels".
+        self_taught: True if it learns from its own answers, so that what it learns depends on the order of samples.
+        needs: things that it needs in addition to features: "views", "text" (a text tower), "labels".
         views_kind: the views that its authors use: "augmix", "crop", "large-crop" or "diffusion".
         seen: number of samples learnt from, by origin.
-        frozen: whether it answers without learning.
+        frozen: True if it answers without learning.
         parts: the declared parts of the state by name.
         corrections: the images that a person has corrected; a part of every adapter's state.
 
@@ -355,7 +355,7 @@ def refine(adapter: Adapter, features: Array) -> Array:
     be answered again, and their order matters far less. The adapter does not change.
 
     Args:
-        adapter: that has been shown the stream.
+        adapter: the adapter that has been shown the stream.
         features: (n, d), or (n, V, d) for V views per sample, of the whole stream.
 
     Returns:

@@ -45,7 +45,9 @@ class Cache(State):
     def clear(self) -> None:
         """Forget every entry."""
         self._aside: Dump = {}  # the entries that corrections contradict
-        self._places: HostArray = np.empty(0, np.int64)  # (a,) and how many entries come before each of them in a dump
+        self._positions: HostArray = np.empty(
+            0, np.int64
+        )  # (a,) and how many entries come before each of them in a dump
         if not self.bounded:
             self.capacity = 0
         self.queues: Queues = {}
@@ -184,7 +186,7 @@ class Cache(State):
         arrays["targets"] = targets = self.targets
         if self._aside:
             aside = self._aside | {"targets": _widened(self._aside["targets"], targets.shape[1])}
-            arrays = {name: np.insert(values, self._places, aside[name], axis=0) for name, values in arrays.items()}
+            arrays = {name: np.insert(values, self._positions, aside[name], axis=0) for name, values in arrays.items()}
             targets = arrays["targets"]
         width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
         return arrays | {"targets": targets[:, :width].copy()}
@@ -202,7 +204,7 @@ class Cache(State):
         self.clear()
         if wrong.any():
             self._aside = {name: values[wrong].copy() for name, values in arrays.items()}
-            self._places = np.cumsum(~wrong)[wrong]
+            self._positions = np.cumsum(~wrong)[wrong]
             arrays = {name: values[~wrong] for name, values in arrays.items()}
         columns = [arrays[name].tolist() for name in ("classes", "entropies", "ids")]
         sign = -1.0 if self.highest else 1.0
@@ -247,11 +249,11 @@ class Cache(State):
         best: list[int] = []
         taken: dict[int, int] = {}
         previous: tuple[object, ...] = ()
-        for *entry, place in sorted(zip(*columns, strict=True)):
+        for *entry, row in sorted(zip(*columns, strict=True)):
             label = entry[0]
-            if tuple(entry) != previous and (wrong[place] or not self.bounded or taken.get(label, 0) < self.capacity):
-                taken[label] = taken.get(label, 0) + (not wrong[place])
-                best.append(place)
+            if tuple(entry) != previous and (wrong[row] or not self.bounded or taken.get(label, 0) < self.capacity):
+                taken[label] = taken.get(label, 0) + (not wrong[row])
+                best.append(row)
             previous = tuple(entry)
         return best
 

@@ -32,7 +32,7 @@ class Correction(NamedTuple):
         id: names the image in the state.
         class_index: the class that was given.
         label: the name of the class.
-        name: of the image, such as its path; "" if none was given.
+        name: name of the image, such as its path; "" if none was given.
 
     Examples:
         >>> import numpy as np
@@ -105,7 +105,7 @@ class Corrections(State):
             features: (n, d), or (n, V, d) for V views per image, of which the first, the original, counts.
             classes: (n,) class indices; they may confirm what the adapter answers.
             ids: (n,) integers that name the images, those given to `step`; made from the features when not given.
-            names: (n,) of the images for people, such as paths, to be listed with the corrections.
+            names: n names of the images for people, such as paths, to be listed with the corrections.
 
         Returns:
             The n ids.

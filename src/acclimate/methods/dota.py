@@ -15,11 +15,11 @@ def gaussians(sums: Moments, *, start: Array | float, mass: float, variance: flo
     """Return masses (K,), means (K, d) and the pooled covariance (d, d) of samples with soft labels.
 
     Args:
-        sums: of the labels ("counts", (K,)), of the features by label ("features", (K, d)) and of the outer products of
-            the features ("outer", (d, d)).
+        sums: sums of the labels ("counts", (K,)), of the features by label ("features", (K, d)) and of the outer
+            products of the features ("outer", (d, d)).
         start: means (K, d) before anything was seen.
         mass: samples per class that they count for.
-        variance: of every feature before anything was seen.
+        variance: variance of every feature before anything was seen.
     """
     counts = sums["counts"]
     features = sums["features"]
@@ -50,7 +50,7 @@ class DOTA(Adapter):
     Args:
         rate: weight of the discriminant per sample and class.
         limit: largest weight of the discriminant.
-        variance: of every feature before anything was seen.
+        variance: variance of every feature before anything was seen.
         ridge: share of the identity in the covariance.
         refresh: samples from one refresh of means and covariance to the next.
 

@@ -26,7 +26,7 @@ class FreeTTA(Adapter):
     answers do not depend on batches. Labels depend on what was learnt before them, so states cannot be merged.
 
     Args:
-        weight: of the discriminant.
+        weight: weight of the discriminant.
         decay: how fast the count of a sample falls with its entropy.
         refresh: samples from one refresh of means and covariance to the next.
 

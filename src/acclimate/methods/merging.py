@@ -16,8 +16,8 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
     """Combine what several adapters of one kind learnt into a new one; the order of adapters never matters.
 
     Merging the shards of a stream (stepped with `ids`, the samples' positions) gives the state of the whole stream.
-    Without, every shard counts its samples from 0, and entries of a merged cache may share an id. They are told apart
-    by their keys, all stay, and samples that follow get ids above all of them.
+    Without, every shard counts its samples from 0, and entries of a merged cache may share an id. They are
+    distinguished by their keys, all stay, and samples that follow get ids above all of them.
 
     States that merge by union may be merged in any grouping, and again, to the same bits. Those that add up may be
     merged in any grouping up to rounding, each once.
@@ -41,7 +41,7 @@ def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> A
         >>> merge_states(shards).samples_seen
         6
 
-        The two go on from the merged state, see two samples each, and are merged again:
+        The two continue from the merged state, see two samples each, and are merged again:
 
         >>> from acclimate.methods import duplicate
         >>> start = merge_states(shards)
@@ -127,9 +127,9 @@ def merge_files(
     """Merge state files, of which only a few are in memory at a time; see `MergeTree`.
 
     Args:
-        paths: of the files.
-        start: what all of them continued from, if anything; see `merge_states`. Every origin may then have more samples
-            in one file only.
+        paths: the state files.
+        start: the adapter that all of them continued from, if any; see `merge_states`. Every origin may then have more
+            samples in one file only.
         skipped: called with the reason, which names the file, for every file that cannot be used; without it, the
             first such file is an error.
         progress: called with 1 for every file that is done.

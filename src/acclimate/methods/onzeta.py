@@ -29,7 +29,7 @@ class OnZeta(Adapter):
         label_rate: learning rate of the duals.
         balance: least share of every class, in units of 1 / K; 0 to allow any shares.
         proxy_rate: learning rate of the proxies.
-        sharpness: of the proxies' softmax, as a share of the model's logit scale.
+        sharpness: scale of the proxies' softmax, as a share of the model's logit scale.
         mix: largest weight of the proxies.
         horizon: samples per class after which the proxies have their largest weight.
 

@@ -21,7 +21,7 @@ class Prior(Adapter):
     and the answer is `z_c - strength * log(K * share_c)`: classes named too often are named less.
 
     Args:
-        strength: of the correction; 0 for none, 1 for shares that come out equal.
+        strength: strength of the correction; 0 for none, 1 for shares that come out equal.
         smoothing: samples per class that count as seen before the stream began.
 
     Note:

@@ -24,7 +24,7 @@ from acclimate.methods.adapter import Adapter
 from acclimate.methods.settings import check_settings
 
 DEFAULT_METHOD = "accord"
-REPLACED = {"halves": "accord"}  # methods that are gone, and what took their place
+REPLACED = {"halves": "accord"}  # removed methods, and what replaced them
 PACKAGE = "acclimate.methods"  # name of this package, and of the group of entry points
 AnyAdapter = TypeVar("AnyAdapter", bound=type[Adapter])
 _REGISTRY: dict[str, type[Adapter]] = {}
@@ -141,7 +141,7 @@ def create(name: str, head: Head, **settings: Any) -> Adapter:
     Args:
         name: the name of the method; see `list_methods`.
         head: the zero-shot classifier to start from.
-        **settings: of the method, and `origin` and `text` as for `Adapter`.
+        **settings: settings of the method, and `origin` and `text` as for `Adapter`.
 
     Examples:
         >>> import numpy as np

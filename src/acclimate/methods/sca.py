@@ -22,10 +22,10 @@ class SCA(Adapter):
     stream and counts only for the samples that follow, so that answers do not depend on batches.
 
     Args:
-        ridge: of the least squares.
+        ridge: ridge of the least squares.
         cover: share of the probability outside the top class that labels keep; 0 for hard labels.
         trust: weight of the entropies.
-        cache_scale: of the ridge answers, as a share of the model's logit scale.
+        cache_scale: scale of the ridge answers, as a share of the model's logit scale.
         refresh: samples from one refresh of the classifier to the next.
 
     Note:

@@ -130,7 +130,7 @@ class Tensors(State):
 
     Args:
         head: see `State`.
-        dtype: of all arrays; the head's if not given.
+        dtype: dtype of all arrays; the head's if not given.
         **axes: name of each array and its axes: CLASSES, DIM or a number.
 
     Examples:

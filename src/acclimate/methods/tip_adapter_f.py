@@ -31,12 +31,12 @@ class TipAdapterF(TipAdapter):
     Args:
         alpha: weight of the votes, during training and, without validation samples, after it.
         beta: sharpness of the affinity, as alpha.
-        largest_alpha: as for `TipAdapter`.
-        largest_beta: as for `TipAdapter`.
+        largest_alpha: see `TipAdapter`.
+        largest_beta: see `TipAdapter`.
         epochs: passes over the shots; 0 is Tip-Adapter.
-        learning_rate: of the first step.
+        learning_rate: rate of the first step.
         batch: shots per step.
-        seed: for the order of the shots, which is another one in every epoch.
+        seed: seed of the order of the shots, which is another one in every epoch.
 
     Note:
         The authors keep the epoch that is best on the test set, and train 100 epochs on EuroSAT. Here the last of 20
@@ -108,7 +108,7 @@ class TipAdapterF(TipAdapter):
         Args:
             keys: (E, d).
             classes: (E,) of the keys.
-            layout: which keys vote on which classes.
+            layout: the classes that each key votes on.
             features: (B, d) unit.
             labels: (B,).
         """

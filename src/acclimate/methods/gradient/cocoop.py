@@ -25,9 +25,9 @@ class CoCoOp(TrainedPrompt):
     Args:
         context: words to start from.
         epochs: passes over the samples.
-        learning_rate: of SGD.
+        learning_rate: learning rate of SGD.
         batch: samples per step.
-        seed: of the order of the samples, of their versions and of the network's start.
+        seed: seed of the order of the samples, of their versions and of the network's start.
 
     Note:
         As the prompts of another method (`acclimate.prompts.LearnedPrompts`), which needs one head for all images, it

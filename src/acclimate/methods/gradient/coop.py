@@ -27,9 +27,9 @@ class CoOp(TrainedPrompt):
         context: words to start from, such as "a photo of a"; they replace `context_tokens`. Random vectors if empty.
         class_specific: learn a context for each class instead of one for all. It cannot take new classes then.
         epochs: passes over the samples (the authors': 200 for 16 shots, 50 on ImageNet).
-        learning_rate: of SGD.
+        learning_rate: learning rate of SGD.
         batch: samples per step.
-        seed: of the order of the samples, of their versions and of the start.
+        seed: seed of the order of the samples, of their versions and of the start.
 
     Note:
         The authors augment the images anew in every epoch. Here a sample comes in as many versions as it was encoded

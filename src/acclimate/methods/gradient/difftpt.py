@@ -22,8 +22,8 @@ class DiffTPT(TPT):
         context: words to start from.
         similar: share of the other views that remains.
         confident: share of the remaining views that counts.
-        steps: of AdamW.
-        learning_rate: of AdamW.
+        steps: number of steps of AdamW.
+        learning_rate: learning rate of AdamW.
 
     Examples:
         >>> from acclimate import list_methods

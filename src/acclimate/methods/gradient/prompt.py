@@ -76,9 +76,9 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     Args:
         epochs: passes over the samples.
-        learning_rate: of SGD.
+        learning_rate: learning rate of SGD.
         batch: samples per step.
-        seed: of the order of the samples, of their versions and of the start.
+        seed: seed of the order of the samples, of their versions and of the start.
     """
 
     needs = frozenset({"labels", "text"})

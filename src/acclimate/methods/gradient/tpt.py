@@ -14,7 +14,7 @@ from acclimate.methods.gradient.prompt import PromptMethod, Tensor, descend
 @register
 @dataclass(eq=False, repr=False, kw_only=True)
 class TPT(PromptMethod):
-    """A prompt tuned to every image by itself, to make its confident views agree.
+    """A prompt tuned to every single image, to make its confident views agree.
 
     The views of lowest entropy are chosen once. Then, starting from the same words for every image, the vectors of the
     context take steps of AdamW down the entropy of the mean answer of the chosen views. The tuned prompt answers the
@@ -23,8 +23,8 @@ class TPT(PromptMethod):
     Args:
         context: words to start from.
         confident: share of the views that count.
-        steps: of AdamW.
-        learning_rate: of AdamW.
+        steps: number of steps of AdamW.
+        learning_rate: learning rate of AdamW.
 
     Note:
         Every image starts from the same prompt, so what the text tower computes for the first step is computed once for
