@@ -1,4 +1,4 @@
-"""What each part of Accord earns, and what its constants matter: the method without it or with others, on streams.
+"""The parts and constants of Accord, and what each earns: the method without it or with others, on streams.
 
 Every part is taken out of the method by a subclass, and every constant is changed by one. All of them answer the same
 streams in the same orders, online and in a second pass, and the change of the mean gain over zero-shot is also given
@@ -44,7 +44,16 @@ PASSES = {1: "Online", 2: "Second pass"}
 # what a part must earn, of mean or of the worst run of a shape
 MEAN = 0.002
 WORST = 0.01
-COLUMNS = ("stream", "shape", "seed", "method", "gain", "ece", "second_gain", "second_ece")  # of the csv, in points
+COLUMNS = (
+    "stream",
+    "shape",
+    "seed",
+    "method",
+    "gain",
+    "ece",
+    "second_gain",
+    "second_ece",
+)  # gains and errors in points
 CHOSEN = (
     "**How the constants were chosen.** About 230 settings were tried on these six streams and on six older ones, "
     "whose class vectors are a learned text head, with all labels in view. So the tables flatter the method; "

@@ -1,4 +1,4 @@
-"""What Accord sees along a stream without labels, and what comes of it: one column of the picture per stream.
+"""A picture of what Accord sees along a stream without labels, and what comes of it: a column per stream.
 
 Everything is measured between one change of the parameters and the next, on samples that were not learnt from yet, and
 averaged over shuffled orders.
@@ -19,7 +19,7 @@ from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
 from acclimate.methods import refine
 from acclimate.stream import FeatureStream
 
-BELIEFS = {"even": BLUE, "seen": RED}  # in the order of the method
+BELIEFS = {"even": BLUE, "seen": RED}  # the order is that of the method
 EXPERTS = {"zero-shot": GREY, **BELIEFS}
 
 

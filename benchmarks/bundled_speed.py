@@ -1,4 +1,4 @@
-"""How fast is the bundled model on a CPU, how fast was it, and what does the whole job cost beyond it?
+"""The speed of the bundled model on a CPU, now and before, and the cost of the whole job beyond it.
 
     python benchmarks/bundled_speed.py [--old FOLDER] [--new FOLDER]
 
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 from time import perf_counter
 
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as the command line does, before NumPy is imported
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # set before NumPy is imported, like the command line
 
 import numpy as np
 
@@ -53,7 +53,7 @@ print(peak() - before)
 
 
 def write_old_model(folder: Path, new: Path) -> None:
-    """An ONNX folder with a tower as it was: the same 4-bit weights, and float32 products."""
+    """Return an ONNX folder with a tower as it was: the same 4-bit weights, and float32 products."""
     try:
         from tower_graph import float_tower, read_graph, write_graph
     except ImportError as error:
@@ -65,7 +65,7 @@ def write_old_model(folder: Path, new: Path) -> None:
 
 
 def fastest(sides: dict[str, Callable[[], object]], turns: int) -> dict[str, float]:
-    """The seconds of the fastest turn of each side; one more turn comes first, which does not count."""
+    """Return the seconds of the fastest turn of each side; one more turn comes first, which does not count."""
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for _ in range(turns + 1):
         for side, run in sides.items():

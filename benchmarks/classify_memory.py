@@ -25,7 +25,7 @@ from tiny_models import save_tiny_model
 
 
 def resident_mb() -> float:
-    """Memory of this process now."""
+    """Return the memory of this process now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * 4096 / 1e6
 

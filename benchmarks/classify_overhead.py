@@ -1,4 +1,4 @@
-"""What classifying costs beyond the encoder, and what adapting costs beyond zero-shot.
+"""The cost of classifying beyond the encoder, and of adapting beyond zero-shot.
 
 One encoder (a random ViT in ONNX, about the cost of a small CLIP), the same JPEG files, three sides that take turns:
 
@@ -31,7 +31,7 @@ from tiny_models import save_tiny_model
 
 
 def draw_photos(folder: Path, count: int) -> None:
-    """JPEG files of 500 x 375 pixels with photo-like detail."""
+    """Write JPEG files of 500 x 375 pixels with photo-like detail."""
     rng = np.random.default_rng(0)
     for i in range(count):
         coarse = Image.fromarray(rng.integers(0, 255, (24, 32, 3), dtype=np.uint8)).resize((500, 375))

@@ -1,4 +1,4 @@
-"""What the cluster costs and gains: a whole job, Ray per block, exchanges of states, one ordered adapter, agreement.
+"""The costs and gains of the cluster: a whole job, Ray per block, exchanges of states, one ordered adapter, agreement.
 
     python benchmarks/cluster.py --streams ../shared/streams --to docs/results/cluster.md      # about half an hour
     python benchmarks/cluster.py --quick                           # the same measurements, shorter
@@ -16,9 +16,11 @@ from importlib import import_module
 from pathlib import Path
 from time import perf_counter
 
-os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # as the command line does, before NumPy is imported
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # as Ray does for its workers
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` does, before Ray is: loopback only
+os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # set before NumPy is imported, like the command line
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # Ray does the same for its workers
+os.environ.setdefault(
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0"
+)  # loopback only; set before Ray is imported, like `connect`
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate.bench.pages import write_page

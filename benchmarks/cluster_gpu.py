@@ -19,7 +19,7 @@ from itertools import cycle, islice
 from pathlib import Path
 from time import perf_counter
 
-os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # as `connect` does, before Ray is imported
+os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # set before Ray is imported, like `connect`
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier
@@ -43,7 +43,7 @@ Run = tuple[float, list[Prediction]]  # seconds, rows
 
 
 def in_one_process(make: Callable[[], Classifier], samples: list[Sample], folder: Path) -> Run:
-    """`classify`, one pass."""
+    """Run `classify`, one pass."""
     output = ResultFile(folder / "rows.jsonl", 3)
     run = Classification(classifier=make(), samples=samples, output=output, passes=1)
     began = perf_counter()
@@ -54,7 +54,7 @@ def in_one_process(make: Callable[[], Classifier], samples: list[Sample], folder
 def on_ray(
     make: Callable[[], Classifier], samples: list[Sample], folder: Path, every: int, gpus: float, adapter_gpus: float
 ) -> Run:
-    """`cluster classify`, ordered, one pass, one encoder."""
+    """Run `cluster classify`, ordered, one pass, one encoder."""
     out = Storage(folder / "results")
     cpus = max(1, len(os.sched_getaffinity(0)) - 1)
     run = ClusterRun(

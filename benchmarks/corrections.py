@@ -1,4 +1,4 @@
-"""What corrections teach: accuracy of the rest after the least sure images were corrected, or as many random ones.
+"""The effect of corrections: accuracy of the rest after the least sure images were corrected, or as many random ones.
 
 Streams are shown in shuffled orders. Two questions are asked, each of images that were not corrected, and against the
 same images without corrections, so that it does not count that the hardest ones are gone:
@@ -50,7 +50,7 @@ class Run:
 
 
 def choose(logits: np.ndarray, choice: str, seed: int) -> np.ndarray:
-    """Positions of images (n,) in the order in which they are to be corrected."""
+    """Return positions of images (n,) in the order in which they are to be corrected."""
     if choice == "random":
         return np.random.default_rng([seed, 13]).permutation(len(logits))
     return np.argsort(softmax_and_entropy(logits)[0].max(axis=1), kind="stable")
@@ -59,7 +59,7 @@ def choose(logits: np.ndarray, choice: str, seed: int) -> np.ndarray:
 def ask(
     adapter: Adapter, online: np.ndarray, features: np.ndarray, labels: np.ndarray, question: str, seed: int
 ) -> Iterator[tuple[str, int, float, float, int]]:
-    """Choice, number of corrections, accuracies before and after, and how many answers were wrong.
+    """Yield the choice, number of corrections, accuracies before and after, and how many answers were wrong.
 
     The adapter was shown the first m samples, and gave the online answers (m, K).
     """
@@ -70,24 +70,24 @@ def ask(
             return duplicate(taught).step(features[shown:]).argmax(axis=1) == labels[shown:]
         return refine(taught, features).argmax(axis=1) == labels
 
-    plain = answers(adapter)
+    before = answers(adapter)
     for choice in CHOICES:
         order = choose(online, choice, seed)
         for count in COUNTS:
             if count * SHARE > shown:
                 continue
-            told = order[:count]
-            adapter.corrections.correct(features[told], labels[told], told)
-            rest = np.full(len(plain), True)
+            corrected = order[:count]
+            adapter.corrections.correct(features[corrected], labels[corrected], corrected)
+            rest = np.full(len(before), True)
             if question == "second pass":
-                rest[told] = False
-            wrong = int((online[told].argmax(axis=1) != labels[told]).sum())
-            yield choice, count, float(plain[rest].mean()), float(answers(adapter)[rest].mean()), wrong
+                rest[corrected] = False
+            wrong = int((online[corrected].argmax(axis=1) != labels[corrected]).sum())
+            yield choice, count, float(before[rest].mean()), float(answers(adapter)[rest].mean()), wrong
             adapter.corrections.undo([each.id for each in adapter.corrections])
 
 
 def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
-    """All runs on a stream."""
+    """Return all runs on a stream."""
     stream = read_stream(path)
     for seed in range(orders):
         order = stream_order(stream, f"seed:{seed}")[:limit]
@@ -102,14 +102,14 @@ def measure(path: Path, name: str, orders: int, limit: int) -> Iterator[Run]:
 
 
 def gains(runs: Sequence[Run], **fixed: object) -> np.ndarray:
-    """Gains of the runs with these values, one per stream, each the mean over orders."""
+    """Return the gains of the runs with these values, one per stream, each the mean over orders."""
     chosen = [run for run in runs if all(getattr(run, name) == value for name, value in fixed.items())]
     streams = dict.fromkeys(run.stream for run in chosen)
     return np.array([np.mean([run.after - run.before for run in chosen if run.stream == name]) for name in streams])
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """The mean gain over streams by the number of corrections, a panel per question."""
+    """Draw the mean gain over streams by the number of corrections, a panel per question."""
     plt = pyplot()
     figure, panels = plt.subplots(1, len(QUESTIONS), figsize=(11, 4.4), sharey=True, layout="constrained")
     for axes, question in zip(panels, QUESTIONS, strict=True):
@@ -131,7 +131,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def page(runs: Sequence[Run], command: str) -> Iterator[str]:
-    """The parts of the page."""
+    """Yield the parts of the page."""
     names = list(dict.fromkeys(run.stream for run in runs))
     orders = len({run.order for run in runs})
     yield "# What corrections teach"

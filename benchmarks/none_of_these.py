@@ -1,4 +1,4 @@
-"""How well images that belong to no label are recognised: the labels of one set, the images of the others.
+"""Recognition of images that belong to no label: the labels of one set, the images of the others.
 
     python training/corrupt.py ../shared/eval --to streams/ --only caltech101_clean cifar10_clean eurosat_clean \
         flowers102_clean oxford_pets_clean pacs_clean ucf101_clean
@@ -30,7 +30,7 @@ METHOD = "tda"  # its logits are those of the model and votes; other methods ans
 SCORES = {"maximum probability": GREY, "maximum logit": BLUE, "none of these": GREEN, f"with {METHOD}": RED}
 SIZES = (2, 3, 5, 10, 20, 50, 100)  # numbers of labels drawn from each set
 DRAWS = 3
-WEIGHT = 2.0  # of an image with a label in the fit: to lose it is twice as bad as to accept a foreign one
+WEIGHT = 2.0  # losing an image with a label is twice as bad as accepting a foreign one
 ODD = ("cat", "dog", "bird")  # labels for images of guitars and flowers
 CATS = ("abyssinian", "bengal", "birman", "bombay", "british shorthair", "egyptian mau", "maine coon", "persian")
 CATS += ("ragdoll", "russian blue", "siamese", "sphynx")
@@ -119,7 +119,7 @@ The labels are {labels}.
 class Case(NamedTuple):
     """Labels, images of these and foreign images."""
 
-    name: str  # of the set that the labels are from
+    name: str  # the set that the labels are from
     labels: int
     own: np.ndarray  # gaps of the images that belong to one of the labels
     foreign: np.ndarray
@@ -127,7 +127,7 @@ class Case(NamedTuple):
 
 @dataclass
 class Row:
-    """What was found for the labels of one set; scores are higher for images that belong to a label."""
+    """The findings for the labels of one set; scores are higher for images that belong to a label."""
 
     name: str
     labels: int
@@ -138,23 +138,23 @@ class Row:
     worst: str = ""  # the label whose images are lost most often, and how often
 
     def auroc(self, score: str) -> float:
-        """How often an image of the set has a higher score than a foreign one."""
+        """Return how often an image of the set has a higher score than a foreign one."""
         foreign = np.sort(self.foreign[score])
         below, up_to = (np.searchsorted(foreign, self.own[score], side).mean() for side in ("left", "right"))
         return float(below + up_to) / 2 / len(foreign)
 
     def fpr95(self, score: str) -> float:
-        """The share of foreign images that are accepted where 95 % of the set's own are."""
+        """Return the share of foreign images that are accepted where 95 % of the set's own are."""
         return float(np.mean(self.foreign[score] >= np.quantile(self.own[score], 0.05)))
 
 
 def names_of(stream: FeatureStream) -> np.ndarray:
-    """The class names (n,) of a stream's images."""
+    """Return the class names (n,) of a stream's images."""
     return np.array(stream.head.class_names)[stream.labels]
 
 
 def foreign_features(streams: dict[str, FeatureStream], name: str, every: bool = False) -> np.ndarray:
-    """Features of the images of all other sets that show none of the labels of one, or of every image of these."""
+    """Return features of the images of all other sets that show none of the labels of one, or of all images."""
     parts = []
     for other, stream in streams.items():
         shown = () if every else SHOWN[name].get(other, ())
@@ -167,7 +167,7 @@ def foreign_features(streams: dict[str, FeatureStream], name: str, every: bool =
 
 
 def fit(cases: Sequence[Case]) -> np.ndarray:
-    """The logistic regression (gap, ln K, 1) over cases in which every set counts the same."""
+    """Return the logistic regression (gap, ln K, 1) over cases in which every set counts the same."""
     inputs = []
     targets = []
     weights = []
@@ -192,13 +192,13 @@ def _inputs(values: np.ndarray, labels: int) -> np.ndarray:
 
 
 def errors(found: np.ndarray, case: Case) -> tuple[float, float]:
-    """The shares of a case's own images that are lost, and of foreign images that are accepted."""
+    """Return the shares of a case's own images that are lost, and of foreign images that are accepted."""
     own, foreign = (_inputs(values, case.labels) @ found for values in (case.own, case.foreign))
     return float(np.mean(own < 0)), float(np.mean(foreign >= 0))
 
 
 def draw_cases(streams: dict[str, FeatureStream], negatives: np.ndarray) -> Iterator[Case]:
-    """All labels of each set, and random ones of them."""
+    """Yield all labels of each set, and random ones of them."""
     rng = np.random.default_rng(0)
     for name, stream in streams.items():
         head = stream.head
@@ -206,7 +206,7 @@ def draw_cases(streams: dict[str, FeatureStream], negatives: np.ndarray) -> Iter
         for size in [*(size for size in SIZES if size < len(head)), len(head)]:
             for _ in range(DRAWS if size < len(head) else 1):
                 chosen = np.sort(rng.permutation(len(head))[:size])
-                part = head.remove([label for place, label in enumerate(head.class_names) if place not in chosen])
+                part = head.remove([label for index, label in enumerate(head.class_names) if index not in chosen])
                 part = part.to(foreign)
                 own = stream.features[np.isin(stream.labels, chosen)].astype(np.float32)
                 rejector = Rejector(part, negatives)
@@ -214,7 +214,7 @@ def draw_cases(streams: dict[str, FeatureStream], negatives: np.ndarray) -> Iter
 
 
 def measure(streams: dict[str, FeatureStream], name: str, negatives: np.ndarray, every: bool = False) -> Row:
-    """All scores for the labels of a set; adapted, own and foreign images come in random order, through the gate."""
+    """Return all scores for the labels of a set; own and foreign images come in random order, through the gate."""
     own = streams[name].features.astype(np.float32)
     foreign = foreign_features(streams, name, every)
     head = streams[name].head.to(own)
@@ -239,17 +239,17 @@ def measure(streams: dict[str, FeatureStream], name: str, negatives: np.ndarray,
 
 
 def odd_pictures() -> dict[str, Image.Image]:
-    """Pictures of nothing."""
+    """Return pictures of nothing."""
     noise = np.random.default_rng(0).integers(0, 256, (128, 128, 3), dtype=np.uint8)
     page = Image.new("RGB", (256, 256), "white")
     for line in range(14):
         ImageDraw.Draw(page).text((12, 10 + 17 * line), "Lorem ipsum dolor sit amet, consectetur elit", fill="black")
-    plain = {colour: Image.new("RGB", (128, 128), colour) for colour in ("black", "white", "grey")}
-    return {**plain, "noise": Image.fromarray(noise), "page of text": page}
+    usual = {colour: Image.new("RGB", (128, 128), colour) for colour in ("black", "white", "grey")}
+    return {**usual, "noise": Image.fromarray(noise), "page of text": page}
 
 
 def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[str]:
-    """What becomes of guitars, flowers and pictures of nothing with the labels cat, dog and bird."""
+    """Return what becomes of guitars, flowers and pictures of nothing with the labels cat, dog and bird."""
     head: Head = build_head(load_encoder(), ODD)
     rejector = Rejector(head, negatives)
     lines = []
@@ -260,10 +260,10 @@ def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[
         sure = evidence.probs.max(axis=1) > 0.9
         left = (evidence.probs.max(axis=1) * (1 - none) > 0.9).sum()
         lines.append(f"| {what} | {len(none)} | {sure.sum()} | {left} | {100 * np.mean(none >= 0.5):.1f} |")
-    plain = Classifier(ODD)
+    usual = Classifier(ODD)
     rejecting = Classifier(ODD, reject=True)
     for what, image in odd_pictures().items():
-        before, after = (each(image, adapt=False)[0] for each in (plain, rejecting))
+        before, after = (each(image, adapt=False)[0] for each in (usual, rejecting))
         left = int(after["score"] > 0.9 and after["label"] != NONE)
         share = 100.0 * (after["label"] == NONE)
         lines.append(f"| {what} | 1 | {int(before['score'] > 0.9)} | {left} | {share:.1f} |")
@@ -273,7 +273,7 @@ def odd_lines(streams: dict[str, FeatureStream], negatives: np.ndarray) -> list[
 def page(
     rows: Sequence[Row], every: Sequence[Row], by_size: dict[int, np.ndarray], found: np.ndarray, odd: Sequence[str]
 ) -> str:
-    """The page of the results."""
+    """Return the page of the results."""
     lines = []
     values = []
     for row in rows:
@@ -300,12 +300,12 @@ def page(
 def _cells(values: Sequence[float]) -> str:
     shares = values[: 2 * len(SCORES)]
     rest = values[2 * len(SCORES) :]
-    cells = [f"{x:.3f}" if place % 2 == 0 else f"{x:.1f}" for place, x in enumerate(shares)]
+    cells = [f"{x:.3f}" if index % 2 == 0 else f"{x:.1f}" for index, x in enumerate(shares)]
     return " | ".join([*cells, *(f"{x:.1f}" for x in rest)])
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """One panel of scores per set, and the ROC curves of all sets together."""
+    """Draw one panel of scores per set, and the ROC curves of all sets together."""
     figure, panels = pyplot().subplots(2, 4, figsize=(14, 6.5), layout="constrained")
     bins = np.linspace(0, 1, 31)
     for panel, row in zip(panels.flat, rows, strict=False):

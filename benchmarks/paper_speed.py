@@ -1,4 +1,4 @@
-"""What the methods of the paper cost: seconds per 1,000 images, and the ratio to zero-shot and to TDA.
+"""The cost of the methods of the paper: seconds per 1,000 images, and the ratio to zero-shot and to TDA.
 
     python benchmarks/paper_speed.py [--device cuda] [--images 256] [--classes 1000] [--out docs/results/paper_speed.md]
 
@@ -51,7 +51,7 @@ class Row:
     views: int = 1
     batch: int = 1  # images encoded at once
     padded: bool = False  # prompts of full length
-    share: int = 1  # of the images, one in so many is timed
+    share: int = 1  # one image in so many is timed
     paper: int = 0  # minutes for the 50,000 images of ImageNet
 
 
@@ -71,7 +71,7 @@ ROWS = (
 
 
 class Cost(NamedTuple):
-    """What a row costs: seconds per 1,000 images, seconds of that in the method, and peak memory in MB."""
+    """The cost of a row: seconds per 1,000 images, seconds of that in the method, and peak memory in MB."""
 
     seconds: float
     adapting: float
@@ -90,7 +90,7 @@ def main() -> None:
         draw_photos(Path(folder), given.images)
         photos = sorted(Path(folder).glob("*.jpg"))
         known = DATASETS["imagenet"].class_names[: given.classes]
-        names = [name if name not in known[:place] else f"{name} (2)" for place, name in enumerate(known)]
+        names = [name if name not in known[:index] else f"{name} (2)" for index, name in enumerate(known)]
         encoder = load_encoder(f"local:{save_random_clip(Path(folder) / 'clip', known)}", given.device)
         device = str(encoder.device)
         columns = (
@@ -131,7 +131,7 @@ def main() -> None:
 
 
 def measure(row: Row, encoder: Any, names: Sequence[str], photos: Sequence[Path], device: str) -> Cost:
-    """The cost of a row, after a first batch that is not counted."""
+    """Return the cost of a row, after a first batch that is not counted."""
     size = row.batch * row.views
     views = {"views": row.views, "views_kind": "augmix" if row.method == "tda" else "crop"}
     classifier = Classifier(names, encoder, method="zero-shot", **views, batch_size=size, cache=False)

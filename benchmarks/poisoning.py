@@ -1,4 +1,4 @@
-"""What a hostile client can do to the answers that others get, with every method that learns, and what the guard saves.
+"""The harm of a hostile client to the answers that others get, with every method that learns, and with the guard.
 
     python training/corrupt.py ../shared/eval --to streams/ --only pacs_clean oxford_pets_clean
     python benchmarks/poisoning.py streams/pacs_clean.safetensors streams/oxford_pets_clean.safetensors
@@ -31,20 +31,20 @@ from acclimate.stream import FeatureStream
 from table_encoder import TableEncoder, picture
 
 REQUEST = 8  # images
-NAMES = 20  # of the hostile client, where it has several
+HOSTILE_NAMES = 20  # names of the hostile client, where it has several
 TARGETS = 3  # classes that squatting is tried with; the worst result counts
 CAPACITY = 16
 SURE = 1e-3  # entropy in nats of features that are to mislead; those that are to squat are surer than any image
 GUARDS = {
     "off": (None, 1),
     "on": (GuardRules(window_s=3600.0), 1),
-    f"on, {NAMES} names": (GuardRules(window_s=3600.0), NAMES),
+    f"on, {HOSTILE_NAMES} names": (GuardRules(window_s=3600.0), HOSTILE_NAMES),
 }
 COLOURS = dict(zip(GUARDS, (RED, GREEN, BLUE), strict=True))
 
 
 class Attack(NamedTuple):
-    """What the hostile client sends, and when."""
+    """The requests of the hostile client."""
 
     name: str
     features: np.ndarray  # (m, d)
@@ -66,12 +66,12 @@ class Run:
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
-    """Rows of unit length."""
+    """Return rows of unit length."""
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 
 def sure(rows: np.ndarray, classes: np.ndarray, head: Head, entropy: np.ndarray | float = SURE) -> np.ndarray:
-    """Rows (m, d) moved towards the vectors of their classes (m,) until their entropies are this low, (m,) or one."""
+    """Return rows (m, d) moved towards the vectors of their classes (m,) until their entropies are this low."""
     low = np.zeros(len(rows))
     high = np.full(len(rows), 64.0)
     vectors = np.asarray(head.class_vectors)[classes]
@@ -85,7 +85,7 @@ def sure(rows: np.ndarray, classes: np.ndarray, head: Head, entropy: np.ndarray 
 
 
 def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
-    """Every attack on a stream; features of one attack differ enough not to be skipped as near-duplicates."""
+    """Yield every attack on a stream; features of one attack differ enough not to be skipped as near-duplicates."""
     rng = np.random.default_rng(seed)
     head = stream.head
     images = unit(np.asarray(stream.features, np.float32))
@@ -107,12 +107,12 @@ def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
     similar = vectors @ vectors.T - 2 * np.eye(classes)
     like = similar.argmax(axis=1)
     first, second = np.unravel_index(similar.argmax(), similar.shape)
-    for name, told, shown in (
+    for name, predicted, shown in (
         ("all classes", np.arange(classes), like),
         ("one pair", np.array([first, second]), np.array([second, first])),
     ):
-        rows = np.arange(4 * count) % len(told)
-        hostile = sure(near(means[shown[rows]]), told[rows], head)
+        rows = np.arange(4 * count) % len(predicted)
+        hostile = sure(near(means[shown[rows]]), predicted[rows], head)
         yield Attack(f"{name}, before", hostile[:count], True)
         yield Attack(f"{name}, 1:1", hostile[:count], False)
         if name == "all classes":
@@ -122,13 +122,13 @@ def attacks(stream: FeatureStream, seed: int = 0) -> Iterator[Attack]:
     lowest = np.full(classes, SURE)
     np.minimum.at(lowest, answers, np.maximum(seen.entropy / 2, 1e-9))
     for target in np.linspace(0, classes, TARGETS, endpoint=False).astype(int):
-        told = np.arange(count) % classes
-        towards = np.where((told == target)[:, None], middle, -middle)
-        yield Attack("squatting, worst class", sure(near(towards), told, head, lowest[told]), True)
+        predicted = np.arange(count) % classes
+        towards = np.where((predicted == target)[:, None], middle, -middle)
+        yield Attack("squatting, worst class", sure(near(towards), predicted, head, lowest[predicted]), True)
 
 
 def variants() -> Iterator[tuple[str, str, dict[str, int]]]:
-    """Title, method and settings of all methods that learn, and of those with caches also with larger ones."""
+    """Return title, method and settings of all methods that learn, and of those with caches also with larger ones."""
     for name, method in list_methods().items():
         if method.kind == "online" and not method.needs:
             yield name, name, {}
@@ -138,7 +138,7 @@ def variants() -> Iterator[tuple[str, str, dict[str, int]]]:
 
 
 def requests(honest: int, attack: Attack | None, names: int, two: bool) -> Iterator[tuple[str, Sequence[int]]]:
-    """Client and rows of every request; the attack's rows follow the honest ones."""
+    """Return client and rows of every request; the attack's rows follow the honest ones."""
     own = [range(honest)[start : start + REQUEST] for start in range(0, honest, REQUEST)]
     size = 0 if attack is None else len(attack.features)
     foreign = [range(honest, honest + size)[start : start + REQUEST] for start in range(0, size, REQUEST)]
@@ -161,7 +161,7 @@ def measure(
     names: int = 1,
     two: bool = False,
 ) -> tuple[float, int, float]:
-    """Accuracy of the honest images, how many hostile samples were refused by the guard, and the slots they hold."""
+    """Return the accuracy of the honest images, the number of refused hostile samples, and the slots they hold."""
     images = np.asarray(stream.features, np.float32)
     table = images if attack is None else np.concatenate([images, attack.features])
     right = 0
@@ -198,14 +198,14 @@ def _count(stream: FeatureStream, waiting: list, right: int, refused: int) -> tu
 
 
 def shuffled(path: Path, limit: int | None) -> FeatureStream:
-    """A stream in a random order, the same every time; at most so many samples."""
+    """Return a stream in a random order, the same every time; at most so many samples."""
     stream = read_stream(path)
     order = np.random.default_rng(0).permutation(len(stream.labels))[:limit]
     return FeatureStream(stream.features[order], stream.head, stream.labels[order])
 
 
 def run_all(path: Path, limit: int | None, chosen: Sequence[str]) -> Iterator[Run]:
-    """All runs on a stream; of the targets of an attack, the worst for each method and guard."""
+    """Return all runs on a stream; of the targets of an attack, the worst for each method and guard."""
     stream = shuffled(path, limit)
     name = path.stem.removesuffix("_clean")
     zero_shot = float(np.mean(stream.head.observe(stream.features).logits.argmax(axis=1) == stream.labels))
@@ -229,14 +229,14 @@ def run_all(path: Path, limit: int | None, chosen: Sequence[str]) -> Iterator[Ru
 
 
 def losses(runs: Sequence[Run], stream: str, method: str, guard: str) -> dict[str, float]:
-    """By attack: what it costs the honest client, as a fraction, against the same method without an attack."""
+    """Return by attack what it costs the honest client, as a fraction, against the same method without an attack."""
     own = [run for run in runs if (run.stream, run.method) == (stream, method)]
     (clean,) = (run.adapted for run in own if run.attack == "none")
     return {run.attack: clean - run.adapted for run in own if run.guard == guard and not run.attack.startswith("none")}
 
 
 def draw(runs: Sequence[Run], path: Path) -> None:
-    """The worst loss of each method by guard, a panel per stream."""
+    """Draw the worst loss of each method by guard, a panel per stream."""
     plt = pyplot()
     streams, methods = (list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("stream", "method"))
     figure, panels = plt.subplots(
@@ -249,14 +249,14 @@ def draw(runs: Sequence[Run], path: Path) -> None:
     )
     for axes, stream in zip(panels[0], streams, strict=True):
         axes.axvline(0, color="black", linewidth=0.6)
-        for place, method in enumerate(methods):
+        for index, method in enumerate(methods):
             for shift, guard in zip((-0.25, 0.0, 0.25), GUARDS, strict=True):
                 worst = 100 * max(losses(runs, stream, method, guard).values())
-                label = f"guard {guard}" if not place else None
-                axes.barh(place + shift, worst, 0.22, color=COLOURS[guard], label=label)
+                label = f"guard {guard}" if not index else None
+                axes.barh(index + shift, worst, 0.22, color=COLOURS[guard], label=label)
             gain = next(run.adapted - run.zero_shot for run in runs if (run.stream, run.method) == (stream, method))
             axes.plot(
-                [100 * gain], [place], "|", color=GREY, markersize=14, label=None if place else "gain without attack"
+                [100 * gain], [index], "|", color=GREY, markersize=14, label=None if index else "gain without attack"
             )
         axes.set_title(stream, loc="left", fontsize=11)
         axes.set_xlabel("points that the worst attack costs")
@@ -269,7 +269,7 @@ def draw(runs: Sequence[Run], path: Path) -> None:
 
 
 def page(runs: Sequence[Run], command: str) -> Iterator[str]:
-    """The parts of the page."""
+    """Yield the parts of the page."""
     streams, methods = (list(dict.fromkeys(getattr(run, name) for run in runs)) for name in ("stream", "method"))
     yield "# Poisoning"
     yield (
@@ -290,7 +290,7 @@ def page(runs: Sequence[Run], command: str) -> Iterator[str]:
         "- **Squatting**: features that are surer than any image take all slots of the caches before the images come. "
         f"Those of one class lie near all images, the others far from them. The worst of {TARGETS} classes counts.\n"
         f"- **Guard**: off; on, as new streams have it (a share of 0.5; the window covers the whole run); on, and the "
-        f"hostile client has {NAMES} names.\n"
+        f"hostile client has {HOSTILE_NAMES} names.\n"
         "- **Loss**: the accuracy without an attack less that with it, in points; negative where an attack helped."
     )
     yield "![What the worst attack costs](poisoning.png)"
@@ -335,7 +335,7 @@ def page(runs: Sequence[Run], command: str) -> Iterator[str]:
 
 
 def verdicts(runs: Sequence[Run], streams: Sequence[str], methods: Sequence[str]) -> Iterator[str]:
-    """In figures: where the guard helps, and where it does not."""
+    """Return in figures where the guard helps, and where it does not."""
 
     def mean(attack: str, guard: str) -> str:
         return points(
@@ -365,8 +365,8 @@ def verdicts(runs: Sequence[Run], streams: Sequence[str], methods: Sequence[str]
         "- **At 1:1 it refuses nobody**: half is the share that it allows.\n"
         "- **What was taught before others came stays** in sums, as a client alone is not limited; `reset` or "
         "`rollback` removes it.\n"
-        f"- **Against {NAMES} names it does little**, or harm: names are what it counts. Give tokens to clients that "
-        "you trust, and one to each.\n"
+        f"- **Against {HOSTILE_NAMES} names it does little**, or harm: names are what it counts. Give tokens to "
+        "clients that you trust, and one to each.\n"
         "- **It holds back whoever teaches most, and that may be the honest client.** A flood of few images, most of "
         "them skipped as near-duplicates, makes the honest client the busiest, so less is learnt from it: at worst "
         f"this costs {points(most)} points more than without the guard ({where[1]}, {where[0]}).\n"

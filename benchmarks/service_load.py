@@ -35,7 +35,7 @@ PART = b'--x\r\nContent-Disposition: form-data; name="image"; filename="a.jpg"\r
 
 
 def draw_photos(count: int) -> list[bytes]:
-    """JPEG files of 320 x 240 pixels with photo-like detail."""
+    """Write JPEG files of 320 x 240 pixels with photo-like detail."""
     rng = np.random.default_rng(0)
     photos = []
     for _ in range(count):
@@ -49,7 +49,7 @@ def draw_photos(count: int) -> list[bytes]:
 
 
 def encoder_rate(encoder: Encoder, photos: list[bytes], batch: int, seconds: float = 3.0) -> float:
-    """Images per second through the encoder and nothing else."""
+    """Return images per second through the encoder and nothing else."""
     pixels = [encoder.prepare(open_image(photo)) for photo in photos]
     batches = [[pixels[(start + i) % len(pixels)] for i in range(batch)] for start in range(0, len(pixels), batch)]
     encoder.encode_images(batches[0])
@@ -97,7 +97,7 @@ async def load(
 
 
 def batches_so_far(address: str) -> tuple[float, float]:
-    """Number of images encoded so far, and of their batches."""
+    """Return the number of images encoded so far, and of their batches."""
     with urlopen(f"{address}/metrics") as answer:
         text = answer.read().decode()
     images, batches = (
@@ -107,7 +107,7 @@ def batches_so_far(address: str) -> tuple[float, float]:
 
 
 def resident_mb(process: int) -> float:
-    """Resident memory of a process."""
+    """Return the resident memory of a process."""
     return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * 4096 / 1e6
 
 

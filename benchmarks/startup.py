@@ -1,4 +1,4 @@
-"""How long does a short run take, and what of? `acclimate classify` of ten images, part by part.
+"""The time of a short run: `acclimate classify` of ten images, part by part.
 
     python benchmarks/startup.py [--before FOLDER]
 
@@ -49,7 +49,7 @@ WHOLE = {"classify, texts cached": "cached", "classify, first texts": "not cache
 
 
 def run(tree: Path, work: Path, command: list[str], **environment: str) -> tuple[str, float]:
-    """What a command in Python prints that uses the source of a tree, and the seconds that it takes."""
+    """Return what a command in Python prints that uses the source of a tree, and the seconds that it takes."""
     variables = {**os.environ, "PYTHONPATH": str(tree / "src"), "PYTHONPYCACHEPREFIX": str(work / "bytecode")}
     variables.pop("PYTHONDONTWRITEBYTECODE", None)
     variables |= {"ACCLIMATE_CACHE": str(work / "cache"), **environment}
@@ -59,7 +59,7 @@ def run(tree: Path, work: Path, command: list[str], **environment: str) -> tuple
 
 
 def measure(tree: Path, work: Path, turn: int) -> dict[str, float]:
-    """The seconds of every part."""
+    """Return the seconds of every part."""
     seconds = {"start Python": run(tree, work, ["-c", "pass"])[1]}
     for part, (setup, timed) in PARTS.items():
         seconds[part] = float(run(tree, work, ["-c", TIMED.format(setup=setup, work=timed)])[0])

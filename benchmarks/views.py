@@ -2,7 +2,7 @@
 
 The same JPEG files are processed in turns:
 
-- read once: decoding and one plain preparation on one thread, which every classifier needs (the baseline);
+- read once: decoding and one preparation without views on one thread, which every classifier needs (the baseline);
 - 63 views with Pillow, one thread; and their crops alone, without AugMix;
 - 63 views as tensor operations on `--device`, of one image at a time and of all at once; on the CPU, one thread;
 - encode_ahead: reading, preparing and 63 views, with one worker and with two, for an encoder that costs almost nothing.
@@ -46,7 +46,7 @@ class NoModel:
         self.prepare = prepare
 
     def encode_images(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """The first pixel (n, 3)."""
+        """Return the first pixel (n, 3)."""
         return np.stack([image[:, 0, 0] for image in images])
 
 

@@ -169,9 +169,9 @@ def test_v2_in_a_wrong_order(tmp_path):
 
 def test_v2_files_that_name_their_class_show_the_string_order(tmp_path):
     images = draw_dataset(tmp_path, V2, few(classes=30, per_class=2)) / V2.images
-    for place, folder in enumerate(sorted(map(str, range(30)))):
+    for number, folder in enumerate(sorted(map(str, range(30)))):
         for i, path in enumerate(list((images / folder).iterdir())):
-            path.rename(path.with_name(f"{V2.wnids[place]}_{i}.jpeg"))
+            path.rename(path.with_name(f"{V2.wnids[number]}_{i}.jpeg"))
     (order,) = [each for each in check_dataset(V2, tmp_path, decode=False) if each.kind == "class order"]
     assert f"10 holds {V2.wnids[2]}" in order.message
     assert order.message.endswith("The numbers were sorted as strings.")

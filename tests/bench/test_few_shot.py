@@ -34,7 +34,7 @@ def test_halves_share_no_sample_and_have_half_of_every_class(samples, classes, s
     assert sorted([*drawn, *scored]) == list(range(samples))
     counts = [np.bincount(stream.labels[half], minlength=classes) for half in (drawn, scored)]
     assert set(counts[0] - counts[1]) <= {0, 1}
-    assert scored.tolist() == [place for place in order if place in set(scored)]
+    assert scored.tolist() == [position for position in order if position in set(scored)]
     np.testing.assert_array_equal(drawn, halve(stream, seed)[0])
 
 

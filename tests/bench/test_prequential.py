@@ -67,7 +67,7 @@ def test_the_top_five_are_the_five_highest(classes, seed):
 
 @pytest.fixture
 def views(stream):
-    """Return the stream with eight views per sample, in half precision as a store keeps them."""
+    """Return the stream with eight views per sample, in float16 as a store keeps them."""
     noise = 0.1 * np.random.default_rng(0).standard_normal((400, 8, 32))
     noise[:, 0] = 0
     return replace(stream, features=(stream.features[:, None] + noise).astype(np.float16))

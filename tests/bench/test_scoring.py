@@ -108,7 +108,7 @@ def test_what_sums_hold(stream):
 
 def test_imbalance_of_a_cache(stream):
     def quality(classes):
-        entries = [Entry(label, 0.0, place) for place, label in enumerate(classes)]
+        entries = [Entry(label, 0.0, index) for index, label in enumerate(classes)]
         adapter = SimpleNamespace(
             head=range(4), learnt=dict, entries=lambda: {"c": entries}, parts={"c": SimpleNamespace(capacity=2)}
         )

@@ -81,8 +81,8 @@ def test_many_views_stay_on_the_disk(encoder, listing, tmp_path):
     batches = encode_ahead(listing.paths, Preparer(encoder, 64), batch_size=192)
     expected = np.concatenate([batch.features for batch in batches])
     np.testing.assert_allclose(stream.features, unit_rows(expected, "views"), atol=2e-3)
-    plain = stored(listing, encoder, tmp_path / "store")
-    np.testing.assert_allclose(stream.features[:, 0], plain.features, atol=1e-3)
+    original = stored(listing, encoder, tmp_path / "store")
+    np.testing.assert_allclose(stream.features[:, 0], original.features, atol=1e-3)
     assert len(list((tmp_path / "store").iterdir())) == 2
 
 
@@ -107,7 +107,7 @@ def test_other_images_labels_or_models_are_other_features(encoder, listing, tmp_
     for each in (listing, *other):
         stored(each, encoder, tmp_path / "store")
     assert len(list((tmp_path / "store").iterdir())) == 4
-    # a model that cannot be told goes by its name
+    # A model without a fingerprint is distinguished by its name.
     original = encoder.fingerprint
     encoder.fingerprint = ""
     try:
@@ -282,7 +282,7 @@ def test_diffusion_views_need_every_generated_image(encoder, listing, tmp_path):
 
 
 def test_images_are_read_as_they_are_stored(encoder, listing, tmp_path):
-    plain = stored(listing, encoder, tmp_path / "plain")
+    original = stored(listing, encoder, tmp_path / "original")
     exif = Image.Exif()
     exif[0x0112] = 6
     with Image.open(listing.paths[3]) as image:
@@ -293,4 +293,4 @@ def test_images_are_read_as_they_are_stored(encoder, listing, tmp_path):
     listing.paths[3].write_bytes(tagged.getvalue())
     turned = stored(listing, encoder, tmp_path / "tagged")
     assert open_image(listing.paths[3]).size == pixels.shape[:2]
-    np.testing.assert_array_equal(turned.features, plain.features)
+    np.testing.assert_array_equal(turned.features, original.features)

@@ -50,7 +50,7 @@ def test_rows_that_have_too_few_training_images_say_so_before_anything_is_encode
         "more training images (class 'tench' has 1 labelled samples, 16 per class are asked for; "
         "choose at most 1 shots)"
     )
-    assert {variant.method for variant in plan.variants["imagenet"]} == {"zero-shot", "tda"}
+    assert {variant.method for variant in plan.runs["imagenet"].args[3]} == {"zero-shot", "tda"}
     assert "Tip-Adapter" not in plan_recipes(recipes, store, shots=1).lacking["ood"]
     with pytest.raises(InputError, match="tip-adapter in ood needs more training images"):
         plan_recipes(recipes, store, methods=["tip-adapter"])

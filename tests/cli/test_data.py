@@ -106,8 +106,8 @@ def test_the_part_of_imagenet_a_has_its_own_count(tmp_path):
     (finding,) = json.loads(result.stdout)["datasets"]["imagenet-a-authors"]["findings"]
     assert "test images instead of 6862" in finding["message"]
     left = int(finding["message"].split()[0])
-    plain = [path for path in sorted(folder.rglob("*.jpg")) if "sh" not in path.name]
-    for path in Random(0).sample(plain, left - 6862):
+    kept = [path for path in sorted(folder.rglob("*.jpg")) if "sh" not in path.name]
+    for path in Random(0).sample(kept, left - 6862):
         path.rename(path.with_name(f"sh{path.name}"))
     assert check(tmp_path, "--dataset", "imagenet-a-authors", "--no-decode").exit_code == 0
 

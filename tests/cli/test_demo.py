@@ -9,13 +9,13 @@ from acclimate.cli.demo import as_typed
 @pytest.fixture
 def command(here, monkeypatch):
     """Return the command of a virtual environment, started by its path."""
-    place = here / ".venv" / "bin" / "acclimate"
-    place.parent.mkdir(parents=True)
-    place.write_text("#!/bin/sh\n")
-    place.chmod(0o755)
+    path = here / ".venv" / "bin" / "acclimate"
+    path.parent.mkdir(parents=True)
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
     monkeypatch.setattr("sys.argv", [".venv/bin/acclimate", "demo"])
     monkeypatch.setenv("PATH", "/usr/bin")
-    return place
+    return path
 
 
 def test_the_hints_can_be_typed_where_the_reader_stands(command, monkeypatch):

@@ -26,7 +26,7 @@ IMAGES = "ImageNet's training images, 1 per class"
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     """Return a folder with the miniatures, training images of all 1,000 classes, generated images and a tiny model."""
     folder = tmp_path_factory.mktemp("seven")
     datasets = [DATASETS[key] for key in (*SUITES["ood"], "dtd", "eurosat")]
@@ -39,11 +39,11 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def reproduce(place):
+def reproduce(folder):
     """Run recipes there, and give the page and the results by dataset."""
     monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("ACCLIMATE_CACHE", str(place / "texts"))
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(folder / "texts"))
     sets = {name: templates[:3] for name, templates in template_sets().items()}  # 80 of 1,000 classes take long
     monkeypatch.setattr("acclimate.prompts.templates._sets", lambda: sets)
 
@@ -52,8 +52,8 @@ def reproduce(place):
         result = CliRunner().invoke(app, arguments, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         assert "is not measured" not in result.stderr
-        runs = {path.stem: json.loads(path.read_text()) for path in (place / out / "runs").iterdir()}
-        return (place / out / "README.md").read_text(), runs
+        runs = {path.stem: json.loads(path.read_text()) for path in (folder / out / "runs").iterdir()}
+        return (folder / out / "README.md").read_text(), runs
 
     yield reproduce
     monkeypatch.undo()
@@ -94,17 +94,17 @@ def test_tip_adapter_never_searches_its_settings_on_test_images(ood):
 
 
 @pytest.mark.parametrize("key", ["imagenet", "imagenet-a", "imagenet-v2"])
-def test_fitted_files_are_kept_and_give_the_measured_scores(ood, place, key):
+def test_fitted_files_are_kept_and_give_the_measured_scores(ood, folder, key):
     """On -A the cache of 1,000 classes is restricted to the 200 by their WordNet ids."""
-    encoder = load_encoder(f"local:{place / 'clip'}")
+    encoder = load_encoder(f"local:{folder / 'clip'}")
     dataset = DATASETS[key]
-    store = FeatureStore(place / "data", "local:clip", place / "features")
+    store = FeatureStore(folder / "data", "local:clip", folder / "features")
     store.encoder = encoder
     listing = read_dataset(dataset, store.root)
     stream = store.stream(listing, Variant("tip-adapter", prompts="openai-7", views=1))
     measured = next(each for each in ood[1][key] if each["method"] == "tip-adapter")
     found = []
-    for path in sorted((place / "features" / "fitted").glob("tip-adapter-*")):
+    for path in sorted((folder / "features" / "fitted").glob("tip-adapter-*")):
         adapter, about = load_fitted(path, encoder, "local:clip")
         assert about == {
             "model": "local:clip",
@@ -115,8 +115,8 @@ def test_fitted_files_are_kept_and_give_the_measured_scores(ood, place, key):
             "source": "ImageNet's training images",
         }
         assert len(adapter.head) == 1000
-        place_of = {wnid: i for i, wnid in enumerate(DATASETS["imagenet"].wnids)}
-        kept = [place_of[wnid] for wnid in dataset.wnids]
+        index_of = {wnid: i for i, wnid in enumerate(DATASETS["imagenet"].wnids)}
+        kept = [index_of[wnid] for wnid in dataset.wnids]
         logits = adapter.step(stream.features[np.random.default_rng(1).permutation(len(stream))])[:, kept]
         assert logits.shape == (4, dataset.classes)
         adapter.remove_classes(set(adapter.head.class_names) - {adapter.head.class_names[i] for i in kept})
@@ -128,11 +128,11 @@ def test_fitted_files_are_kept_and_give_the_measured_scores(ood, place, key):
     assert (measured["config"], measured["ece"]) in found
 
 
-def test_tables_2_and_3_reuse_what_was_fitted(reproduce, ood, place):
-    fitted = {path: path.stat().st_mtime_ns for path in (place / "features" / "fitted").iterdir()}
+def test_tables_2_and_3_reuse_what_was_fitted(reproduce, ood, folder):
+    fitted = {path: path.stat().st_mtime_ns for path in (folder / "features" / "fitted").iterdir()}
     assert {path.name.rpartition("-")[0] for path in fitted} == {"coop", "cocoop", "tip-adapter"}
     page, runs = reproduce("cross-domain", "efficiency", out="others")
-    assert {path: path.stat().st_mtime_ns for path in (place / "features" / "fitted").iterdir()} == fitted
+    assert {path: path.stat().st_mtime_ns for path in (folder / "features" / "fitted").iterdir()} == fitted
     assert set(runs) == {"dtd", "eurosat", "imagenet-times"}
     for key in ("dtd", "eurosat"):
         assert {each["method"] for each in runs[key]} == set(METHODS) - {"tip-adapter"}

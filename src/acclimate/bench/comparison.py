@@ -240,8 +240,8 @@ def _context(result: Score) -> str:
 def _zero_shot(result: Score) -> Score:
     """Return the score of zero-shot on the same stream, as stored in that of another method."""
     metrics: dict[str, float | None] = {**(result.baseline or {})}
-    plain = replace(result, method="zero-shot", settings="paper", passes=1, config={}, trained="")
-    return replace(plain, metrics=metrics, ece=metrics.get("ece"), orders={"names": result.orders["names"]})
+    unadapted = replace(result, method="zero-shot", settings="paper", passes=1, config={}, trained="")
+    return replace(unadapted, metrics=metrics, ece=metrics.get("ece"), orders={"names": result.orders["names"]})
 
 
 def _zero_shots(results: Sequence[Score]) -> dict[str, Score]:
@@ -452,20 +452,19 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
         average = _part_heading(AVERAGE, averaged, theirs) if set(averaged) < set(theirs) else AVERAGE
         if len(averaged) > 1:
             columns[average] = averaged
-        headings = {place: average if place == AVERAGE else place for place in sweep.reported}
+        headings = {column: average if column == AVERAGE else column for column in sweep.reported}
         # The paper's figure for a dataset that was not measured has a column of its own.
-        columns |= {place: [place] for place in headings if place != AVERAGE and place not in columns}
+        columns |= {column: [column] for column in headings if column != AVERAGE and column not in columns}
         reported: dict[str, dict[str, float]] = {}
         remarks: dict[str, dict[str, str]] = {}
         titles = ", ".join(DATASETS[key].title for key in theirs)
-        for place, heading in headings.items():
-            for label, figure in sweep.reported[place].items():
+        for column, heading in headings.items():
+            for label, figure in sweep.reported[column].items():
                 reported.setdefault(label, {})[heading] = figure
-                if place == AVERAGE and set(averaged) != set(theirs):
+                if column == AVERAGE and set(averaged) != set(theirs):
                     remarks.setdefault(label, {})[heading] = f"the paper's figure is for {titles}."
-        model = ABLATION_MODEL
-        score = sweep.score
-        tables.append(_table(group, sweep.title, sweep.corner, found, columns, reported, model, score, remarks))
+        figures = (found, columns, reported, ABLATION_MODEL)
+        tables.append(_table(group, sweep.title, sweep.corner, *figures, sweep.score, remarks))
     return tables
 
 

@@ -28,7 +28,7 @@ from acclimate.sources.folder import is_image, natural_key
 
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"
-LISTED = 5  # how many items of a long list are named
+MAX_LISTED = 5  # items of a long list that are named
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Finding:
 def check_dataset(
     dataset: Dataset, root: Path, decode: bool = True, progress: Advance = lambda images: None
 ) -> list[Finding]:
-    """All problems with a dataset below `root`; none if it is the one of the benchmark. `decode` reads every image."""
+    """Return all problems with a dataset below `root`, none if it is the benchmark's; `decode` reads every image."""
     folder = root / dataset.folder
     images = dataset.image_folder(root)
     if not folder.is_dir():
@@ -323,7 +323,7 @@ def _folder_names(dataset: Dataset, images: Path) -> Iterator[Finding]:
 
 
 def _class_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
-    """CoOp's classnames.txt. It is not needed here, but programs that read it need the right order."""
+    """Check CoOp's classnames.txt: it is not needed here, but programs that read it need the right order."""
     if not path.is_file():
         return
     lines = [line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
@@ -392,4 +392,4 @@ def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
 
 
 def _some(items: Sequence[str]) -> str:
-    return ", ".join(items[:LISTED]) + (f" and {len(items) - LISTED} more" if len(items) > LISTED else "")
+    return ", ".join(items[:MAX_LISTED]) + (f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else "")

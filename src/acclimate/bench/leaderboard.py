@@ -237,7 +237,8 @@ def _can_take(stream: FeatureStream, order: str) -> bool:
         taken = len(stream_order(stream, order))
     except InputError:
         return False
-    return not (order.startswith(f"{SHORT}:") and taken == len(stream))  # that would be the shuffled stream
+    # The first samples of a short stream would be the shuffled stream.
+    return not (order.startswith(f"{SHORT}:") and taken == len(stream))
 
 
 def _limited(stream: FeatureStream, limit: int | None) -> FeatureStream:

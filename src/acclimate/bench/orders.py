@@ -94,8 +94,7 @@ def shape_title(shape: str) -> str:
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
     """Take one group after another, in random order; shuffled within each group."""
     rank = rng.permutation(int(groups.max()) + 1)
-    positions: HostArray = np.lexsort((rng.random(len(groups)), rank[groups]))
-    return positions
+    return np.asarray(np.lexsort((rng.random(len(groups)), rank[groups])))
 
 
 def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -107,8 +106,7 @@ def _correlated(groups: HostArray, rng: np.random.Generator) -> HostArray:
         shares = rng.dirichlet(np.full(segments, DIRICHLET_CONCENTRATION))
         ends = np.round(np.cumsum(shares) * len(members)).astype(int)
         segment[members] = np.searchsorted(ends, np.arange(len(members)), side="right")
-    positions: HostArray = np.lexsort((rng.random(len(groups)), segment))
-    return positions
+    return np.asarray(np.lexsort((rng.random(len(groups)), segment)))
 
 
 def _mixed(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -125,8 +123,7 @@ def _shift(groups: HostArray, rng: np.random.Generator) -> HostArray:
     sequence = rng.permutation(len(counts))
     seen = np.cumsum(counts[sequence])[:-1]
     first = sequence[: 1 + int(np.argmin(np.abs(seen - len(groups) / 2)))]
-    positions: HostArray = np.lexsort((rng.random(len(groups)), ~np.isin(groups, first)))
-    return positions
+    return np.asarray(np.lexsort((rng.random(len(groups)), ~np.isin(groups, first))))
 
 
 def _few(groups: HostArray, rng: np.random.Generator) -> HostArray:

@@ -231,16 +231,14 @@ def _run_pass(
 
 
 def _refine(adapter: Adapter, features: HostArray, record: Record, progress: Advance) -> Run:
-    blocks = adapter.refined(features)
-    while True:
-        began = perf_counter()
-        block = next(blocks, None)
-        logits = None if block is None else to_host(block)
+    began = perf_counter()
+    for block in adapter.refined(features):
+        logits = to_host(block)
         record.wall_s += perf_counter() - began
-        if logits is None:
-            return record.run()
         record.add(logits)
         progress(len(logits))
+        began = perf_counter()
+    return record.run()
 
 
 def on_device(head: Head, device: str) -> Head:

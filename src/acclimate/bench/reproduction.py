@@ -37,7 +37,6 @@ Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the us
 class Reproduction:
     """The runs of recipes. Everything that can be refused was checked."""
 
-    variants: Mapping[str, Sequence[Variant]]  # results file -> what is run for it
     runs: Mapping[str, Callable[[], list[Score]]]  # results file -> the measurement
     lacking: Mapping[str, Mapping[str, str]]  # recipe -> the paper's methods that cannot be run here -> what they need
     other_files: Mapping[str, str] = field(default_factory=dict)  # files that stand for no dataset -> the reason
@@ -109,7 +108,7 @@ def plan_recipes(
     }
     for key, each in timed.items():
         runs[f"{key}-times"] = partial(time_variants, store, trainer, listings[key], each, orders[0], limit)
-    return Reproduction({**variants, **{f"{key}-times": each for key, each in timed.items()}}, runs, lacking)
+    return Reproduction(runs, lacking)
 
 
 def plan_streams(
@@ -167,7 +166,7 @@ def plan_streams(
             prompts = _recorded_prompts(streams[name]) if name in datasets else OF_FILE
             run = partial(run_stream, key, streams[name], list(distinct.values()), orders, progress, prompts)
             runs[key] = partial(run, file=name)
-    return Reproduction({keys[name]: each for name, each in variants.items()}, runs, lacking, why_not)
+    return Reproduction(runs, lacking, why_not)
 
 
 def _dataset_of(name: str, stream: FeatureStream) -> Dataset | str:

@@ -322,7 +322,8 @@ def time_variants(
     scores = []
     for variant in variants:
         ready = trainer.fitted(variant, listing.dataset, store.head(listing.dataset, variant))
-        for path in part.paths:  # so that the first row does not pay for a slow disk alone
+        # The files are read before, so that the first row does not pay for a slow disk alone.
+        for path in part.paths:
             with suppress(OSError):  # reported below
                 path.read_bytes()
         for size in dict.fromkeys((1, store.batch_size)):

@@ -61,7 +61,7 @@ def demo(
 
 
 def as_typed() -> tuple[str, str]:
-    """How to type the command here: by name if it is the one on the PATH; and else how to put it there, if known."""
+    """Return how to type the command here, by name if it is on the PATH; and else how to put it there, if known."""
     started = Path(sys.argv[0])
     if started.stem != "acclimate":  # python -m acclimate
         return f"{sys.executable} -m acclimate", ""
