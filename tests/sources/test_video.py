@@ -201,7 +201,7 @@ def test_a_video_of_unknown_length_is_counted(here):
 
 
 def test_a_length_that_cannot_be_believed_is_counted(clip, monkeypatch):
-    monkeypatch.setattr("acclimate.sources.video.TRUSTED", 3)
+    monkeypatch.setattr("acclimate.sources.video.MAX_TRUSTED_FRAMES", 3)
     assert len(open_source(clip)) == 5
 
 

@@ -1,4 +1,4 @@
-"""`acclimate models`, `methods`, `doctor`, `convert`: what there is, what works here, and how to get the rest."""
+"""`acclimate models`, `methods`, `doctor` and `convert`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +36,7 @@ def methods(plugin: Plugins = None) -> None:
 
 
 def _arguments(method: type) -> dict[str, str]:
-    """What the docstrings of a class and of its bases say of each argument."""
+    """Return the meaning of each argument, from the docstrings of a class and of its bases."""
     import re
     from inspect import cleandoc
 

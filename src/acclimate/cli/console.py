@@ -1,4 +1,4 @@
-"""How commands print, what `acclimate classify` shows while it runs, and how it is stopped."""
+"""Printing, the display of `acclimate classify` while it runs, and requests to stop."""
 
 import signal
 import sys
@@ -73,7 +73,10 @@ def _line(prediction: "Prediction") -> str:
 
 @contextmanager
 def stop_requests() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once."""
+    """Let Ctrl-C and SIGTERM ask the run to stop after the current batch; a second Ctrl-C stops at once.
+
+    Yields a function that returns True if it was asked to stop.
+    """
     requests: list[int] = []
 
     def request(number: int, frame: Any) -> None:

@@ -1,4 +1,4 @@
-"""How groups of commands show errors and help."""
+"""Groups of commands, with errors in one line and help in whole sentences."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ UsageError: Any = typer.BadParameter.__base__  # wherever this version of typer 
 
 
 class CommandGroup(TyperGroup):
-    """Shows errors that a user can cause as one line, without a traceback."""
+    """A group of commands that shows errors that a user can cause as one line, without a traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; exit with 1 if it had to stop, with 2 if it could not start."""

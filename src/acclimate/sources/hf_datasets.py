@@ -55,7 +55,7 @@ def open_samples(spec: str) -> Sequence[Sample]:
 
 
 def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """The rows of one split, and the name of the split."""
+    """Return the rows of one split, and the name of the split."""
     wanted = options.get("split")
     if any(Path(name, file).is_file() for file in ("state.json", "dataset_dict.json")):
         content = datasets.load_from_disk(name)
@@ -76,7 +76,7 @@ def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, st
 
 
 def _columns(datasets: Any, name: str, features: Any, options: Mapping[str, str]) -> tuple[str, str | None]:
-    """The names of the columns of images and, if there is one, of labels."""
+    """Return the names of the columns of images and, if there is one, of labels."""
     for option in ("image", "label"):
         if option in options and options[option] not in features:
             raise InputError(f"{name} has no column {options[option]!r}; it has {', '.join(features)}.")

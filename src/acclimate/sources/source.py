@@ -242,7 +242,7 @@ def _open(spec: str, stdin: TextIO | None, fps: float, place: Place) -> Samples:
 
     if spec == "-":
         return Samples(table.open_lines(sys.stdin if stdin is None else stdin, fps, place))
-    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # at least two letters: a single one is a Windows drive
+    prefix = re.match(r"([A-Za-z][\w+.-]+):", spec)  # two letters or more: a single one is a Windows drive
     if prefix and prefix[1] in PREFIXES:
         module = import_module(f"acclimate.sources.{PREFIXES[prefix[1]]}")
         anywhere = [place] if prefix[1] == "wds" else []  # the others are on the local disk

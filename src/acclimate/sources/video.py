@@ -22,10 +22,10 @@ from acclimate.images.opening import URL, pixel_limit, too_large
 from acclimate.sources.source import Sample
 
 SUFFIXES = (".mp4", ".mov", ".avi", ".mkv", ".webm", ".m4v")
-AHEAD = 16  # frames that are decoded on the way to a later one rather than skipped, and that wait at most
-OPEN = 4  # videos that are kept open
-ROUNDING = 1e-4  # seconds by which the time of a frame may be rounded
-TRUSTED = 100_000  # frames that a header may promise before they are counted
+MAX_FRAMES_AHEAD = 16  # frames that are decoded on the way to a later one rather than skipped, and then kept
+MAX_OPEN_VIDEOS = 4
+ROUNDING_S = 1e-4  # error of the time of a frame
+MAX_TRUSTED_FRAMES = 100_000  # a header that promises more is not believed: the frames are counted
 
 
 def is_video(name: str) -> bool:
@@ -63,7 +63,7 @@ def open_video(path: str | PurePath, label: str | None = None, fps: float = 1.0)
 
 
 def read_frame(path: str, fps: float, index: int) -> bytes:
-    """The frame of a video that is shown after `index / fps` seconds, as a bitmap; OSError if there is none."""
+    """Return the frame of a video that is shown after `index / fps` seconds, as a bitmap; OSError if there is none."""
     buffer = io.BytesIO()
     _decoder(path, fps).read(index).save(buffer, "BMP")
     return buffer.getvalue()
@@ -83,7 +83,7 @@ def _explained() -> Iterator[None]:
 def _open(path: str) -> tuple[Any, Any]:
     import av
 
-    open_regular(path).close()  # of a pipe or a device, the end may never come
+    open_regular(path).close()  # refuses pipes and devices, which may never end
     container = av.open(path)
     stream = next(iter(container.streams.video), None)
     if stream is None:
@@ -100,7 +100,7 @@ def _open(path: str) -> tuple[Any, Any]:
 
 
 def _count(container: Any, stream: Any, fps: float) -> int:
-    """Frames to list, by the length in the header; by the packets where it says nothing or too much to be believed."""
+    """Return the number of frames by the length in the header, or by the packets if that is missing or implausible."""
     import av
 
     promised = None
@@ -108,11 +108,11 @@ def _count(container: Any, stream: Any, fps: float) -> int:
         promised = float(stream.duration * stream.time_base)
     elif container.duration is not None:
         promised = container.duration / av.time_base
-    if promised is not None and promised * fps <= TRUSTED:
-        return ceil(promised * fps - ROUNDING)
+    if promised is not None and promised * fps <= MAX_TRUSTED_FRAMES:
+        return ceil(promised * fps - ROUNDING_S)
     ends = [packet.pts + (packet.duration or 0) for packet in container.demux(stream) if packet.pts is not None]
     length = float((max(ends, default=0) - (stream.start_time or 0)) * stream.time_base)
-    return min(ceil(length * fps - ROUNDING), max(TRUSTED, len(ends)))  # times may lie as well
+    return min(ceil(length * fps - ROUNDING_S), max(MAX_TRUSTED_FRAMES, len(ends)))  # times may lie as well
 
 
 class _Decoder:
@@ -133,7 +133,7 @@ class _Decoder:
         self._passed: dict[int, Any] = {}  # frames, or errors in place of them, that may still be asked for
 
     def read(self, index: int) -> Image.Image:
-        """The frame that is shown at an index, upright."""
+        """Return the frame that is shown at an index, upright."""
         with self._lock:  # also while it is converted: one frame may be shown at several indices
             if index not in self._passed:
                 self._pass(index)
@@ -146,7 +146,7 @@ class _Decoder:
 
     def _pass(self, index: int) -> None:
         """Decode up to and with an index; what fails on the way fails where it is passed, whoever asked."""
-        if self._container is None or not self._next <= index <= self._next + AHEAD:
+        if self._container is None or not self._next <= index <= self._next + MAX_FRAMES_AHEAD:
             with _explained():
                 self._move(index)
         for each in range(self._next, index + 1):
@@ -155,7 +155,7 @@ class _Decoder:
                     self._passed[each] = self._at(each)
             except OSError as error:
                 self._passed[each] = error
-            if len(self._passed) > AHEAD:
+            if len(self._passed) > MAX_FRAMES_AHEAD:
                 del self._passed[min(self._passed)]
         self._next = index + 1
 
@@ -170,12 +170,12 @@ class _Decoder:
             self._container.seek(target, stream=self._stream)
             self._packets = self._container.demux(self._stream)
             self._decoded.clear()
-            if self._pull() and self._time(self._decoded[0]) <= index / self._fps + ROUNDING:
+            if self._pull() and self._time(self._decoded[0]) <= index / self._fps + ROUNDING_S:
                 return
 
     def _at(self, index: int) -> Any:
-        """The frame that is shown at an index, at or after the position."""
-        time = index / self._fps + ROUNDING
+        """Return the frame that is shown at an index, at or after the position."""
+        time = index / self._fps + ROUNDING_S
         while self._pull() and self._time(self._decoded[0]) <= time:
             self._shown = self._decoded.popleft()
         if self._shown is None and self._decoded:  # the first one is late
@@ -185,7 +185,7 @@ class _Decoder:
         if not self._decoded:
             lasts = max(1 / self._fps, float((self._shown.duration or 0) * self._shown.time_base))
             end = self._time(self._shown) + lasts
-            if time > end + 2 * ROUNDING:
+            if time > end + 2 * ROUNDING_S:
                 raise OSError(f"the video ends after {end:.1f} s; it is truncated or damaged")
         return self._shown
 
@@ -199,11 +199,11 @@ class _Decoder:
         return True
 
     def _time(self, frame: Any) -> float:
-        """Seconds since the beginning; a frame that does not know follows the last one."""
+        """Return the seconds since the beginning; a frame without a time follows the last one."""
         if frame.pts is None:
             after = 0.0 if self._shown is None else self._time(self._shown) + 1 / float(self._stream.average_rate or 25)
             frame.pts = self._begin + round(after / frame.time_base)
         return float((frame.pts - self._begin) * frame.time_base)
 
 
-_decoder = lru_cache(OPEN)(_Decoder)
+_decoder = lru_cache(MAX_OPEN_VIDEOS)(_Decoder)
