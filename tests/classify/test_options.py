@@ -8,8 +8,7 @@ import pytest
 
 from acclimate.classify.options import ClassifyOptions
 from acclimate.classify.outputs import ResultFile
-from acclimate.cli.classify import classify
-from acclimate.cli.cluster_classify import classify as classify_on_cluster
+from acclimate.cli.classify import classify, cluster_classify
 from acclimate.cluster.cluster_options import ClusterOptions
 from acclimate.errors import LONGEST_TEXT, InputError
 
@@ -86,7 +85,7 @@ def test_files_that_are_refused(here):
     options(out=Path("r.csv"), resume=True).check_files()
 
 
-@pytest.mark.parametrize(("command", "options"), [(classify, ClassifyOptions), (classify_on_cluster, ClusterOptions)])
+@pytest.mark.parametrize(("command", "options"), [(classify, ClassifyOptions), (cluster_classify, ClusterOptions)])
 def test_the_command_has_the_same_defaults(command, options):
     parameters = inspect.signature(command).parameters
     defaults = {each.name: each.default for each in fields(options)}

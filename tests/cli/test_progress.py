@@ -5,7 +5,7 @@ from time import sleep
 
 import pytest
 
-from acclimate.cli.progress import THINGS, progress_bar, stage_bars
+from acclimate.cli.console import THINGS, progress_bar, stage_bars
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import typer
 
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
-from acclimate.cli.classify import classify
-from acclimate.cli.cluster import cluster
+from acclimate.cli.classify import classify, cluster_classify
 from acclimate.cli.console import say
 from acclimate.cli.correct import correct
 from acclimate.cli.data import data
@@ -21,7 +20,7 @@ from acclimate.cli.group import CommandGroup
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run
-from acclimate.cli.serve import serve
+from acclimate.cli.serve import cluster_serve, serve
 from acclimate.cli.sort import sort
 from acclimate.cli.state import state
 from acclimate.cli.tables import tables
@@ -61,6 +60,9 @@ COMMANDS = (
 )
 for command in COMMANDS:
     app.command()(command)
+cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
+cluster.command("classify")(cluster_classify)
+cluster.command("serve", context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(cluster_serve)
 app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
 app.add_typer(state, name="state")
 app.add_typer(data, name="data")

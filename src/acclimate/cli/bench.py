@@ -19,8 +19,7 @@ from acclimate.cli.arguments import (
     ViewsKind,
     Workers,
 )
-from acclimate.cli.console import say
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import progress_bar, say
 from acclimate.cli.tables import print_results
 from acclimate.errors import InputError, MissingExtraError
 

@@ -1,26 +1,79 @@
-"""`acclimate classify`: the main command, and the messages that it shares with `acclimate cluster classify`."""
+"""`acclimate classify` and `acclimate cluster classify`: the main command, on one machine or many."""
 
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from acclimate.classify.options import ClassifyOptions
 from acclimate.cli import arguments
-from acclimate.cli.console import say, show_predictions, stop_requests
-from acclimate.cli.progress import stage_bars
+from acclimate.cli.console import progress_bar, say, show_predictions, stage_bars, stop_requests
 from acclimate.cli.sort import sorted_line
+from acclimate.cluster.cluster_options import DEFAULT_SHARDS, LARGE_JOB_IMAGES, ClusterOptions
 from acclimate.errors import RunError, count
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
     from acclimate.classify.run import Classification
     from acclimate.classify.summary import Summary
+    from acclimate.cluster.run import ClusterRun
+    from acclimate.cluster.storage import Storage
     from acclimate.sources import Sample
+
+VERBS = {"first pass": "classifying", "second pass": "second pass"}
+SourceUrl = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="SOURCE",
+        help="As for `acclimate classify`, and the same by URL: s3://bucket/photos, wds:s3://bucket/shards.",
+        show_default=False,
+    ),
+]
+ResultsFolder = Annotated[
+    str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")
+]
+Policy = Annotated[
+    Literal["ordered", "merged"],
+    typer.Option(
+        help="ordered: one state adapts in order, as on one machine; merged: several exchange what they learn."
+    ),
+]
+Shards = Annotated[
+    int | None,
+    typer.Option(help="For merged: states that adapt side by side.", min=1, show_default=f"{DEFAULT_SHARDS}"),
+]
+OrderedFirst = Annotated[
+    int,
+    typer.Option(help="For merged: images at the beginning that one state adapts to in order; 0 for none.", min=0),
+]
+Every = Annotated[
+    int | None,
+    typer.Option(
+        help="Images that a state adapts to between two exchanges, and that a parquet file holds.",
+        min=1,
+        show_default=f"1024, or 256 for fewer than {LARGE_JOB_IMAGES:,} images",
+    ),
+]
+Encoders = Annotated[
+    str | None,
+    typer.Option("--workers", help="Encoders: a number, or LEAST:MOST.", show_default="as many as there is room for"),
+]
+AdapterGpus = Annotated[float, typer.Option(help="GPUs per adapting state, for many labels and fast encoders.", min=0)]
+StateUrl = Annotated[
+    str | None, typer.Option(help="Start from this state if it exists, and write it at the end: a path or URL.")
+]
+ClusterPasses = Annotated[
+    int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, merged 1")
+]
+ClusterResume = Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")]
+ClusterOverwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")]
+RayProgress = Annotated[
+    bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
+]
 
 
 def classify(
@@ -86,19 +139,19 @@ def _classify(options: ClassifyOptions) -> None:
     starts_anew = not options.freeze and (state is None or not state.exists())
     if options.resume and starts_anew and output and output.path.exists() and not output.checkpoint.is_file():
         say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
-    names, templates, settings = read_task(options)
+    names, templates, settings = _read_task(options)
     samples: Sequence[Sample] = ()
     if not options.follow:
         samples = arguments.list_images(options.source, options.order, names, options.fps)
     options = replace(options, order=choose_order(samples, names) if options.order == "auto" else options.order)
-    classifier = open_classifier(options, names, templates, settings, samples)
+    classifier = _open_classifier(options, names, templates, settings, samples)
     if options.truth is not None:
         samples = with_truth(samples, options.truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
-    set_up(classifier, options)
+    _set_up(classifier, options)
     if sys.stderr.isatty():
-        say(task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
+        say(_task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
     columns = csv_columns(options.top_k) if output is None else None
     more = None
     with stop_requests() as stopped, show_predictions(None if options.follow else len(samples), columns) as show:
@@ -132,7 +185,7 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
     summary = run.summary
     out = options.out
     if not finished:
-        where = f"after {count(summary.images, 'image')}" if options.follow else stopped_where(summary, run.samples)
+        where = f"after {count(summary.images, 'image')}" if options.follow else _stopped_where(summary, run.samples)
         how = "" if out is None else "; run the command again with --resume to continue"
         say(f"stopped {where}{how}.", err=True)
         if not options.follow or not summary.images:
@@ -141,13 +194,13 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
         from acclimate.classify.report import write_report
 
         command = shlex.join(["acclimate", *sys.argv[1:]])
-        shown = options.describe(run, command, example_line(run.classifier))
+        shown = options.describe(run, command, _example_line(run.classifier))
         write_report(options.report, run, " ".join(options.source), shown)
-    say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
+    _say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
     if run.kept.images:
         new = len(run.samples) - run.kept.images
         say(f"{out} was complete: {count(new, 'new image')} added.", err=True)
-    say_findings(summary, options.unsure, run.classifier)
+    _say_findings(summary, options.unsure, run.classifier)
     if options.sort_into is not None:  # last, as the report reads the images
         sorted_images = sort_images(Path(str(out)), options.sort_into, options.sort_how)
         say(f"{sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {out} --undo", err=True)
@@ -155,20 +208,16 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
         raise typer.Exit(130)
 
 
-def read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, dict[str, Any]]:
+def _read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, dict[str, Any]]:
     """Read the labels, the templates and the method's settings, and check them before anything is loaded.
 
     Returns:
         The labels, None if they are those of a fitted file; the templates, None if none are given; the settings.
     """
-    from acclimate.methods import find_method, require
-
     names = None if options.labels is None else arguments.read_labels(options.labels)
     settings: dict[str, Any] = {}
     if options.fitted is None:
-        method = options.method or arguments.DEFAULT_METHOD
-        require(find_method(method), views=options.views > 1, text=True)
-        settings = arguments.parse_settings(method, options.setting)
+        settings = arguments.parse_settings(options.method or arguments.DEFAULT_METHOD, options.setting)
         if options.state is not None:
             settings["origin"] = Path(options.state).stem
     templates = arguments.read_templates(options.template) if options.template else None
@@ -176,7 +225,7 @@ def read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, di
     return names, templates, settings
 
 
-def open_classifier(
+def _open_classifier(
     options: ClassifyOptions,
     names: Sequence[str] | None,
     templates: Any,
@@ -195,36 +244,31 @@ def open_classifier(
         return Classifier(names, options.model, progress=progress, **arguments_given, **settings)
 
 
-def set_up(classifier: "Classifier", options: ClassifyOptions) -> None:
-    """Apply --origin and --freeze, after a state was loaded."""
+def _set_up(classifier: "Classifier", options: ClassifyOptions) -> None:
     if options.origin is not None:
         classifier.adapter.origin = options.origin
     if options.freeze:
         classifier.freeze()
 
 
-def example_line(classifier: "Classifier") -> str:
-    """Return some prompts of a classifier; "" if its head was fitted."""
+def _example_line(classifier: "Classifier") -> str:
     from acclimate.prompts import example_prompts
 
     return " · ".join(example_prompts(classifier.labels, classifier.templates) if classifier.templates else ())
 
 
-def task_line(classifier: "Classifier", images: int | None) -> str:
-    """Return the images, the labels and some prompts of a run in one line; without a number, images arrive later."""
+def _task_line(classifier: "Classifier", images: int | None) -> str:
     expected = "Images as they arrive" if images is None else count(images, "image")
-    return f"{expected}, {count(len(classifier.labels), 'label')}: {example_line(classifier)}"
+    return f"{expected}, {count(len(classifier.labels), 'label')}: {_example_line(classifier)}"
 
 
-def stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
-    """Return the position at which a run was stopped, in words."""
+def _stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
     if summary.images == len(samples):
         return "in the second pass"
     return f"after {summary.images} of {len(samples)} images"
 
 
-def say_answers(summary: "Summary", written: dict[str, object]) -> None:
-    """Say how many images were classified, how many answers changed, and which files were written."""
+def _say_answers(summary: "Summary", written: dict[str, object]) -> None:
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
     images = count(summary.answered, "image")
     answers = count(summary.changed, "answer")
@@ -233,7 +277,7 @@ def say_answers(summary: "Summary", written: dict[str, object]) -> None:
     say(f"{images} classified{unreadable}, {answers} changed by adapting{again}.{where}", err=True)
 
 
-def say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -> None:
+def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -> None:
     """Say what else a run has found.
 
     Raises:
@@ -253,3 +297,146 @@ def say_findings(summary: "Summary", unsure: float, classifier: "Classifier") ->
     if not summary.answered:
         name, why = summary.reasons[0]
         raise RunError(f"no image could be read. The first is {name}: {why}")
+
+
+def cluster_classify(
+    source: SourceUrl,
+    out: ResultsFolder,
+    address: arguments.Address = None,
+    policy: Policy = "ordered",
+    shards: Shards = None,
+    ordered_first: OrderedFirst = 2048,
+    every: Every = None,
+    encoders: Encoders = None,
+    cpus: arguments.Cpus = 1.0,
+    gpus: arguments.Gpus = None,
+    adapter_gpus: AdapterGpus = 0.0,
+    state: StateUrl = None,
+    passes: ClusterPasses = None,
+    resume: ClusterResume = False,
+    overwrite: ClusterOverwrite = False,
+    ray_progress: RayProgress = False,
+    labels: arguments.LabelsUnlessFitted = None,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
+    method: arguments.Method = None,
+    setting: arguments.Settings = None,
+    plugin: arguments.Plugins = None,
+    fitted: arguments.Fitted = None,
+    template: arguments.Templates = None,
+    views: arguments.Views = 1,
+    views_kind: arguments.ViewsKind = None,
+    top_k: arguments.TopK = 3,
+    unsure: arguments.Unsure = 0.0,
+    none_of_these: arguments.NoneOfThese = False,
+    order: arguments.Order = "auto",
+    fps: arguments.Fps = 1.0,
+    max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
+    skip_duplicates: arguments.SkipDuplicates = None,
+    origin: arguments.Origin = None,
+    freeze: arguments.Freeze = False,
+    batch_size: arguments.BatchSize = None,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    compile: arguments.Compile = False,
+    decoder: arguments.Decoder = "auto",
+    checkpoint_every: arguments.CheckpointEvery = 10.0,
+) -> None:
+    """Classify images on many machines, and adapt to all of them.
+
+    Encoders work side by side, on CPUs or GPUs. With the policy `ordered` the results are those of `acclimate
+    classify`, row for row. A run survives the loss of machines, and --resume continues it after any interruption.
+    """
+    del plugin, max_pixels  # they took effect when they were parsed
+    _classify_on_cluster(ClusterOptions(**locals()))
+
+
+def _classify_on_cluster(options: ClusterOptions) -> None:
+    from acclimate.cluster.connection import connect, import_ray
+    from acclimate.cluster.listing import list_images
+    from acclimate.cluster.nodes import check_readable, check_shared
+    from acclimate.cluster.parts import check_no_results
+    from acclimate.cluster.storage import Storage
+    from acclimate.encoders.loading import absolute_model
+
+    import_ray()
+    options.check()
+    options = replace(options, model=absolute_model(options.model))
+    storage = Storage(str(options.out))
+    storage.check_writable()
+    if not (options.resume or options.overwrite):
+        check_no_results(storage)
+    names, templates, settings = _read_task(options)
+    samples = arguments.list_images(options.source, options.order, names, options.fps, list_images)
+    if options.policy == "merged" and options.skip_duplicates is None:
+        options = replace(options, skip_duplicates=False)  # images have predecessors only where there is one order
+    with connect(options.address, log_to_driver=options.ray_progress) as there:
+        options, workers = options.fit_to(there)
+        if len(there.nodes) > 1:
+            check_shared(storage, "--out")
+            check_readable(samples[0])
+        classifier = _open_classifier(options.for_driver(), names, templates, settings, samples)
+        options.load_state(classifier)
+        _set_up(classifier, options)
+        if sys.stderr.isatty():
+            where = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
+            say(f"{_task_line(classifier, len(samples))} · {where}", dim=True, err=True)
+        run, finished = _run_on_cluster(options, classifier, samples, storage, workers)
+    _say_cluster_end(run, finished)
+    _say_findings(run.summary, options.unsure, classifier)
+
+
+def _run_on_cluster(
+    options: ClusterOptions,
+    classifier: "Classifier",
+    samples: "Sequence[Sample]",
+    storage: "Storage",
+    workers: tuple[int, int],
+) -> tuple["ClusterRun", bool]:
+    """Classify the images and show progress; returns the run, and False if it was stopped."""
+    from acclimate.cluster.connection import ray_bar, send_plugins
+    from acclimate.cluster.run import ClusterRun
+
+    send_plugins()
+    shown: dict[str, int] = {}  # stage -> images that its bar shows
+
+    def progress(done: int, total: int, stage: str) -> None:
+        before = shown.get(stage, 0)
+        earlier = max(0, min(run.kept, done) - before) if stage == "first pass" else 0
+        show(VERBS[stage], done - before - earlier, total, earlier)
+        shown[stage] = done
+
+    with stop_requests() as stopped, stage_bars(ray_bar if options.ray_progress else progress_bar) as show:
+        run = ClusterRun(
+            classifier=classifier,
+            samples=samples,
+            out=storage,
+            policy=options.policy,
+            shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
+            ordered_first=options.ordered_first,
+            every=options.block_images(len(samples)),
+            workers=workers,
+            cpus=options.cpus,
+            gpus=options.gpus or 0.0,
+            adapter_gpus=options.adapter_gpus,
+            top_k=options.top_k,
+            passes=options.passes,
+            state=None if options.freeze or options.state is None else str(options.state),
+            model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
+            checkpoint_every=options.checkpoint_every,
+            progress=progress,
+            ray_progress=options.ray_progress,
+            stop=stopped,
+        )
+        show(VERBS["first pass"], 0, len(samples))
+        return run, run.run(options.resume, options.overwrite)
+
+
+def _say_cluster_end(run: "ClusterRun", finished: bool) -> None:
+    if not finished:
+        where = _stopped_where(run.summary, run.samples)
+        say(f"stopped {where}; run the command again with --resume to continue.", err=True)
+        raise typer.Exit(130)
+    if run.was_complete:
+        say(f"{run.out.url} was complete; nothing was left to do.", err=True)
+    _say_answers(run.summary, {"Results": run.out.url, "State": None if run.was_complete else run.state})
+    say(f"Policy {run.policy}: {run.describe_policy()}.", err=True)

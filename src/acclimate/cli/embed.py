@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say
-from acclimate.cli.progress import progress_bar, stage_bars
+from acclimate.cli.console import progress_bar, say, stage_bars
 from acclimate.errors import RunError, count
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, Settings, parse_settings
 from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
-from acclimate.cli.console import say
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import progress_bar, say
 from acclimate.cli.tables import print_table
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")

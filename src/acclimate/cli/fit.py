@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say
-from acclimate.cli.progress import stage_bars
+from acclimate.cli.console import say, stage_bars
 from acclimate.errors import InputError, as_words, count
 
 if TYPE_CHECKING:

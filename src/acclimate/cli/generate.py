@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli import arguments
-from acclimate.cli.console import say
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import progress_bar, say
 from acclimate.errors import ImageError, InputError, RunError, reason
 from acclimate.errors import count as counted
 

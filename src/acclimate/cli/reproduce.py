@@ -18,8 +18,7 @@ from acclimate.cli.bench import (
     report_pictures,
     report_skipped,
 )
-from acclimate.cli.console import say
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import progress_bar, say
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError
 

@@ -7,7 +7,7 @@ import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, parse_sweep, read_lines
 from acclimate.cli.bench import Methods, Orders
-from acclimate.cli.progress import progress_bar
+from acclimate.cli.console import progress_bar
 from acclimate.cli.tables import print_classes, print_differences, print_results
 from acclimate.errors import InputError
 

@@ -1,64 +1,157 @@
-"""`acclimate serve`: classification over HTTP."""
+"""`acclimate serve` and `acclimate cluster serve`: classification over HTTP, on one machine or many."""
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from acclimate.cli import arguments, service_options
+from acclimate.cli import arguments
+from acclimate.cli.console import say
 from acclimate.serve import check_installed
 
 if TYPE_CHECKING:
     from acclimate.serve.command import NewStreams
     from acclimate.serve.limits import Limits
 
+NEW_STREAMS = "For streams created by their first images"
+
+# The service
+Data = Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")]
+Labels = Annotated[
+    str | None, typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images.")
+]
+Host = Annotated[str, typer.Option(help="Address to listen on; any except loopback needs --token-file.")]
+Port = Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.", min=0, max=65535)]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="Tokens: one NAME TOKEN STREAM=ACTION per line; SIGHUP reads it again.")
+]
+AllowHost = Annotated[list[str] | None, typer.Option(help="Another host name for this service, besides localhost.")]
+
+# New streams
+Method = Annotated[
+    str | None, typer.Option(help=f"{NEW_STREAMS}: the adaptation method.", show_default=arguments.DEFAULT_METHOD)
+]
+Setting = Annotated[
+    list[str] | None,
+    typer.Option("--set", envvar="ACCLIMATE_SERVE_SET", help=f"{NEW_STREAMS}: KEY=VALUE of the method."),
+]
+Fitted = Annotated[
+    Path | None, typer.Option(help=f"{NEW_STREAMS}: a file of `acclimate fit`, which has method, settings and labels.")
+]
+Views = Annotated[int, typer.Option(help=f"{NEW_STREAMS}: views per image, itself and augmented versions.", min=1)]
+ViewsKind = Annotated[
+    Literal["augmix", "crop", "large-crop"] | None,
+    typer.Option(help=f"{NEW_STREAMS}: crops with AugMix, or crops alone.", show_default="that of the method's paper"),
+]
+Thumbnails = Annotated[
+    bool, typer.Option("--thumbnails", help=f"{NEW_STREAMS}: keep thumbnails of the images in the caches.")
+]
+SkipDuplicates = Annotated[
+    bool,
+    typer.Option(help=f"{NEW_STREAMS}: do not learn from images that are nearly the same as one of the last learnt."),
+]
+NoneOfThese = Annotated[
+    bool, typer.Option("--none-of-these", help=f"{NEW_STREAMS}: recognise images that belong to no label.")
+]
+Unsure = Annotated[
+    float | None, typer.Option(help=f"{NEW_STREAMS}: mark answers with a lower score as unsure.", min=0, max=1)
+]
+Guard = Annotated[bool, typer.Option(help=f"{NEW_STREAMS}: limit what one of several clients can teach a stream.")]
+GuardShare = Annotated[
+    float | None,
+    typer.Option(help=f"{NEW_STREAMS}: largest share of one of several clients, up to 1.", show_default="0.5"),
+]
+GuardBurst = Annotated[
+    int | None, typer.Option(help=f"{NEW_STREAMS}: samples of one client learnt within --guard-window.")
+]
+GuardWindow = Annotated[float | None, typer.Option(help=f"{NEW_STREAMS}: in seconds.", show_default="60")]
+GuardAge = Annotated[
+    int | None,
+    typer.Option(help=f"{NEW_STREAMS}: samples after which cache entries give way to others.", show_default="10000"),
+]
+
+# Limits
+SnapshotEvery = Annotated[int, typer.Option(help="Images learnt between two snapshots of a stream.")]
+SnapshotSeconds = Annotated[float, typer.Option(help="Seconds between two snapshots of a stream.")]
+History = Annotated[int, typer.Option(help="Snapshots kept per stream.")]
+MaxBody = Annotated[int, typer.Option(help="Bytes per request with images or a state.")]
+MaxJson = Annotated[int, typer.Option(help="Bytes of JSON per request, not counting images.")]
+MaxPixels = Annotated[int, typer.Option(help="Pixels per image.")]
+DecodeSeconds = Annotated[float, typer.Option(help="Processor seconds that an image may take to decode.")]
+Workers = Annotated[int, typer.Option(help="Processes that decode images; 0 for one more than there are cores.", min=0)]
+MaxImages = Annotated[int, typer.Option(help="Images per request.")]
+MaxLabels = Annotated[int, typer.Option(help="Labels per stream.")]
+MaxTaskLabels = Annotated[int, typer.Option(help="Labels of a request that brings its own.")]
+MaxPrompts = Annotated[int, typer.Option(help="Prompts that labels and templates make together.")]
+MaxCorrections = Annotated[int, typer.Option(help="Corrections per stream.")]
+MaxStreams = Annotated[int, typer.Option(help="Number of streams.")]
+MaxClientStreams = Annotated[int, typer.Option(help="Number of streams that one client may make.")]
+MaxQueue = Annotated[int, typer.Option(help="Images of a client that wait, counting views.")]
+Timeout = Annotated[float, typer.Option(help="Seconds per request.")]
+HeaderTimeout = Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")]
+MaxLogLines = Annotated[int, typer.Option(help="Lines of one kind logged per second.")]
+BatchSize = Annotated[int, typer.Option(help="Images encoded at once, counting views.")]
+MaxWait = Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")]
+
+# Clusters
+SharedData = Annotated[
+    str, typer.Option(help="Folder for the state of all streams, on a file system that all nodes see.")
+]
+Replicas = Annotated[
+    str,
+    typer.Option(help="Replicas that encode images: a number, or LEAST:MOST, between which Ray Serve scales them."),
+]
+Front = Annotated[int, typer.Option(help="Replicas that answer HTTP.", min=1)]
+EveryNode = Annotated[bool, typer.Option("--every-node", help="Listen on every node, not only on the head node.")]
+
 
 def serve(
-    data: service_options.Data,
+    data: Data,
     model: arguments.Model = arguments.DEFAULT_MODEL,
-    labels: service_options.Labels = None,
-    host: service_options.Host = "127.0.0.1",
-    port: service_options.Port = 8000,
-    token_file: service_options.TokenFile = None,
-    allow_host: service_options.AllowHost = None,
-    method: service_options.Method = None,
-    setting: service_options.Setting = None,
+    labels: Labels = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token_file: TokenFile = None,
+    allow_host: AllowHost = None,
+    method: Method = None,
+    setting: Setting = None,
     plugin: arguments.Plugins = None,
-    fitted: service_options.Fitted = None,
+    fitted: Fitted = None,
     template: arguments.Templates = None,
-    views: service_options.Views = 1,
-    views_kind: service_options.ViewsKind = None,
-    thumbnails: service_options.Thumbnails = False,
-    skip_duplicates: service_options.SkipDuplicates = True,
-    none_of_these: service_options.NoneOfThese = False,
-    unsure: service_options.Unsure = None,
-    guard: service_options.Guard = True,
-    guard_share: service_options.GuardShare = None,
-    guard_burst: service_options.GuardBurst = None,
-    guard_window: service_options.GuardWindow = None,
-    guard_age: service_options.GuardAge = None,
-    snapshot_every: service_options.SnapshotEvery = 1000,
-    snapshot_seconds: service_options.SnapshotSeconds = 300.0,
-    history: service_options.History = 24,
-    max_body: service_options.MaxBody = 32 * 2**20,
-    max_json: service_options.MaxJson = 2 * 2**20,
-    max_pixels: service_options.MaxPixels = 40_000_000,
-    decode_seconds: service_options.DecodeSeconds = 5.0,
-    workers: service_options.Workers = 0,
-    max_images: service_options.MaxImages = 64,
-    max_labels: service_options.MaxLabels = 2000,
-    max_task_labels: service_options.MaxTaskLabels = 500,
-    max_prompts: service_options.MaxPrompts = 5000,
-    max_corrections: service_options.MaxCorrections = 1000,
-    max_streams: service_options.MaxStreams = 1000,
-    max_client_streams: service_options.MaxClientStreams = 100,
-    max_queue: service_options.MaxQueue = 512,
-    timeout: service_options.Timeout = 30.0,
-    header_timeout: service_options.HeaderTimeout = 10.0,
-    max_log_lines: service_options.MaxLogLines = 200,
-    batch_size: service_options.BatchSize = 32,
-    max_wait: service_options.MaxWait = 0.005,
+    views: Views = 1,
+    views_kind: ViewsKind = None,
+    thumbnails: Thumbnails = False,
+    skip_duplicates: SkipDuplicates = True,
+    none_of_these: NoneOfThese = False,
+    unsure: Unsure = None,
+    guard: Guard = True,
+    guard_share: GuardShare = None,
+    guard_burst: GuardBurst = None,
+    guard_window: GuardWindow = None,
+    guard_age: GuardAge = None,
+    snapshot_every: SnapshotEvery = 1000,
+    snapshot_seconds: SnapshotSeconds = 300.0,
+    history: History = 24,
+    max_body: MaxBody = 32 * 2**20,
+    max_json: MaxJson = 2 * 2**20,
+    max_pixels: MaxPixels = 40_000_000,
+    decode_seconds: DecodeSeconds = 5.0,
+    workers: Workers = 0,
+    max_images: MaxImages = 64,
+    max_labels: MaxLabels = 2000,
+    max_task_labels: MaxTaskLabels = 500,
+    max_prompts: MaxPrompts = 5000,
+    max_corrections: MaxCorrections = 1000,
+    max_streams: MaxStreams = 1000,
+    max_client_streams: MaxClientStreams = 100,
+    max_queue: MaxQueue = 512,
+    timeout: Timeout = 30.0,
+    header_timeout: HeaderTimeout = 10.0,
+    max_log_lines: MaxLogLines = 200,
+    batch_size: BatchSize = 32,
+    max_wait: MaxWait = 0.005,
     device: arguments.Device = "auto",
     precision: arguments.Precision = "auto",
     compile: arguments.Compile = False,
@@ -96,3 +189,78 @@ def read_new_streams(options: Mapping[str, Any], limits: "Limits") -> "NewStream
     method = options["method"] or arguments.DEFAULT_METHOD
     settings = arguments.parse_settings(method, options["setting"])
     return open_new_streams(options, names, templates, {"method": method, "settings": settings}, limits)
+
+
+def cluster_serve(
+    data: SharedData = "acclimate-streams",
+    address: arguments.Address = None,
+    encoders: Replicas = "1",
+    cpus: arguments.Cpus = 1.0,
+    gpus: arguments.Gpus = None,
+    front: Front = 1,
+    every_node: EveryNode = False,
+    model: arguments.Model = arguments.DEFAULT_MODEL,
+    labels: Labels = None,
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    token_file: TokenFile = None,
+    allow_host: AllowHost = None,
+    method: Method = None,
+    setting: Setting = None,
+    plugin: arguments.Plugins = None,
+    fitted: Fitted = None,
+    template: arguments.Templates = None,
+    views: Views = 1,
+    views_kind: ViewsKind = None,
+    thumbnails: Thumbnails = False,
+    skip_duplicates: SkipDuplicates = True,
+    none_of_these: NoneOfThese = False,
+    unsure: Unsure = None,
+    guard: Guard = True,
+    guard_share: GuardShare = None,
+    guard_burst: GuardBurst = None,
+    guard_window: GuardWindow = None,
+    guard_age: GuardAge = None,
+    snapshot_every: SnapshotEvery = 1000,
+    snapshot_seconds: SnapshotSeconds = 300.0,
+    history: History = 24,
+    max_body: MaxBody = 32 * 2**20,
+    max_json: MaxJson = 2 * 2**20,
+    max_pixels: MaxPixels = 40_000_000,
+    decode_seconds: DecodeSeconds = 5.0,
+    workers: Workers = 0,
+    max_images: MaxImages = 64,
+    max_labels: MaxLabels = 2000,
+    max_task_labels: MaxTaskLabels = 500,
+    max_prompts: MaxPrompts = 5000,
+    max_corrections: MaxCorrections = 1000,
+    max_streams: MaxStreams = 1000,
+    max_client_streams: MaxClientStreams = 100,
+    max_queue: MaxQueue = 512,
+    timeout: Timeout = 30.0,
+    max_log_lines: MaxLogLines = 200,
+    batch_size: BatchSize = 32,
+    max_wait: MaxWait = 0.005,
+    device: arguments.Device = "auto",
+    precision: arguments.Precision = "auto",
+    compile: arguments.Compile = False,
+) -> None:
+    """Classify images over HTTP on many machines: encoders that scale, and one adapter per stream.
+
+    The API, the page and the files are those of `acclimate serve`. A stream whose process is lost is restored from its
+    snapshot and journal elsewhere. Ctrl-C finishes the running requests and saves every state.
+    """
+    _serve_on_cluster(locals())
+
+
+def _serve_on_cluster(options: Mapping[str, Any]) -> None:
+    check_installed()
+    from acclimate.cluster.serving.cluster_command import run_cluster_service
+    from acclimate.serve.limits import Limits
+
+    def announce_folder(address: str) -> None:
+        say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
+        announce(address)
+
+    limits = Limits.from_options(options)
+    run_cluster_service(options, limits, partial(read_new_streams, options, limits), announce_folder)

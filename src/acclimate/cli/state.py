@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from acclimate.cli.arguments import Plugins
-from acclimate.cli.console import say
+from acclimate.cli.console import progress_bar, say
 from acclimate.cli.group import CommandGroup
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, count
@@ -83,7 +83,6 @@ def merge(
     plugin: Plugins = None,
 ) -> None:
     """Merge what was learnt on several streams; the order of the files does not matter."""
-    from acclimate.cli.progress import progress_bar
     from acclimate.files import check_writable
     from acclimate.methods import load_state, merge_files, save_state
 
