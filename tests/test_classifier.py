@@ -483,7 +483,7 @@ def test_corrections_by_image_and_by_id(classifier, encoder, paths, tmp_path):
     seen = classifier.adapter.samples_seen
     again = classifier.classify(paths[:3])
     assert [each.label for each in again[:2]] == [other, "cat"]
-    assert [each.refused for each in again] == ["its class was told by a correction"] * 2 + [None]
+    assert [each.refused for each in again] == ["its label was corrected"] * 2 + [None]
     assert [each.id for each in again] == [None, None, seen]
     classifier.save(tmp_path / "state.safetensors")
     restarted = Classifier(LABELS, encoder, cache=tmp_path / "cache")

@@ -388,7 +388,7 @@ class Classifier:
 
     @property
     def corrections(self) -> list[Correction]:
-        """The images whose label was told, sorted by id."""
+        """The corrected images, sorted by id."""
         return self.adapter.corrections.listed()
 
     def add_labels(self, labels: Sequence[str]) -> None:

@@ -408,7 +408,7 @@ def choose_samples(
     refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.corrections.knows(evidence)
     for row in np.flatnonzero(corrected).tolist():
-        refused[row] = "its class was told by a correction"
+        refused[row] = "its label was corrected"
     learnt &= ~corrected
     for gate in gates:
         allowed = gate(evidence, learnt)

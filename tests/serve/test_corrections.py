@@ -38,7 +38,7 @@ def test_an_image_has_the_label_that_it_was_given(stream, images):
     assert [each.label for each in again] == [other(each.label) for each in answers[:3]]
     assert listed(stream) == [(each.id, other(each.label)) for each in answers[:3]]
     assert all(each["thumbnail"][:2] == b"\xff\xd8" for each in stream.corrections())
-    assert stream.classify(images[:1]).result(60)[0].refused == "its class was told by a correction"
+    assert stream.classify(images[:1]).result(60)[0].refused == "its label was corrected"
     stream.correct("dog", answers[0].id).result(60)  # the last word counts
     assert listed(stream)[0] == (answers[0].id, "dog")
 

@@ -99,7 +99,7 @@ def run_service(
     new_streams: Callable[[], NewStreams],
     announce: Callable[[str], None],
 ) -> None:
-    """Serve until the process is told to stop.
+    """Serve until the process gets a signal to stop.
 
     Args:
         options: the options of `acclimate serve` by name.

@@ -20,7 +20,7 @@ def run_cluster_service(
     new_streams: Callable[[], NewStreams],
     announce: Callable[[str], None],
 ) -> None:
-    """Serve on a cluster until the process is told to stop.
+    """Serve on a cluster until the process gets a signal to stop.
 
     Args:
         options: the options of `acclimate cluster serve` by name.
