@@ -328,7 +328,7 @@ def test_objects_that_are_no_encoders_are_refused():
 
 
 def test_open_clip_shaped_objects(tiny_clip, tmp_path):
-    """The (model, preprocess, tokenizer) a program already has; here a tiny model of that shape."""
+    """Take the (model, preprocess, tokenizer) that a program already has; here a tiny model of that shape."""
     torch = pytest.importorskip("torch")
     inner = load_encoder(f"local:{tiny_clip}", "cpu")
 

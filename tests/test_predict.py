@@ -56,7 +56,7 @@ def test_predictions_are_those_of_the_host(device, method):
 
 
 def batch_of(stream, unreadable=()):
-    """All samples of a stream as one batch that begins at position 7."""
+    """Return all samples of a stream as one batch that begins at position 7."""
     errors = ["bad" if row in unreadable else None for row in range(len(stream))]
     readable = [error is None for error in errors]
     names = [f"{row}.jpg" for row in range(len(stream))]

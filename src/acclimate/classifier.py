@@ -73,15 +73,15 @@ class Classifier:
         method: name of the method, see `list_methods`; "accord" when not given.
         templates: prompts: a template with `{}`, several, callables, a dict of prompts per class, or the name of a set;
             "single" when not given.
-        views: per image: itself and `views - 1` other versions of it; TDA's authors use 64 on some datasets.
-        views_kind: of `acclimate.reading.walk.Preparer`; what the method's authors use when not given.
+        views: number of views per image: itself and `views - 1` other versions; TDA's authors use 64 on some datasets.
+        views_kind: see `acclimate.reading.walk.Preparer`; the kind that the method's authors use when not given.
         generated: for diffusion views: a folder of generated images, `diffusers:MODEL`, or an object with the members
             of `acclimate.views.generated.Generator`.
         batch_size: images, counting views, encoded at once; 32, or 256 on a GPU, when not given. Answers do not depend
             on it beyond the encoder's rounding.
         workers: threads that read and prepare images; for a GPU, processes.
         device: where the encoder runs, if it is given by name. On a GPU, the adapter lives there, too.
-        precision: of the encoder's image tower; see `load_encoder`.
+        precision: precision of the encoder's image tower; see `load_encoder`.
         compile: compile the image tower; see `load_encoder`.
         decoder: what decodes JPEGs for a GPU; see `acclimate.reading.walk.Preparer`.
         cache: folder for encoded texts; the user's cache folder when not given, False for none.
@@ -92,7 +92,7 @@ class Classifier:
         unsure: answers with a lower score are marked as unsure.
         progress: called while texts are encoded, with the stage ("encoding the labels", "encoding the negatives"), the
             prompts encoded since its last call, and their total.
-        **settings: of the method.
+        **settings: settings of the method.
 
     Examples:
         >>> import numpy as np
@@ -180,12 +180,12 @@ class Classifier:
 
     @property
     def learns(self) -> bool:
-        """Whether it learns from the images it is shown."""
+        """True if it learns from the images it is shown."""
         return self.adapter.kind == "online" and not self.adapter.frozen
 
     @property
     def rejects(self) -> bool:
-        """Whether images that belong to no label are answered "none of these"."""
+        """True if images that belong to no label are answered "none of these"."""
         return any(isinstance(gate, Rejector) for gate in self.gates)
 
     @property
@@ -286,8 +286,7 @@ class Classifier:
 
         The first images are answered as well as the last, and their order matters far less than online. Each prediction
         has the answer that `stream` would have given as `online`. While frozen, and for methods that learn nothing,
-        that is the only answer. Features are kept in half precision until the end: 1 KB per image and view at 512
-        dimensions.
+        that is the only answer. Features are kept as float16 until the end: 1 KB per image and view at 512 dimensions.
 
         Args:
             images: as for `stream`, with an end.
@@ -336,7 +335,7 @@ class Classifier:
             yield found
 
     def predict(self, images: Any, adapt: bool = True) -> HostArray:
-        """Labels (n,) of images, "none of these" for those that belong to no label.
+        """Return the labels (n,) of images, "none of these" for those that belong to no label.
 
         As in a call, it learns from them, unlike scikit-learn, unless `adapt` is False.
         """
@@ -345,7 +344,7 @@ class Classifier:
         return np.where(probs.sum(axis=1) <= 1 - THRESHOLD, NONE, labels) if self.rejects else labels
 
     def predict_proba(self, images: Any, adapt: bool = True) -> HostArray:
-        """Probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
+        """Return probabilities (n, K) in the order of `classes_`. Learns from the images, unless `adapt` is False.
 
         Where images may belong to no label, the sum of a row is the probability that the image belongs to one.
 
@@ -357,7 +356,9 @@ class Classifier:
         return np.concatenate([np.empty((0, len(self.labels))), *(batch.probs for batch in batches)])
 
     def correct(self, image_or_id: Any, label: str) -> int:
-        """Tell the label of an image, even while frozen; returns the id of the correction. See `Adapter.correct`.
+        """Correct the label of an image, even while frozen; returns the id of the correction.
+
+        See `Adapter.corrections`.
 
         Args:
             image_or_id: an image as for a call, or the `Prediction.id` of one of the last 1000 that were learnt from.
@@ -388,7 +389,7 @@ class Classifier:
 
     @property
     def corrections(self) -> list[Correction]:
-        """The corrected images, sorted by id."""
+        """The corrections, sorted by id."""
         return self.adapter.corrections.listed()
 
     def add_labels(self, labels: Sequence[str]) -> None:

@@ -86,7 +86,7 @@ def _regular(path: str, flags: int) -> int:
 def write_atomically(path: str | os.PathLike[str], content: bytes) -> None:
     """Write a file so that a crash at any moment leaves the old file or the new one, never a part."""
     path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    temporary = path.with_name(f".{secrets.token_hex(8)}.tmp")  # not its own name, which may be as long as allowed
     try:
         with open(temporary, "xb") as file:
             file.write(content)

@@ -1,4 +1,4 @@
-"""Features that are kept for a second pass."""
+"""The file of the features that are kept for a second pass."""
 
 from math import prod
 from pathlib import Path
@@ -13,11 +13,11 @@ HINT = "It keeps the features for the second pass; free some space and resume, o
 
 
 class FeatureFile:
-    """Features in half precision, appended batch by batch, and read through a memory map: they need not fit in memory.
+    """Float16 features, appended batch by batch, and read through a memory map: they need not fit in memory.
 
     Args:
         path: the file, of rows and nothing else.
-        shape: of a row: (d,), or (V, d) for V views.
+        shape: shape of a row: (d,), or (V, d) for V views.
 
     Examples:
         >>> import tempfile
@@ -53,7 +53,7 @@ class FeatureFile:
             sync(self.path)
 
     def read(self) -> HostArray:
-        """All rows (n, d) or (n, V, d), in half precision."""
+        """Return all rows (n, d) or (n, V, d) as float16."""
         shape = (self.path.stat().st_size // self._row_size, *self.shape)
         return np.asarray(np.memmap(self.path, DTYPE, "r", shape=shape)) if shape[0] else np.empty(shape, DTYPE)
 

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -27,20 +26,21 @@ from acclimate.files import (
 )
 from acclimate.predict import COLUMNS, Prediction, Predictions
 
-PATHS = ("file", "sorted_to")  # columns
-BLOCK = 2**20  # bytes read at a time
-ROWS_PER_BLOCK = 1024  # rows read at a time
+PATH_COLUMNS = ("file", "sorted_to")
+HASH_BLOCK_BYTES = 2**20
+ROWS_PER_BLOCK = 1024  # rows that are read at a time
+PARQUET_BLOCK_BYTES = 2**22  # JSON lines that become parquet at a time
 HINT = "The rows written so far are complete; free some space and resume."
 
 
 def csv_columns(top_k: int) -> list[str]:
-    """The columns of csv results: the label and score of each rank follow the file."""
+    """Return the columns of csv results: the label and score of each rank follow the file."""
     more = [f"{column}_{rank}" for rank in range(2, top_k + 1) for column in ("label", "score")]
     return ["file", "label", "score", *more, *(name for name in COLUMNS if name not in ("file", "label", "score"))]
 
 
 def csv_records(lines: Iterable[str]) -> Iterator[dict[str, Any]]:
-    """The records of csv results, numbers as text; spreadsheets may separate the cells with semicolons or tabs.
+    """Read the records of csv results, numbers as text; spreadsheets may separate the cells with semicolons or tabs.
 
     Cells that were written so that they are no formulas are as they were before.
     """
@@ -70,23 +70,23 @@ def completed(number: int, record: Any) -> dict[str, Any]:
 
 
 def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """One line of csv per record; a spreadsheet takes no cell for a formula."""
+    """Return a line of csv per record; a spreadsheet takes no cell for a formula."""
     lines = []
     for record in records:
         ranks = enumerate(record["predictions"], start=1)
         more = {f"{column}_{rank}": value for rank, answer in ranks for column, value in answer.items()}
         cells = {**record, **more}
-        lines.append(",".join(_csv_cell(cells.get(column), column in PATHS) for column in columns) + "\n")
+        lines.append(",".join(_csv_cell(cells.get(column), column in PATH_COLUMNS) for column in columns) + "\n")
     return "".join(lines)
 
 
 def json_lines(records: Iterable[Mapping[str, Any]]) -> str:
-    """One line of JSON per record, the best labels in a list."""
+    """Return a line of JSON per record, the best labels in a list."""
     return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)
 
 
 def read_results(path: Path) -> list[dict[str, Any]]:
-    """The records of complete results, as `to_record` makes them; numbers of csv are text."""
+    """Read the records of complete results, as `Prediction.to_record` makes them; numbers of csv are text."""
     output = ResultFile(path, 1)
     if output.checkpoint.is_file():
         raise InputError(f"{path} is incomplete; complete it with `acclimate classify ... --resume` first.")
@@ -95,22 +95,22 @@ def read_results(path: Path) -> list[dict[str, Any]]:
             import pyarrow.parquet as pq
 
             with open_regular(path) as content:
-                records: list[dict[str, Any]] = pq.read_table(content).to_pylist()
+                records = pq.read_table(content).to_pylist()
         else:  # spreadsheets put a mark at the beginning
             with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
                 records = list(csv_records(file) if path.suffix.lower() == ".csv" else map(json.loads, file))
-        records = list(map(completed, range(len(records)), records))
+        return list(map(completed, count(), records))
     except FileNotFoundError:
         raise InputError(f"no results at {path}.") from None
     except (OSError, ValueError, KeyError, csv.Error) as error:
         raise InputError(f"{path} cannot be read as results of `acclimate classify`: {error}.") from error
-    return records
 
 
 def write_results(path: Path, records: Sequence[Mapping[str, Any]]) -> None:
     """Replace results by others with the same columns, atomically."""
     if path.suffix.lower() == ".csv":
-        content = _csv_content(records, _columns_of(records)).encode()
+        columns = _columns_of(records)
+        content = (",".join(columns) + "\n" + csv_lines(records, columns)).encode()
     elif path.suffix.lower() == ".parquet":
         content = _to_parquet(io.StringIO(json_lines(records)))
     else:
@@ -151,7 +151,7 @@ class ResultFile:
 
     @property
     def again(self) -> "ResultFile":
-        """Where the lines are written the second time."""
+        """The file for the lines that are written a second time."""
         other = copy(self)
         other.lines = self.path.with_name(f"{self.path.name}.second")
         return other
@@ -161,11 +161,11 @@ class ResultFile:
         if self._columns and records and {*_columns_of(records)} != {*self._columns}:
             why = "its columns are different: another --top-k, another version of acclimate, or columns of your own"
             raise InputError(f"cannot continue {self.path}: {why}. Choose another --out.")
-        content = _csv_content(records, self._columns) if self._columns else json_lines(records)
+        content = (self._header + self._text(records)).encode()
         with writing(self.lines, hint=HINT):
-            write_atomically(self.lines, content.encode())
-        self._hash = hashlib.sha256(content.encode())
-        return len(content.encode())
+            write_atomically(self.lines, content)
+        self._hash = hashlib.sha256(content)
+        return len(content)
 
     def open(self, offset: int = 0) -> None:
         """Begin a new file, without what another run may have left, or cut the file back to `offset` bytes."""
@@ -184,11 +184,10 @@ class ResultFile:
         """
         try:
             with open_regular(self.lines) as file:
-                whole = os.fstat(file.fileno()).st_size >= offset
                 self._hash = hashlib.sha256()
-                for start in range(0, offset if whole else 0, BLOCK):
-                    self._hash.update(file.read(min(BLOCK, offset - start)))
-            own = whole and self.digest == digest if offset else self._begins(files)
+                while block := file.read(min(HASH_BLOCK_BYTES, offset - file.tell())):
+                    self._hash.update(block)
+            own = self.digest == digest if offset else self._begins(files)
         except FileNotFoundError:
             own = not offset
         except OSError as error:
@@ -203,13 +202,13 @@ class ResultFile:
                 self._columns = next(csv.reader(lines))
 
     def _begins(self, files: Collection[str]) -> bool:
-        """Whether the file is empty, or begins with the header and a row of one of the files."""
+        """Return True if the file is empty, or begins with the header and a row of one of the files."""
         with io.TextIOWrapper(open_regular(self.lines), "utf-8", errors="replace", newline="") as file:
             if not self._header.startswith(file.read(len(self._header))):
                 return False
             file.seek(0)
             try:
-                first = next(csv_records(file) if self._columns else map(json.loads, file), None)
+                first = next(self._records(file), None)
                 return first is None or not files or first["file"] in files
             except (ValueError, KeyError, TypeError, csv.Error):
                 return False
@@ -224,19 +223,23 @@ class ResultFile:
 
     def write(self, predictions: Sequence[Prediction]) -> None:
         """Append lines, all or none."""
-        records = [prediction.to_record() for prediction in predictions]
-        text = csv_lines(records, self._columns) if self._columns else json_lines(records)
+        content = self._text([prediction.to_record() for prediction in predictions]).encode()
         with writing(self.path, hint=HINT):
-            append(self.lines, text.encode())
-        self._hash.update(text.encode())
+            append(self.lines, content)
+        self._hash.update(content)
 
     def read(self, class_names: Sequence[str] = (), start: int = 0, stop: int | None = None) -> Iterator[Predictions]:
         """Read the predictions that were written, as far as the columns hold them, some rows at a time."""
         with open(self.lines, encoding="utf-8", newline="") as file:
-            lines = csv_records(file) if self._columns else map(json.loads, file)
-            records = islice(map(completed, count(), lines), start, stop)
+            records = islice(map(completed, count(), self._records(file)), start, stop)
             while block := list(islice(records, ROWS_PER_BLOCK)):
                 yield Predictions.from_records(block, class_names)
+
+    def _text(self, records: Sequence[Mapping[str, Any]]) -> str:
+        return csv_lines(records, self._columns) if self._columns else json_lines(records)
+
+    def _records(self, lines: Iterable[str]) -> Iterator[dict[str, Any]]:
+        return csv_records(lines) if self._columns else map(json.loads, lines)
 
     def sync(self) -> int:
         """Make the lines durable; returns the size of the file."""
@@ -253,28 +256,21 @@ class ResultFile:
         if self.lines != self.path:
             with writing(self.path, hint=HINT), open(self.lines, encoding="utf-8") as file:
                 write_atomically(self.path, _to_parquet(file))
-        self.checkpoint.unlink(missing_ok=True)  # before the lines that it is needed with
+        self.checkpoint.unlink(missing_ok=True)  # goes before the lines that it is needed with
         if self.lines != self.path:
             self.lines.unlink(missing_ok=True)
 
 
-def parquet_schema(about: Mapping[str, str] | None = None) -> Any:
-    """The pyarrow schema of results, with what a file says about itself."""
-    import pyarrow as pa
-
-    types = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
-    answer = pa.struct([("label", pa.string()), ("score", pa.float64())])
-    columns = [(column, types[kind]) for column, kind in COLUMNS.items()]
-    return pa.schema([*columns, ("predictions", pa.list_(answer))], dict(about or {}))
-
-
 def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping[str, str] | None = None) -> bytes:
-    """The content of a parquet file of records, given some at a time."""
+    """Return a parquet file of records, given some at a time, with metadata about it."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
+    types = {str: pa.string(), float: pa.float64(), bool: pa.bool_(), int: pa.int64()}
+    columns = {name: types[kind] for name, kind in COLUMNS.items()}
+    columns["predictions"] = pa.list_(pa.struct({"label": pa.string(), "score": pa.float64()}))
+    schema = pa.schema(columns, dict(about or {}))
     buffer = io.BytesIO()
-    schema = parquet_schema(about)
     with pq.ParquetWriter(buffer, schema) as writer:
         for part in records:
             writer.write_table(pa.Table.from_pylist(list(part), schema))
@@ -282,12 +278,12 @@ def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping
 
 
 def _to_parquet(lines: TextIO) -> bytes:
-    parts = iter(lambda: lines.readlines(2**22), [])  # a few megabytes at a time
+    parts = iter(lambda: lines.readlines(PARQUET_BLOCK_BYTES), [])
     return parquet_bytes([json.loads(line) for line in part] for part in parts)
 
 
 def _csv_cell(value: Any, path: bool = False) -> str:
-    """Text with quotes where needed; the csv module of older Pythons does not quote a carriage return."""
+    """Return a value as text, quoted where needed; csv of older Pythons does not quote a carriage return."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -296,10 +292,6 @@ def _csv_cell(value: Any, path: bool = False) -> str:
     return '"' + text.replace('"', '""') + '"' if any(character in text for character in ',"\r\n') else text
 
 
-def _csv_content(records: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    return ",".join(columns) + "\n" + csv_lines(records, columns)
-
-
 def _columns_of(records: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The columns that records have in a csv file."""
+    """Return the columns that records have in a csv file."""
     return [name for record in records[:1] for name in record if name and name != "predictions"] or csv_columns(1)

@@ -1,4 +1,4 @@
-"""The run: classify images in order, write predictions as they come, save checkpoints, stop and resume.
+"""A run: images are classified in order, predictions written as they come; it can be stopped and resumed.
 
 Where a second pass follows, the features of the images are kept in a file. When all images have been seen, each is
 answered again from everything learnt, the results are written a second time, and the new ones replace the old.
@@ -40,12 +40,12 @@ class Classification:
 
     classifier: Classifier  # answers, and learns unless it is frozen
     samples: Sequence[Sample]  # the images, in order
-    output: ResultFile | None = None  # where predictions are written; a run without it cannot be resumed
+    output: ResultFile | None = None  # the file of the predictions; a run without it cannot be resumed
     emit: Emit = lambda predictions, final: None  # called with every batch, and again with those of the second pass
     top_k: int = 3  # labels per prediction
     passes: int = 2  # 2 to answer all images again at the end; a classifier that does not learn needs only one
     on_error: OnError = "skip"  # "skip" lists unreadable images in the output, "raise" stops with a RunError
-    state: Path | None = None  # where to save what was learnt, at the end; without an output also when stopped
+    state: Path | None = None  # file for what was learnt, written at the end; without an output also when stopped
     checkpoint_every: float = 10.0  # seconds between two checkpoints
     stop: Callable[[], bool] = lambda: False  # called after every batch; True stops the run
     # Called when all images are done, with the names of those it did not give: waits for more; none end the run.
@@ -57,7 +57,7 @@ class Classification:
         self.passes = self.passes if self.classifier.learns and self.more is None else 1
         self.summary = Summary()
         self.kept = Kept()
-        self.first_id = self.classifier.adapter.next_id  # of the first image, in the state
+        self.first_id = self.classifier.adapter.next_id  # id of the first image in the state
         self._identity = job_identity(self.classifier, self.top_k, self.passes)
 
     def run(self, resume: bool = False) -> bool:
@@ -75,7 +75,7 @@ class Classification:
     def _run(self, rows: ResultFile | None, features: FeatureFile | None, resume: bool) -> bool:
         if rows is not None and not self._open(rows, features, resume):
             return True
-        finished = self.summary.passes == 2  # if it was stopped after its second pass
+        finished = self.summary.passes == 2  # it was stopped after its second pass
         if not finished:
             finished = self._first_pass(rows, features)
             if rows is not None and features is not None and (finished or self.output is None):
@@ -173,7 +173,7 @@ class Classification:
                 self.summary.passes = self.passes
                 return False
         if not stopped:
-            self._save_checkpoint(features, first=True)  # before the rows: without a checkpoint, they are complete
+            self._save_checkpoint(features, first=True)  # comes first: rows without a checkpoint are complete
         if self.summary.passes == 2:  # all is written
             return True
         rows.open(position)

@@ -1,14 +1,12 @@
-"""Sort classified images into a folder per answer, and undo it, from the results file.
+"""Sorting of classified images into a folder per answer, and its undoing, from the results file.
 
-Where every image goes is written to the results first, in the column `sorted_to`. Then the images are copied, linked or
-moved, each atomically. So whatever interrupts it, the results say where each image is or was about to go, and the same
-call does what is left.
+The place of every image is written to the results first, in the column `sorted_to`. Then the images are copied, linked
+or moved, each atomically. So whatever interrupts it, the results say where each image is or was about to go, and the
+same call does what is left.
 """
 
 import filecmp
-import os
 import re
-import secrets
 import shutil
 from collections import Counter
 from contextlib import suppress
@@ -17,10 +15,11 @@ from typing import Any, Literal
 
 from acclimate.classify.outputs import read_results, write_results
 from acclimate.errors import InputError, RunError, reason
+from acclimate.files import write_atomically
 from acclimate.predict import is_true
 
 How = Literal["copy", "link", "move"]
-UNSURE = "unsure"  # the folder of answers that are not sure
+UNSURE = "unsure"  # folder of the answers that are unsure
 RESERVED = r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?"  # names that Windows keeps for itself
 
 
@@ -63,7 +62,7 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
 
 
 def moved_images(results: Path) -> int:
-    """How many images were moved, so that only the results say where they are; 0 for what is not results."""
+    """Return the number of moved images, whose place only the results know; 0 for a file that holds no results."""
     try:
         records = read_results(results)
     except InputError:
@@ -72,7 +71,7 @@ def moved_images(results: Path) -> int:
 
 
 def unsort_images(results: Path) -> tuple[int, list[str]]:
-    """Undo `sort_images`: returns how many images were taken back, and what is left because it is not as it was."""
+    """Undo `sort_images`; returns the number of images taken back, and those left because they are not as they were."""
     records = read_results(results)
     left = []
     done = 0
@@ -107,7 +106,7 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
 
 
 def folder_name(label: str) -> str:
-    """A label as the name of a folder on any system.
+    """Return a label as the name of a folder on any system.
 
     Examples:
         >>> folder_name("AC/DC: live"), folder_name("..")
@@ -118,7 +117,7 @@ def folder_name(label: str) -> str:
 
 
 def _is_made_of(target: Path, source: Path) -> bool:
-    """Whether a file is a link to another one, or a copy of it that was not changed."""
+    """Return True if a file is a link to another one, or a copy of it that was not changed."""
     if target.is_symlink():
         return target.resolve() == source.resolve()
     if not target.is_file() or not source.is_file() or target.samefile(source):
@@ -127,7 +126,7 @@ def _is_made_of(target: Path, source: Path) -> bool:
 
 
 def _free(target: Path, taken: set[str]) -> str:
-    """The target, or the same with a number, such that no file and no other image has it."""
+    """Return the target, or the same with a number, such that no file and no other image has it."""
     number = 1
     path = target
     while str(path).casefold() in taken or path.exists() or path.is_symlink():
@@ -137,14 +136,14 @@ def _free(target: Path, taken: set[str]) -> str:
 
 
 def _goes_back(target: Path, source: Path) -> bool:
-    """Whether a file is one that was moved from where nothing is now; it still has its name, perhaps with a number."""
+    """Return True if a file was moved from where nothing is now; it has its old name, perhaps with a number."""
     named = target.suffix == source.suffix and target.stem.startswith(source.stem)
     return named and (target.is_file() or target.is_symlink()) and not (source.exists() or source.is_symlink())
 
 
 def _place(source: Path, target: Path, how: How) -> None:
-    if target.exists() or target.is_symlink():
-        return  # done before
+    if target.exists() or target.is_symlink():  # it was done before
+        return
     target.parent.mkdir(parents=True, exist_ok=True)
     if how == "move":
         _move(source, target)
@@ -170,13 +169,5 @@ def _move(source: Path, target: Path) -> None:
 
 def _copy(source: Path, target: Path) -> None:
     """Copy a file with its times; the target is there whole or not at all."""
-    temporary = target.with_name(f".{secrets.token_hex(4)}.tmp")
-    try:
-        shutil.copy2(source, temporary)
-        with open(temporary, "rb+") as file:
-            os.fsync(file.fileno())
-        os.replace(temporary, target)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    write_atomically(target, source.read_bytes())
+    shutil.copystat(source, target)

@@ -103,7 +103,7 @@ class Summary:
         record["predictions"] = record["predictions"][:2]
         self._push(self.least_sure, -prediction.score, record, SHOWN)
         example = [prediction.index, record["score"], prediction.truth in (None, prediction.label)]
-        drawn = crc32(b"%d" % prediction.index)  # as good as random, and always the same
+        drawn = crc32(b"%d" % prediction.index)  # pseudo-random, and always the same
         self._push(self.examples.setdefault(prediction.label, []), drawn, example, EXAMPLES)
         if prediction.changed:
             self.changed += 1

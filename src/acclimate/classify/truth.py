@@ -18,7 +18,7 @@ Row = tuple[int, str, str]  # line number, file, label
 
 
 def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> list[Sample]:
-    r"""The samples with the true labels that a file names; those that it does not name have none.
+    r"""Return the samples with the true labels that a file names; those that it does not name have none.
 
     A file is found by its path as written in results, else by the end of its path, such as its name alone. Labels match
     those of the run without regard to case and underscores; "none of these" is the truth of an image that no label
@@ -26,8 +26,8 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
 
     Args:
         samples: the images of the run.
-        path: .csv or .txt with lines `file,label` or with a header, or .jsonl with the same names as keys.
-        labels: of the run.
+        path: a .csv or .txt file with lines `file,label` or with a header, or .jsonl with the same names as keys.
+        labels: the labels of the run.
 
     Raises:
         InputError: a line names an image that is not there or could be several, or a label that is not of the run.
@@ -42,7 +42,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
         ['cat', None]
     """
     known = {same_words(label): label for label in (*labels, NONE)}
-    names: dict[str, set[str]] = {}  # of the images, by the last part of their paths
+    names: dict[str, set[str]] = {}  # names of images by the last part of their paths
     for name in (readable_name(sample.name) for sample in samples):
         names.setdefault(PurePath(name).name, set()).add(name)
     truths: dict[str, str] = {}
@@ -60,7 +60,7 @@ def with_truth(samples: Sequence[Sample], path: Path, labels: Sequence[str]) -> 
 
 
 def _find(where: str, file: str, candidates: set[str]) -> str:
-    """The one of the candidates, which have the same last part, that a file is."""
+    """Return the one of the candidates, which have the same last part, that a file is."""
     path = PurePath(file).as_posix()
     if path in candidates:
         return path
@@ -74,7 +74,7 @@ def _find(where: str, file: str, candidates: set[str]) -> str:
 
 
 def _rows(path: Path) -> Iterator[Row]:
-    """The lines of a file that name a label."""
+    """Yield the lines of a file that name a label."""
     suffix = path.suffix.lower()
     if suffix not in (".csv", ".txt", ".jsonl"):
         raise InputError(f"cannot tell the format of {path}; true labels are in a .csv, .txt or .jsonl file.")
@@ -101,7 +101,7 @@ def _read_jsonl(path: Path, lines: Iterable[str]) -> Iterator[Row]:
 
 def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
     rows = csv.reader(lines)
-    columns: list[int] = []  # of the file and of the label
+    columns: list[int] = []  # columns of the file and of the label
     for row in rows:
         cells = [from_cell(cell.strip()) for cell in row]
         if not any(cells) or cells[0].startswith("#"):
@@ -118,7 +118,7 @@ def _read_csv(path: Path, lines: Iterable[str]) -> Iterator[Row]:
 
 
 def _key(path: Path, line: int, keys: Sequence[str], names: Collection[str]) -> str:
-    """The first of the keys that is among the names."""
+    """Return the first of the keys that is among the names."""
     found = next((key for key in keys if key in names), None)
     if found is None:
         raise InputError(f"{path}, line {line}: none of {', '.join(keys)} is among {', '.join(names)}; {HOW}.")
