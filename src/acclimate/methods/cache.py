@@ -38,16 +38,14 @@ class Cache(State):
 
     def __init__(self, head: Head, capacity: int | None, highest: bool = False) -> None:
         self.bounded = capacity is not None
-        self.capacity = capacity or 0  # without a bound: the most entries that a class holds
+        self.capacity = capacity or 0  # without a bound it grows: the most entries that a class holds
         self.highest = highest
         super().__init__(head)
 
     def clear(self) -> None:
         """Forget every entry."""
         self._aside: Dump = {}  # the entries that corrections contradict
-        self._positions: HostArray = np.empty(
-            0, np.int64
-        )  # (a,) and how many entries come before each of them in a dump
+        self._aside_positions: HostArray = np.empty(0, np.int64)  # (a,) number of entries before each of them in a dump
         if not self.bounded:
             self.capacity = 0
         self.queues: Queues = {}
@@ -152,8 +150,8 @@ class Cache(State):
         before = self._targets[slots]
         self._targets[slots] = -1
         self._targets[slots, :width] = plan.targets[staying]
-        if size > self.size or not np.array_equal(before, self._targets[slots]):
-            self._layout = None  # newcomers of a full positive cache vote as those they replace: it stays
+        if not np.array_equal(before, self._targets[slots]):
+            self._layout = None  # newcomers to a full positive cache vote as those they replace: there it stays
         self._take(plan.queues)
         self.size = size
 
@@ -186,7 +184,9 @@ class Cache(State):
         arrays["targets"] = targets = self.targets
         if self._aside:
             aside = self._aside | {"targets": _widened(self._aside["targets"], targets.shape[1])}
-            arrays = {name: np.insert(values, self._positions, aside[name], axis=0) for name, values in arrays.items()}
+            arrays = {
+                name: np.insert(values, self._aside_positions, aside[name], axis=0) for name, values in arrays.items()
+            }
             targets = arrays["targets"]
         width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
         return arrays | {"targets": targets[:, :width].copy()}
@@ -204,7 +204,7 @@ class Cache(State):
         self.clear()
         if wrong.any():
             self._aside = {name: values[wrong].copy() for name, values in arrays.items()}
-            self._positions = np.cumsum(~wrong)[wrong]
+            self._aside_positions = np.cumsum(~wrong)[wrong]
             arrays = {name: values[~wrong] for name, values in arrays.items()}
         columns = [arrays[name].tolist() for name in ("classes", "entropies", "ids")]
         sign = -1.0 if self.highest else 1.0
@@ -241,7 +241,7 @@ class Cache(State):
         return {name: values[self._best(entries)] for name, values in entries.items()}
 
     def _best(self, entries: Dump) -> list[int]:
-        """Return the positions of the best entries per class, and of all that corrections contradict, best first."""
+        """Return the indices of the best entries per class and of all that corrections contradict, best first."""
         ranks = -entries["entropies"] if self.highest else entries["entropies"]
         rows = [row.tobytes() for row in entries["keys"]]
         columns = (entries["classes"].tolist(), ranks.tolist(), entries["ids"].tolist(), rows, range(len(rows)))
@@ -249,11 +249,11 @@ class Cache(State):
         best: list[int] = []
         taken: dict[int, int] = {}
         previous: tuple[object, ...] = ()
-        for *entry, row in sorted(zip(*columns, strict=True)):
+        for *entry, i in sorted(zip(*columns, strict=True)):
             label = entry[0]
-            if tuple(entry) != previous and (wrong[row] or not self.bounded or taken.get(label, 0) < self.capacity):
-                taken[label] = taken.get(label, 0) + (not wrong[row])
-                best.append(row)
+            if tuple(entry) != previous and (wrong[i] or not self.bounded or taken.get(label, 0) < self.capacity):
+                taken[label] = taken.get(label, 0) + (not wrong[i])
+                best.append(i)
             previous = tuple(entry)
         return best
 
@@ -268,7 +268,7 @@ class Cache(State):
     def _grow(self, size: int, width: int) -> None:
         room, old_width = self._targets.shape
         if width > old_width:
-            self._targets = np.pad(self._targets, ((0, 0), (0, width - old_width)), constant_values=-1)
+            self._targets = _widened(self._targets, width)
         if size > room:
             like = self.head.class_vectors
             xp = namespace(like)
@@ -293,5 +293,5 @@ def affinities(keys: Array, features: Array, beta: float) -> Array:
     """
     products = keys @ (beta * features).T
     products -= beta
-    namespace(products).exp(products, out=products)  # done in place: this is the largest array of a step
+    namespace(products).exp(products, out=products)  # the largest array of a step, changed in place
     return products

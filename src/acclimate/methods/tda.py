@@ -92,16 +92,15 @@ class TDA(Adapter):
                 raise InputError(f"{name} must be at least 1; to do without a cache, switch it off.")
         if self.bypass < 0:
             raise InputError(f"bypass must be at least 0, got {self.bypass}.")
-        highest = self.negative_keep == "highest"
         self.positive_cache = self.declare("positive", Cache(self.head, self.positive_capacity))
-        self.negative_cache = self.declare("negative", Cache(self.head, self.negative_capacity, highest=highest))
+        negative_cache = Cache(self.head, self.negative_capacity, highest=self.negative_keep == "highest")
+        self.negative_cache = self.declare("negative", negative_cache)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the votes of both caches, except for samples that bypass them."""
         features = evidence.features
         logits = evidence.logits
-        positive = self._plan_positive(evidence, ids) if learn and self.positive else Schedule()
-        negative = self._plan_negative(evidence, ids) if learn and self.negative else Schedule()
+        positive, negative = self._plan(evidence, ids) if learn else (Schedule(), Schedule())
         votes = namespace(logits).empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
         self.positive_cache.vote(
@@ -130,21 +129,18 @@ class TDA(Adapter):
         }
         return Step(votes.T, changes)
 
-    def _plan_positive(self, evidence: Evidence, ids: HostArray) -> Schedule:
-        """Offer every sample to the positive cache."""
-        offered = np.full(len(ids), True)
-        return self.positive_cache.plan(offered, evidence.predicted, evidence.host_entropy, ids)
-
-    def _plan_negative(self, evidence: Evidence, ids: HostArray) -> Schedule:
-        """Offer the moderately uncertain samples to the negative cache, to vote against the classes in their masks."""
-        unit = log2(len(self.head))
+    def _plan(self, evidence: Evidence, ids: HostArray) -> tuple[Schedule, Schedule]:
+        """Offer every sample to the positive cache, and the moderately uncertain ones to the negative cache."""
+        predicted = evidence.predicted
         entropy = evidence.host_entropy
-        offered = (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
-        plan = self.negative_cache.plan(offered, evidence.predicted, entropy, ids)
-        if plan.samples:
-            probs = to_host(evidence.probs[index(plan.samples, evidence.probs)])
-            plan.targets = compact((self.mask_low < probs) & (probs < self.mask_high))
-        return plan
+        positive = self.positive_cache.plan(np.full(len(ids), self.positive), predicted, entropy, ids)
+        unit = log2(len(self.head))
+        uncertain = (self.entropy_low * unit < entropy) & (entropy < self.entropy_high * unit)
+        negative = self.negative_cache.plan(uncertain & self.negative, predicted, entropy, ids)
+        if negative.samples:
+            probs = to_host(evidence.probs[index(negative.samples, evidence.probs)])
+            negative.targets = compact((self.mask_low < probs) & (probs < self.mask_high))
+        return positive, negative
 
     def _bypassing(self, samples: int, learn: bool) -> int:
         """Return the number of the next samples to answer zero-shot; all or none when nothing is learnt."""
