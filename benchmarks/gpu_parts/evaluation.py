@@ -14,6 +14,7 @@ from acclimate.arrays import to_host
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.prompts import build_head
+from acclimate.views.augment import ModelInput
 from images import MEAN, STD, read_pack
 from tower_model import Tower
 
@@ -55,7 +56,8 @@ def labels_by_precision(pack: Path, packed: Path, device: str, precisions: Seque
         pixels, rows = read_pack(pack, size)
         prepare = Preprocess(size, size, size, "bicubic", MEAN, STD)
         encoder = OpenClipEncoder(model, prepare, lambda texts: torch.zeros(len(texts), 1), precision=precision)
-        gain, offset = (torch.from_numpy(each[:, None, None]) for each in (prepare.gain, prepare.offset))
+        target = ModelInput.of(prepare)
+        gain, offset = (torch.from_numpy(each[:, None, None]) for each in (target.gain, target.offset))
         blocks = (torch.from_numpy(pixels[start : start + 256]) for start in range(0, len(pixels), 256))
         parts = (block * gain + offset for block in blocks)
         features = np.concatenate([to_host(encoder.encode_images(part)) for part in parts])

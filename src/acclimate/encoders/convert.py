@@ -49,7 +49,11 @@ def convert(encoder: Any, folder: Path) -> float:
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         _export(encoder, work)
-        _write_tokenizer(encoder, work)
+        backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
+        if backend is None:
+            how = "which cannot be converted; use another model"
+            raise ModelError(f"{encoder.source} has a tokenizer that runs in Python only, {how}.")
+        backend.save(str(work / "tokenizer.json"))
         config = {
             "format": FORMAT,
             "version": VERSION,
@@ -107,15 +111,6 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
     finally:
         exporter.setLevel(level)
         encoder.model.to(encoder.device)
-
-
-def _write_tokenizer(encoder: TransformersEncoder, folder: Path) -> None:
-    backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
-    if backend is None:
-        raise ModelError(
-            f"{encoder.source} has a tokenizer that runs in Python only, which cannot be converted; use another model."
-        )
-    backend.save(str(folder / "tokenizer.json"))
 
 
 def _largest_gap(one: TransformersEncoder, other: OnnxEncoder) -> float:

@@ -16,7 +16,7 @@ from acclimate.errors import InputError, ModelError
 
 @runtime_checkable
 class Encoder(Protocol):
-    """Maps images and texts to features in one space. Any object with these members can be used.
+    """A model that maps images and texts to features in one space. Any object with these members can be used.
 
     Attributes:
         dim: length of a feature.
@@ -52,7 +52,7 @@ KNOWN = (
     "open_clip:ViT-B-32/laion2b_s34b_b79k",
     "open_clip:ViT-L-14/openai",
 )
-NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # there if the system has a driver
+NVIDIA_DRIVER = Path("/proc/driver/nvidia/version")  # exists on Linux with an NVIDIA driver
 # prefix -> (module, class or function, description of what follows the prefix, example)
 PREFIXES = {
     "onnx": ("onnx", "OnnxEncoder", "a folder made by `acclimate convert`; needs no PyTorch", "onnx:clip/"),
@@ -60,7 +60,7 @@ PREFIXES = {
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
-FOLDERS = ("onnx", "local")  # prefixes that a folder follows
+FOLDERS = ("onnx", "local")  # prefixes of folders
 
 
 def load_encoder(
@@ -76,11 +76,12 @@ def load_encoder(
         name: "bundled", `onnx:DIR`, `hf:ID`, `local:DIR` or `open_clip:NAME/TAG`.
         device: "auto" (a GPU if there is one), "cpu", "cuda", "cuda:1"; for PyTorch models also "mps" and others that
             PyTorch knows. One that is not there is refused before anything is loaded.
-        precision: of the image tower of a PyTorch model: "auto" (float16 on a CUDA GPU, float32 elsewhere), "float32",
-            "float16" or "bfloat16". A model that overflows in float16 is run in bfloat16. Texts are encoded in float32.
+        precision: precision of the image tower of a PyTorch model: "auto" (float16 on a CUDA GPU, float32 elsewhere),
+            "float32", "float16" or "bfloat16". A model that overflows in float16 is run in bfloat16. Texts are encoded
+            in float32.
         compile: compile the image tower of a PyTorch model with `torch.compile`: takes 20 s, and makes it up to 10 %
             faster.
-        threads: of onnxruntime that compute on a CPU; 0 for one per core. PyTorch has `torch.set_num_threads`.
+        threads: threads of onnxruntime on a CPU; 0 for one per core. PyTorch has `torch.set_num_threads`.
 
     Raises:
         ModelError: the model is not available; the message says what is missing and how to get it.
@@ -112,7 +113,7 @@ def load_encoder(
 
 
 def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile: bool = False) -> Encoder:
-    """An encoder from a model's name, from open_clip's (model, preprocess, tokenizer), or as it is; else InputError."""
+    """Return the encoder of a name or of open_clip's (model, preprocess, tokenizer), or an encoder as it is."""
     if isinstance(encoder, str):
         return load_encoder(encoder, device, precision, compile)
     if isinstance(encoder, tuple) and len(encoder) == 3:
@@ -127,7 +128,7 @@ def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile
 
 
 def absolute_model(name: str) -> str:
-    """The name of a model for processes that have another working directory: a folder in it is absolute.
+    """Return the name of a model for processes that have another working directory: a folder in it is absolute.
 
     Examples:
         >>> absolute_model("onnx:/models/clip"), absolute_model("hf:openai/clip-vit-base-patch16")
@@ -151,7 +152,7 @@ def fingerprint_files(paths: Sequence[Path]) -> str:
 
 
 def torch_device(device: str) -> str:
-    """The device to run a PyTorch model on: a GPU for "auto", if there is one that works."""
+    """Return the device to run a PyTorch model on: a GPU for "auto", if there is one that works."""
     import torch
 
     with warnings.catch_warnings(record=True) as said:  # PyTorch warns of a driver that it cannot use
@@ -172,7 +173,7 @@ def torch_device(device: str) -> str:
 
 
 def _cannot_compute(device: str) -> str:
-    """Why PyTorch cannot compute on a device; "" if it can."""
+    """Return why PyTorch cannot compute on a device; "" if it can."""
     import torch
 
     try:
@@ -182,20 +183,15 @@ def _cannot_compute(device: str) -> str:
     return ""
 
 
-def torch_precision(device: str, precision: Precision) -> Precision:
-    """The precision of a model that is loaded by name to run on a device."""
-    check_precision(precision)
+def check_precision(precision: str, device: str) -> Precision:
+    """Return the precision of a model that runs on a device: "auto" is float16 on a CUDA GPU, float32 elsewhere."""
+    if precision not in get_args(Precision):
+        raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
     if precision != "auto":
-        return precision
+        return cast(Precision, precision)
     return "float16" if device.startswith("cuda") else "float32"
 
 
-def check_precision(precision: str) -> None:
-    """Refuse a precision that does not exist."""
-    if precision not in get_args(Precision):
-        raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
-
-
 def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:
-    """Why a device is refused, and which there are beside the CPU."""
+    """Return why a device is refused, and which there are beside the CPU."""
     return f"cannot use device {device!r}{why}; choose from {', '.join(['auto', 'cpu', *found])}."

@@ -17,7 +17,7 @@ from acclimate.errors import ModelError
 
 CONFIG = "acclimate.json"
 FILES = ("image.onnx", "text.onnx", "tokenizer.json", CONFIG)
-PACKED = "image.safetensors"  # weights of image.onnx in 4 bits, where the graph does not have them
+PACKED = "image.safetensors"  # optional file: weights in 4 bits that image.onnx lacks
 FORMAT = "acclimate-onnx"
 VERSION = 1
 
@@ -30,7 +30,7 @@ class OnnxEncoder:
     Args:
         folder: contains the files in `FILES`.
         device: "auto", "cpu", "cuda" or "cuda:N".
-        threads: that compute on a CPU; 0 for one per core.
+        threads: threads on a CPU; 0 for one per core.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", *, threads: int = 0) -> None:
@@ -65,7 +65,7 @@ class OnnxEncoder:
 
     @property
     def prepare(self) -> Preprocess:
-        """Turns an RGB image into pixels (3, h, w)."""
+        """Map from an RGB image to pixels (3, h, w)."""
         return self.preprocess
 
     def encode_images(self, images: Sequence[HostArray]) -> HostArray:
@@ -83,7 +83,7 @@ class OnnxEncoder:
 
 
 def _providers(device: str) -> list[Any]:
-    """What onnxruntime calls a device, in order of preference."""
+    """Return onnxruntime's providers for a device, in order of preference."""
     import onnxruntime
 
     has_cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()

@@ -5,7 +5,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from acclimate.arrays import Array, HostArray, to_host
-from acclimate.encoders.loading import Precision, check_precision, torch_device, torch_precision
+from acclimate.encoders.loading import Precision, check_precision, torch_device
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, missing
 
@@ -20,7 +20,7 @@ def load(name: str, device: str = "auto", precision: Precision = "auto", compile
     except ImportError as error:
         raise missing(f"open_clip:{name} needs open_clip", "open-clip") from error
     device = torch_device(device)
-    precision = torch_precision(device, precision)
+    precision = check_precision(precision, device)
     model_name, slash, tag = name.rpartition("/")
     if not slash or not model_name or not tag:
         raise ModelError(f"open_clip models are named NAME/TAG, for instance open_clip:ViT-B-16/openai; got {name!r}.")
@@ -48,12 +48,12 @@ class OpenClipEncoder:
         preprocess: maps a Pillow image to a tensor (3, h, w).
         tokenizer: maps a list of texts to token ids.
         fingerprint: identifies the weights; without it, text features are not cached on disk.
-        precision: of the image tower, whose weights are converted in place; "auto" for the one that they have.
+        precision: precision of the image tower, whose weights are converted in place; "auto" for the present one.
         compile: compile the image tower; see `load_encoder`.
 
     Attributes:
-        device: on which the model runs.
-        precision: of the image tower: "float32", "float16" or "bfloat16". The text tower keeps its own.
+        device: device on which the model runs.
+        precision: precision of the image tower: "float32", "float16" or "bfloat16". The text tower keeps its own.
     """
 
     def __init__(
@@ -67,13 +67,13 @@ class OpenClipEncoder:
     ) -> None:
         from acclimate.encoders.image_tower import ImageTower
 
-        check_precision(precision)
+        check_precision(precision, "")
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.preprocess = Preprocess.from_torchvision(preprocess) or preprocess
         self.device = next(model.parameters()).device
-        bias = getattr(model, "logit_bias", None)
         self.logit_scale = float(model.logit_scale.detach().exp())
+        bias = getattr(model, "logit_bias", None)
         self.logit_bias = 0.0 if bias is None else float(bias.detach())
         self.fingerprint = fingerprint
         self.tokenizing = Lock()  # tokenizers are not thread-safe
@@ -124,7 +124,7 @@ class OpenClipEncoder:
         return self.model.encode_text(ids)
 
     def text_tower(self) -> "TextTower":
-        """The text tower, for methods that learn prompts; ModelError if it cannot take embeddings."""
+        """Return the text tower, for methods that learn prompts; ModelError if it cannot take embeddings."""
         if self._tower is None:
             from acclimate.encoders.tower import TextTower
 

@@ -13,7 +13,6 @@ get the same sums. The rounded weights are the same everywhere, too: they result
 another.
 """
 
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -22,32 +21,20 @@ from acclimate.arrays import HostArray
 
 
 def unpack_weights(path: Path) -> dict[str, HostArray]:
-    """The 8-bit weights `k.w` (inputs, outputs) of all layers of a file."""
+    """Return the 8-bit weights `k.w` (inputs, outputs) of all layers of a file."""
     from safetensors.numpy import load_file
 
     arrays = load_file(path)
     keys = [name.removesuffix(".q") for name in arrays if name.endswith(".q")]
-    with ThreadPoolExecutor() as pool:
-        weights = pool.map(lambda key: unpack(*(arrays[f"{key}.{part}"] for part in ("q", "z", "s", "m", "ws"))), keys)
-        return {f"{key}.w": weight for key, weight in zip(keys, weights, strict=True)}
+    return {f"{key}.w": unpack(*(arrays[f"{key}.{part}"] for part in ("q", "z", "s", "m", "ws"))) for key in keys}
 
 
 def unpack(codes: HostArray, zeros: HostArray, scales: HostArray, factors: HostArray, outputs: HostArray) -> HostArray:
-    """The 8-bit weight (inputs, outputs) of a layer, made group by group so that all of it stays in a CPU's cache."""
-    (inputs, half), groups = codes.shape, len(zeros)
-    size = inputs // groups
-    weight = np.empty((inputs, 2 * half), np.int8)
-    zeros = zeros.astype(np.float32)
-    scales = scales.astype(np.float32)
-    factors = factors.astype(np.float32)[:, None]
-    values = np.empty((size, 2 * half), np.float32)
-    for group in range(groups):
-        rows = slice(group * size, (group + 1) * size)
-        np.bitwise_and(codes[rows], 15, out=values[:, :half], casting="unsafe")
-        np.right_shift(codes[rows], 4, out=values[:, half:], casting="unsafe")
-        values -= zeros[group]
-        values *= scales[group]
-        values *= factors[rows]
-        values /= outputs
-        weight[rows] = np.rint(values, out=values)
-    return weight
+    """Return the 8-bit weight (inputs, outputs) of a layer."""
+    values = np.concatenate([codes & 15, codes >> 4], axis=1).astype(np.float32)
+    groups = values.reshape(len(zeros), -1, values.shape[1])  # (groups, inputs of a group, outputs)
+    groups -= zeros[:, None].astype(np.float32)
+    groups *= scales[:, None].astype(np.float32)
+    values *= factors[:, None].astype(np.float32)
+    values /= outputs
+    return np.rint(values).astype(np.int8)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from acclimate.encoders.loading import Precision, fingerprint_files, torch_device, torch_precision
+from acclimate.encoders.loading import Precision, check_precision, fingerprint_files, torch_device
 from acclimate.encoders.open_clip import OpenClipEncoder
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError, missing
@@ -30,7 +30,7 @@ class TransformersEncoder(OpenClipEncoder):
     Args:
         name: id on the Hugging Face Hub, or a folder. A model that is not in the cache is downloaded.
         device: "auto", "cpu", "cuda", "mps", ...
-        precision: of the image tower; see `load_encoder`.
+        precision: precision of the image tower; see `load_encoder`.
         compile: compile the image tower.
         local: whether `name` is a folder; nothing is downloaded then.
     """
@@ -56,7 +56,7 @@ class TransformersEncoder(OpenClipEncoder):
                 "or convert the model with `acclimate convert` on a machine that has them, and load it as onnx:DIR",
             ) from error
         device = torch_device(device)
-        precision = torch_precision(device, precision)
+        precision = check_precision(precision, device)
         with _explained(name, local), _quiet(transformers):
             model = transformers.AutoModel.from_pretrained(name, local_files_only=local)
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
@@ -66,8 +66,13 @@ class TransformersEncoder(OpenClipEncoder):
             raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
         self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
+        commit = getattr(model.config, "_commit_hash", None)
+        fingerprint = f"{name}@{commit}" if commit else ""
+        if local:
+            suffixes = (".json", ".safetensors", ".bin", ".txt")
+            fingerprint = fingerprint_files([path for path in Path(name).iterdir() if path.suffix in suffixes])
         model = model.float().to(device)  # some weights are stored in half precision
-        super().__init__(model, preprocess, tokenizer, _fingerprint(model, name, local), precision, compile)
+        super().__init__(model, preprocess, tokenizer, fingerprint, precision, compile)
 
     def token_ids(self, texts: Sequence[str]) -> Any:
         """Return the token ids of n texts, padded (as SigLIP requires) or truncated to the context length."""
@@ -86,14 +91,6 @@ class TransformersEncoder(OpenClipEncoder):
 
 def _tensor(output: Any) -> Any:
     return getattr(output, "pooler_output", output)  # transformers 5 returns an object that contains the tensor
-
-
-def _fingerprint(model: Any, name: str, local: bool) -> str:
-    if local:
-        suffixes = (".json", ".safetensors", ".bin", ".txt")
-        return fingerprint_files([path for path in Path(name).iterdir() if path.suffix in suffixes])
-    commit = getattr(model.config, "_commit_hash", None)
-    return f"{name}@{commit}" if commit else ""
 
 
 def _processor_config(name: str, local: bool) -> dict[str, Any]:

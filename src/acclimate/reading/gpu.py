@@ -31,6 +31,7 @@ from acclimate.errors import ImageError, RunError, lacking
 from acclimate.images.opening import examine_image, open_image, read_path, unreadable
 from acclimate.reading.walk import Batch, Preparer, ReadImage, describe, make_batch, precision_of, read_ahead
 from acclimate.sources.source import read_file
+from acclimate.views.augment import ModelInput
 from acclimate.views.tensor import make_views
 
 CHUNK_IMAGES = 32  # images that a worker reads at once
@@ -38,7 +39,7 @@ FEW_IMAGES = 32  # up to so many images, no worker process is started
 PREFETCH_CHUNKS = 4  # chunks that each worker reads ahead
 PREFETCH_BATCHES = 2  # batches that are encoded ahead of the caller
 MAX_WORKERS = {"nvjpeg": 8, "pillow": 32}  # default number of processes, at most one per core
-DECODED_PIXELS = 2**27  # pixels of decoded images that are on the GPU at once
+DECODED_PIXELS = 2**27  # pixels that are decoded at once, up to the end of an image
 INSTALL = "install torchvision of the release that matches PyTorch, built for CUDA"
 Tensor = Any  # torch.Tensor
 
@@ -164,19 +165,24 @@ class BatchEncoder:
         # nvJPEG writes on a stream of its own, and does not wait for kernels that still use memory which is allocated
         # anew. So nothing but its images is allocated on the decoding stream.
         self.decoding, self.working = streams(self.device)
-        self.gain, self.offset = (
-            self._upload(each[:, None, None]) for each in (reader.preprocess.gain, reader.preprocess.offset)
-        )
+        target = ModelInput.of(reader.preprocess)
+        self.gain = self._upload(target.gain[:, None, None])
+        self.offset = self._upload(target.offset[:, None, None])
 
     def __call__(self, batch: Sequence[ReadImage]) -> tuple[list[ReadImage], Array, Any]:
         """Return the images, the features of those that could be read, and the event after which these are there."""
         encoder = self.preparer.encoder
         with torch.cuda.stream(self.working):
             inputs: dict[int, Tensor] = {}
-            for group in _groups([image for image in batch if image.jpeg is not None]):
-                inputs |= self._from_jpegs(group)
+            jpegs = [image for image in batch if image.jpeg is not None]
+            rooms = np.cumsum([image.pixel_count for image in jpegs]) // DECODED_PIXELS
+            for room in np.unique(rooms):
+                inputs |= self._from_jpegs([image for image, own in zip(jpegs, rooms, strict=True) if own == room])
             batch = [
-                image if image.jpeg is None or image.position in inputs else self._by_pillow(image) for image in batch
+                self.reader.read(image._replace(source=image.jpeg.tobytes()))
+                if image.jpeg is not None and image.position not in inputs
+                else image
+                for image in batch
             ]
             if prepared := [image for image in batch if image.inputs is not None]:
                 pixels = self._upload(np.stack([image.inputs for image in prepared if image.inputs is not None]))
@@ -205,10 +211,6 @@ class BatchEncoder:
             return {}
         images, wholes = zip(*good, strict=True)
         return self._views(images, wholes, resize_and_crop(wholes, self.reader.preprocess))
-
-    def _by_pillow(self, image: ReadImage) -> ReadImage:
-        content = b"" if image.jpeg is None else image.jpeg.tobytes()
-        return self.reader.read(image._replace(source=content))
 
     def _views(self, images: Sequence[ReadImage], wholes: Sequence[Tensor], pixels: Tensor) -> dict[int, Tensor]:
         """Normalise the model's inputs (n, 3, h, w) and make the other views: (V, 3, h, w) by the position."""
@@ -241,13 +243,12 @@ def encode_on_gpu(
     first = list(islice(numbered, FEW_IMAGES + 1))
     reader = ImageReader(preparer)
     encode = BatchEncoder(preparer, reader, device)
-    chunks = reader.chunks(chain(first, numbered), batch_images)
     if len(first) <= FEW_IMAGES or not hasattr(os, "fork") or current_process().daemon:
         workers = 0
-    else:
+    elif workers is None:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        workers = workers or min(MAX_WORKERS[preparer.decoder], cores)
-    batches = _batches(_load(reader, chunks, workers), batch_images)
+        workers = min(MAX_WORKERS[preparer.decoder], cores)
+    batches = _read_batches(reader, chain(first, numbered), batch_images, workers)
     with closing(read_ahead(encode, batches, 1, PREFETCH_BATCHES)) as encoded:
         for read, features, done in encoded:
             if done is not None and getattr(features, "is_cuda", False):
@@ -258,36 +259,30 @@ def encode_on_gpu(
             start += len(read)
 
 
-def _load(reader: ImageReader, chunks: Iterator[list[ReadImage]], workers: int) -> Iterator[list[ReadImage]]:
-    """Start the workers, and return an iterator over what they read.
+def _read_batches(
+    reader: ImageReader, numbered: Iterator[tuple[int, Any]], batch_images: int, workers: int
+) -> Iterator[list[ReadImage]]:
+    """Yield batches of images that DataLoader workers have read.
 
-    They are forked, so that they start at once and a script needs no `if __name__ == "__main__"`; they never touch the
-    GPU. Pinning memory has DataLoader receive what they send in a thread.
+    Workers are forked, so that they start at once and a script needs no `if __name__ == "__main__"`; they never touch
+    the GPU. Pinning memory has DataLoader receive what they send in a thread.
     """
     options: dict[str, Any] = {}
     if workers:
         options = {"multiprocessing_context": "fork", "prefetch_factor": PREFETCH_CHUNKS}
-        options |= {"pin_memory": torch.cuda.is_available(), "worker_init_fn": _ignore_interrupts}
+        options["pin_memory"] = torch.cuda.is_available()
+        options["worker_init_fn"] = lambda _: signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process handles it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of forks beside threads, PyTorch of many workers
         loader = DataLoader(
             reader,
-            batch_sampler=chunks,
+            batch_sampler=reader.chunks(numbered, batch_images),
             num_workers=workers,
             collate_fn=list,
             generator=torch.Generator(),  # leaves PyTorch's own random numbers as they are
             **options,
         )
-        return iter(loader)
-
-
-def _ignore_interrupts(worker: int) -> None:
-    """Leave Ctrl-C to the main process, which ends the workers."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _batches(chunks: Iterator[list[ReadImage]], batch_images: int) -> Iterator[list[ReadImage]]:
-    """Join chunks to batches."""
+        chunks = iter(loader)
     batch: list[ReadImage] = []
     try:
         for chunk in chunks:
@@ -299,21 +294,6 @@ def _batches(chunks: Iterator[list[ReadImage]], batch_images: int) -> Iterator[l
         raise RunError(f"images could not be read: {error}; try it with fewer --workers.") from error
     if batch:
         yield batch
-
-
-def _groups(images: Sequence[ReadImage]) -> Iterator[list[ReadImage]]:
-    """Cut JPEGs into groups that fit into `DECODED_PIXELS` when they are decoded."""
-    group: list[ReadImage] = []
-    pixel_count = 0
-    for image in images:
-        if group and pixel_count + image.pixel_count > DECODED_PIXELS:
-            yield group
-            group = []
-            pixel_count = 0
-        group.append(image)
-        pixel_count += image.pixel_count
-    if group:
-        yield group
 
 
 @cache

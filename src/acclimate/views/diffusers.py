@@ -11,8 +11,8 @@ from PIL import Image
 
 from acclimate.errors import InputError, ModelError, missing
 
-BATCH = 8  # images generated at once
-GUIDANCE = 3.0  # the authors' guidance scale
+BATCH_IMAGES = 8  # images generated at once
+GUIDANCE_SCALE = 3.0  # the authors' value
 
 
 class ImageVariations:
@@ -26,7 +26,7 @@ class ImageVariations:
         model: name on the Hugging Face Hub or a folder, and a revision after an @; the authors use
             "lambdalabs/sd-image-variations-diffusers@v2.0". The model is loaded when the first image is generated.
         device: "auto" (a GPU if there is one), "cpu", "cuda", ...
-        steps: of denoising.
+        steps: denoising steps.
     """
 
     def __init__(self, model: str, device: str = "auto", steps: int = 50) -> None:
@@ -54,11 +54,11 @@ class ImageVariations:
         images: list[Image.Image] = []
         with self._lock:
             pixels = self._pixels(image)
-            for begin in range(0, count, BATCH):
-                noise = [torch.Generator().manual_seed(each) for each in seeds[begin : begin + BATCH].tolist()]
+            for begin in range(0, count, BATCH_IMAGES):
+                noise = [torch.Generator().manual_seed(each) for each in seeds[begin : begin + BATCH_IMAGES].tolist()]
                 images += self._pipeline(
                     pixels,
-                    guidance_scale=GUIDANCE,
+                    guidance_scale=GUIDANCE_SCALE,
                     num_inference_steps=self.steps,
                     num_images_per_prompt=len(noise),
                     generator=noise,
@@ -66,7 +66,7 @@ class ImageVariations:
         return images
 
     def _pixels(self, image: Image.Image) -> Any:
-        """The pixels (1, 3, h, w) that the model's image encoder takes."""
+        """Return the pixels (1, 3, h, w) that the model's image encoder takes."""
         import torch
 
         extractor = self._pipeline.feature_extractor

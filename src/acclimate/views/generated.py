@@ -13,12 +13,12 @@ from acclimate.errors import ImageError, InputError
 from acclimate.files import write_atomically
 from acclimate.images.opening import open_image
 
-DIFFUSERS = "diffusers:"
+DIFFUSERS_PREFIX = "diffusers:"
 
 
 @runtime_checkable
 class Generator(Protocol):
-    """Makes new images of what an image shows. Any object with these members can be used.
+    """A maker of new images of what an image shows. Any object with these members can be used.
 
     Attributes:
         source: identifies where its images come from.
@@ -31,9 +31,9 @@ class Generator(Protocol):
 
         Args:
             image: RGB.
-            name: of the image in its source; "" if it has none.
-            count: how many to return, all of them or an ImageError.
-            seed: of the random choices.
+            name: name of the image in its source; "" if it has none.
+            count: number of images to return, all of them or an ImageError.
+            seed: seed of the random choices.
         """
 
 
@@ -62,21 +62,21 @@ class GeneratedFolder:
         self.source = self.folder.resolve().as_posix()
 
     def folder_of(self, name: str) -> Path:
-        """The folder of the images generated of the image with this name."""
+        """Return the folder of the images generated of the image with this name."""
         parts = [part for part in PurePosixPath(name).parts if part not in ("/", "..")][-2:]
         if not parts:
             raise ImageError("generated images are found by the image's name, and this image has none")
         return self.folder.joinpath(*parts)
 
     def stamp(self, names: Iterable[str]) -> str:
-        """Changes whenever images are generated for one of these names."""
+        """Return a digest that changes whenever images are generated for one of these names."""
         digest = hashlib.sha256()
         for folder in map(self.folder_of, names):
             digest.update(f"{folder.stat().st_mtime_ns if folder.is_dir() else 0}\n".encode())
         return digest.hexdigest()[:16]
 
     def files(self, name: str) -> list[Path]:
-        """The images generated of the image with this name, in order."""
+        """Return the images generated of the image with this name, in order."""
         folder = self.folder_of(name)
         found = folder.iterdir() if folder.is_dir() else ()
         return sorted((path for path in found if path.stem.isdecimal()), key=lambda path: int(path.stem))
@@ -87,7 +87,13 @@ class GeneratedFolder:
         if len(files) < count:
             has = f"{self.folder_of(name)} has {len(files)} generated images, {count} are needed"
             raise ImageError(f"{has}; make them with `acclimate generate --count {count}`")
-        return [_open(path) for path in files[:count]]
+        images = []
+        for path in files[:count]:
+            try:
+                images.append(open_image(path))
+            except ImageError as error:
+                raise ImageError(f"the generated image {path}: {error}") from error
+        return images
 
     def store(self, name: str, images: Sequence[Image.Image]) -> None:
         """Write the images generated of the image with this name, each completely or not at all."""
@@ -100,7 +106,7 @@ class GeneratedFolder:
 
 
 def open_generator(source: str | os.PathLike[str] | Generator, device: str = "auto") -> Generator:
-    """The generator that a text names: a folder of generated images, or `diffusers:MODEL[@REVISION]`.
+    """Return the generator that a text names: a folder of generated images, or `diffusers:MODEL[@REVISION]`.
 
     Raises:
         InputError: there is no such folder.
@@ -109,19 +115,12 @@ def open_generator(source: str | os.PathLike[str] | Generator, device: str = "au
     if isinstance(source, Generator):
         return source
     text = os.fspath(source)
-    if text.startswith(DIFFUSERS):
+    if text.startswith(DIFFUSERS_PREFIX):
         from acclimate.views.diffusers import ImageVariations
 
-        return ImageVariations(text.removeprefix(DIFFUSERS), device)
+        return ImageVariations(text.removeprefix(DIFFUSERS_PREFIX), device)
     if not Path(text).is_dir():
         raise InputError(
             f"no folder of generated images at {text}; make one with `acclimate generate`, or write diffusers:MODEL."
         )
     return GeneratedFolder(text)
-
-
-def _open(path: Path) -> Image.Image:
-    try:
-        return open_image(path)
-    except ImageError as error:
-        raise ImageError(f"the generated image {path}: {error}") from error

@@ -19,10 +19,9 @@ GEOMETRIC = ("rotate", "shear_x", "shear_y", "translate_x", "translate_y")
 OPERATIONS = ("autocontrast", "equalize", "posterize", "solarize", *GEOMETRIC)
 CHAINS = 3
 MAX_DEPTH = 3
-# ranges and number of attempts of a random resized crop
-AREA = (0.08, 1.0)
-RATIO = (3 / 4, 4 / 3)
-TRIES = 10
+AREA = (0.08, 1.0)  # range of the share of an image that a random resized crop shows
+RATIO = (3 / 4, 4 / 3)  # range of its width over its height
+TRIES = 10  # attempts to fit it into the image
 LARGE = 0.5  # the smallest area of a large crop
 POSTERIZE_BITS = 4  # the only value at severity 1
 

@@ -4,7 +4,7 @@ Executes the same plans as `augment` does with Pillow. Pixels are bytes, which e
 where pixels are interpolated, by crops, rotations, shears and translations, some differ from Pillow's by one.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -86,7 +86,7 @@ def operate(name: str, images: Tensor, amounts: HostArray) -> Tensor:
         thresholds = torch.from_numpy(amounts).to(images.device)[:, None, None, None]
         return torch.where(images < thresholds, images, 255 - images)
     pixels = images.flatten(2).long()
-    tables = TABLES[name](pixels)
+    tables = _autocontrast(pixels) if name == "autocontrast" else _equalize(pixels)
     return tables.gather(2, pixels).view(images.shape)
 
 
@@ -104,23 +104,14 @@ def move_pixels(images: Tensor, matrices: HostArray) -> Tensor:
 
 def _matrices(name: str, amounts: HostArray, height: int, width: int) -> HostArray:
     """Return the affine maps (n, 2, 3) of a geometric operation for `move_pixels`."""
-    matrices = np.zeros((len(amounts), 2, 3))
-    matrices[:, 0, 0] = 1
-    matrices[:, 1, 1] = 1
-    if name == "rotate":
-        angles = np.radians(amounts)
-        matrices[:, 0, 0] = np.cos(angles)
-        matrices[:, 1, 1] = np.cos(angles)
-        matrices[:, 0, 1] = -np.sin(angles) * height / width
-        matrices[:, 1, 0] = np.sin(angles) * width / height
-    elif name == "shear_x":
-        matrices[:, 0, 1:] = amounts[:, None] * height / width
-    elif name == "shear_y":
-        matrices[:, 1, ::2] = amounts[:, None] * width / height
-    elif name == "translate_x":
-        matrices[:, 0, 2] = 2 * np.trunc(amounts) / width
-    else:
-        matrices[:, 1, 2] = 2 * np.trunc(amounts) / height
+    zeros = np.zeros_like(amounts)
+    angles, x_shears, y_shears, x_shifts, y_shifts = (amounts if name == each else zeros for each in GEOMETRIC)
+    cos = np.cos(np.radians(angles))
+    sin = np.sin(np.radians(angles))
+    ratio = height / width
+    x_row = [cos, (x_shears - sin) * ratio, x_shears * ratio + 2 * np.trunc(x_shifts) / width]
+    y_row = [(y_shears + sin) / ratio, cos, y_shears / ratio + 2 * np.trunc(y_shifts) / height]
+    matrices: HostArray = np.array([x_row, y_row]).transpose(2, 0, 1)
     return matrices
 
 
@@ -145,6 +136,3 @@ def _equalize(pixels: Tensor) -> Tensor:
     step = others // 255
     spread = ((step // 2 + below) // step.clamp(min=1)).clamp(max=255)
     return torch.where(step > 0, spread, shades).byte()
-
-
-TABLES: dict[str, Callable[[Tensor], Tensor]] = {"autocontrast": _autocontrast, "equalize": _equalize}
