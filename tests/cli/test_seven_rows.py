@@ -45,7 +45,7 @@ def reproduce(folder):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(folder / "texts"))
     sets = {name: templates[:3] for name, templates in template_sets().items()}  # 80 of 1,000 classes take long
-    monkeypatch.setattr("acclimate.prompts.templates._sets", lambda: sets)
+    monkeypatch.setattr("acclimate.prompts.templates.template_sets", lambda: sets)
 
     def reproduce(*recipes, out):
         arguments = ["reproduce", *recipes, *OPTIONS.split(), "--limit", "2", "--out", out]

@@ -70,7 +70,7 @@ def training_folder(root: Path) -> Path:
 
 
 class Trainer:
-    """Few-shot methods fitted to ImageNet's training images, each once.
+    """Few-shot methods fitted to ImageNet's training images, each once: the store keeps what was fitted.
 
     Args:
         store: the images, the model and the folder of what is fitted.
@@ -80,7 +80,6 @@ class Trainer:
     def __init__(self, store: FeatureStore, shots: int | None = None) -> None:
         self._store = store
         self._shots = shots
-        self._adapters: dict[Path, FewShot] = {}
         self._drawn = cache(self._draw)
 
     def check(self, row: Variant) -> None:
@@ -108,7 +107,7 @@ class Trainer:
             unseen = dataset.key != IMAGENET.key
             validation = read_dataset(IMAGENET, self._store.root) if unseen else rest or None
             trained += SEARCHED if unseen else HELD_OUT if rest else ""
-        adapter = duplicate(self._adapter(variant, shots, validation))
+        adapter = self._adapter(variant, shots, validation)
         names = dict(zip(IMAGENET.wnids, adapter.head.class_names, strict=True))
         if not dataset.wnids:
             adapter.relabel(head)
@@ -136,18 +135,15 @@ class Trainer:
             "validation": others,
         }
         path = store.folder / "fitted" / f"{variant.method}-{digest(description)}.safetensors"
-        if path not in self._adapters:
-            with suppress(StateError):  # missing or damaged
-                self._adapters[path] = load_fitted(path, store.encoder, store.model)[0]
-        if path not in self._adapters:
-            adapter = self._fit(variant, versions, shots, validation)
-            notes: dict[str, Any] = {"model": store.model, "fingerprint": store.encoder.fingerprint, "seed": DRAW_SEED}
-            notes |= {"shots": len(shots) // len(adapter.head), "templates": template_name(IMAGENET, variant)}
-            with writing(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
-            save_state(adapter, path, {NOTE: {**notes, "source": "ImageNet's training images"}})
-            self._adapters[path] = adapter
-        return self._adapters[path]
+        with suppress(StateError):  # missing or damaged
+            return load_fitted(path, store.encoder, store.model)[0]
+        adapter = self._fit(variant, versions, shots, validation)
+        notes: dict[str, Any] = {"model": store.model, "fingerprint": store.encoder.fingerprint, "seed": DRAW_SEED}
+        notes |= {"shots": len(shots) // len(adapter.head), "templates": template_name(IMAGENET, variant)}
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        save_state(adapter, path, {NOTE: {**notes, "source": "ImageNet's training images"}})
+        return adapter
 
     def _fit(self, variant: Variant, versions: Variant, shots: Listing, validation: Listing | None) -> FewShot:
         store = self._store
@@ -228,8 +224,6 @@ def _run_missing(
         for variant in variants:
             has = {"views": DATASETS[key].views_of(variant.views) > 1, "labels": variant.fitted is not None}
             require(find_method(variant.method), **has, text=True)
-    for key, variants in missing.items():
-        for variant in variants:
             if "text" in find_method(variant.method).needs and (lack := text_lack(store.encoder)):
                 raise InputError(f"the method {variant.method!r} needs {lack}.")
             if variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
