@@ -169,14 +169,15 @@ def writing(what: object, error: type[AcclimateError] = RunError, hint: str = ""
 def check_writable(path: Path) -> None:
     """Refuse an output path that cannot be written, before the work and not after it."""
     with writing(path, InputError):  # such as a name that is too long
-        if path.is_dir():
-            raise InputError(f"cannot write {path}: it is a folder; name a file in it.")
-        if path.exists() and not path.is_file():
-            raise InputError(f"cannot write {path}: it is a pipe or a device; name a regular file.")
-        if not path.parent.is_dir():
-            raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first.")
-        if not os.access(path.parent, os.W_OK):
-            raise InputError(f"cannot write {path}: the folder {path.parent} is not writable.")
+        problems = [
+            (path.is_dir(), "it is a folder; name a file in it"),
+            (path.exists() and not path.is_file(), "it is a pipe or a device; name a regular file"),
+            (not path.parent.is_dir(), f"there is no folder {path.parent}; make it first"),
+            (not os.access(path.parent, os.W_OK), f"the folder {path.parent} is not writable"),
+        ]
+    for found, problem in problems:
+        if found:
+            raise InputError(f"cannot write {path}: {problem}.")
 
 
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:

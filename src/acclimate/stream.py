@@ -242,66 +242,64 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
         if content.get(name) is None:
             known = " (100 for OpenAI's CLIP)" if name == "logit_scale" else ""
             raise InputError(f"{path} holds no {name}; add it to the file, or pass {name}{known} with it.")
-    features = as_floats(np.asarray(content["features"]), f"{path}: features")
-    if features.ndim not in (2, 3) or 0 in features.shape:
-        raise InputError(f"{path}: features must be (samples, dim) or (samples, views, dim), got {features.shape}.")
-    head = _head(path, content)
-    if features.shape[-1] != head.dim:
-        raise InputError(f"{path}: features have dim {features.shape[-1]}, class vectors {head.dim}.")
-    count = len(features)
-    order = _integers(path, content, "order", count, count)
-    if order is not None and len(np.unique(order)) != count:
-        raise InputError(f"{path}: order must hold every position from 0 to {count - 1} once.")
     used = {*TENSORS, *LISTS, *TEXTS, "logit_scale", "logit_bias", "encode_s", "skipped"}
-    return FeatureStream(
-        features=unit_rows(features, f"{path}: features"),
-        head=head,
-        labels=_integers(path, content, "labels", count, len(head)),
-        order=order,
-        domains=_names(path, content, "domains", count),
-        files=_names(path, content, "files", count),
-        encoder=str(content.get("encoder", "")),
-        prompts=str(content.get("prompts", "")),
-        views_kind=str(content.get("views_kind", "")),
-        skipped=int(_number(path, content, "skipped", 0)),
-        encode_s=_number(path, content, "encode_s", None),
-        notes={name: value for name, value in content.items() if name not in used and isinstance(value, str)},
-    )
-
-
-def _head(path: Path, content: Mapping[str, Any]) -> Head:
-    names = content.get("class_names")
-    scale = _number(path, content, "logit_scale", None)
-    bias = _number(path, content, "logit_bias", 0.0)
     try:
-        return Head(np.asarray(content["class_vectors"]), scale, bias, () if names is None else tuple(map(str, names)))
+        features = as_floats(np.asarray(content["features"]), "features")
+        if features.ndim not in (2, 3) or 0 in features.shape:
+            raise InputError(f"features must be (samples, dim) or (samples, views, dim), got {features.shape}.")
+        head = Head(
+            np.asarray(content["class_vectors"]),
+            _number(content, "logit_scale", None),
+            _number(content, "logit_bias", 0.0),
+            () if content.get("class_names") is None else tuple(map(str, content["class_names"])),
+        )
+        if features.shape[-1] != head.dim:
+            raise InputError(f"features have dim {features.shape[-1]}, class vectors {head.dim}.")
+        count = len(features)
+        order = _integers(content, "order", count, count)
+        if order is not None and len(np.unique(order)) != count:
+            raise InputError(f"order must hold every position from 0 to {count - 1} once.")
+        return FeatureStream(
+            features=unit_rows(features, "features"),
+            head=head,
+            labels=_integers(content, "labels", count, len(head)),
+            order=order,
+            domains=_names(content, "domains", count),
+            files=_names(content, "files", count),
+            encoder=str(content.get("encoder", "")),
+            prompts=str(content.get("prompts", "")),
+            views_kind=str(content.get("views_kind", "")),
+            skipped=int(_number(content, "skipped", 0)),
+            encode_s=_number(content, "encode_s", None),
+            notes={name: value for name, value in content.items() if name not in used and isinstance(value, str)},
+        )
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
 
-def _number(path: Path, content: Mapping[str, Any], name: str, default: float | None) -> Any:
+def _number(content: Mapping[str, Any], name: str, default: float | None) -> Any:
     value = content.get(name, default)
     try:
         return None if value is None else float(value)
     except (TypeError, ValueError):
-        raise InputError(f"{path}: {name} must be a number, got {value!r}.") from None
+        raise InputError(f"{name} must be a number, got {value!r}.") from None
 
 
-def _names(path: Path, content: Mapping[str, Any], name: str, count: int) -> tuple[str, ...] | None:
+def _names(content: Mapping[str, Any], name: str, count: int) -> tuple[str, ...] | None:
     if content.get(name) is None:
         return None
     names = tuple(map(str, content[name]))
     if len(names) != count:
-        raise InputError(f"{path}: {name} must name every sample: {len(names)} names for {count} samples.")
+        raise InputError(f"{name} must name every sample: {len(names)} names for {count} samples.")
     return names
 
 
-def _integers(path: Path, content: Mapping[str, Any], name: str, length: int, below: int) -> HostArray | None:
+def _integers(content: Mapping[str, Any], name: str, length: int, below: int) -> HostArray | None:
     if content.get(name) is None:
         return None
     values = np.asarray(content[name])
     if values.dtype.kind not in "iu" or values.shape != (length,):
-        raise InputError(f"{path}: {name} must be {length} whole numbers, got {values.dtype} of shape {values.shape}.")
+        raise InputError(f"{name} must be {length} whole numbers, got {values.dtype} of shape {values.shape}.")
     if values.min() < 0 or values.max() >= below:
-        raise InputError(f"{path}: {name} must lie between 0 and {below - 1}, got {values.min()} to {values.max()}.")
+        raise InputError(f"{name} must lie between 0 and {below - 1}, got {values.min()} to {values.max()}.")
     return values.astype(np.int64)

@@ -121,8 +121,8 @@ def test_confirmations_of_sure_answers_change_nothing_and_are_listed():
     head = Head(np.eye(3), logit_scale=100.0)
     adapter = ZeroShot(head)
     adapter.corrections.correct(np.eye(3)[:1], [0], [4], names=["a.jpg"])
-    [told] = adapter.corrections
-    assert (told.id, told.label, told.name) == (4, "0", "a.jpg")
+    [corrected] = adapter.corrections
+    assert (corrected.id, corrected.label, corrected.name) == (4, "0", "a.jpg")
     other = np.array([[0.6, 0.8, 0.0]])
     np.testing.assert_allclose(adapter.step(other), head.observe(other).logits, atol=1e-6)
 
@@ -183,19 +183,19 @@ def rounded(features, seed):
 @given(
     st.lists(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 4)), min_size=1, max_size=6), min_size=3, max_size=3)
 )
-def test_merging_tells_one_class_for_each_image_in_any_order(shards):
+def test_merging_keeps_one_class_for_each_image_in_any_order(shards):
     adapters = []
-    for place, told in enumerate(shards):
+    for number, corrected in enumerate(shards):
         adapters.append(create("zero-shot", STREAM.head))
-        images, classes = zip(*told, strict=True)
-        adapters[-1].corrections.correct(rounded(STREAM.features[list(images)], place), classes)
+        images, classes = zip(*corrected, strict=True)
+        adapters[-1].corrections.correct(rounded(STREAM.features[list(images)], number), classes)
     one, two, three = adapters
     merged = merge_states(adapters)
     assert_same(merged, merge_states([three, one, two]))
     assert_same(merged, merge_states([merge_states([one, two]), three]))
     assert_same(merged, merge_states([one, merge_states([two, three])]))
     assert_same(merged, merge_states([merged, two]))
-    last = [dict(told) for told in shards]
+    last = [dict(corrected) for corrected in shards]
     expected = {image: min(each[image] for each in last if image in each) for each in last for image in each}
     assert len(merged.corrections) == len(expected)
     for image, label in expected.items():
@@ -281,8 +281,8 @@ def test_a_wrong_entry_of_several_views_leaves_the_cache():
     adapter.step(views)
     before = adapter.entries()
     ids, classes = zip(*wrong_entries(adapter), strict=True)
-    for told in (views, STREAM.features):
-        adapter.corrections.correct(told[list(ids)], classes, ids)
+    for corrected in (views, STREAM.features):
+        adapter.corrections.correct(corrected[list(ids)], classes, ids)
         assert not {entry.id for entry in adapter.entries()["positive"]} & set(ids)
         adapter.corrections.undo(ids)
         assert adapter.entries() == before

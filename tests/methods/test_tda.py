@@ -1,4 +1,4 @@
-"""TDA against the paper's algorithm, told naively (`reference.NaiveTDA`)."""
+"""TDA against the paper's algorithm, written naively (`reference.NaiveTDA`)."""
 
 from dataclasses import replace
 
