@@ -136,7 +136,6 @@ Plugins = Annotated[
 Fitted = Annotated[
     Path | None, typer.Option(help="A file of `acclimate fit`, which has the method, its settings and the labels.")
 ]
-StateFile = Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")]
 Origin = Annotated[
     str | None, typer.Option(help="Name of this stream in merged states.", show_default="stem of --state")
 ]
@@ -149,7 +148,6 @@ SkipDuplicates = Annotated[
 ]
 
 # Answers and results
-Results = Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")]
 TopK = Annotated[int, typer.Option(help="Number of labels in a row.", min=1)]
 Unsure = Annotated[
     float, typer.Option(help="Mark answers with a lower score as unsure.", min=0, max=1, show_default=False)
@@ -157,17 +155,13 @@ Unsure = Annotated[
 NoneOfThese = Annotated[
     bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
 ]
-Report = Annotated[Path | None, typer.Option(help="Write an HTML report here.")]
 Follow = Annotated[bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")]
 SortInto = Annotated[
     Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
 ]
-SortHow = Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")]
 Resume = Annotated[
     bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")]
-OnError = Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)]
 
 # Clusters

@@ -33,9 +33,6 @@ SourceUrl = Annotated[
         show_default=False,
     ),
 ]
-ResultsFolder = Annotated[
-    str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")
-]
 Policy = Annotated[
     Literal["ordered", "merged"],
     typer.Option(
@@ -69,8 +66,6 @@ StateUrl = Annotated[
 ClusterPasses = Annotated[
     int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, merged 1")
 ]
-ClusterResume = Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")]
-ClusterOverwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")]
 RayProgress = Annotated[
     bool, typer.Option("--ray-progress", help="Show Ray Data's own progress as well, and what its workers print.")
 ]
@@ -80,7 +75,7 @@ def classify(
     source: arguments.Source,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,
-    out: arguments.Results = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Results: .csv, .jsonl or .parquet.")] = None,
     method: arguments.Method = None,
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
@@ -97,17 +92,17 @@ def classify(
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     skip_duplicates: arguments.SkipDuplicates = None,
     passes: arguments.Passes = None,
-    state: arguments.StateFile = None,
+    state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: arguments.Origin = None,
     freeze: arguments.Freeze = False,
     truth: arguments.Truth = None,
-    report: arguments.Report = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
     follow: arguments.Follow = False,
     sort_into: arguments.SortInto = None,
-    sort_how: arguments.SortHow = "copy",
+    sort_how: Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")] = "copy",
     resume: arguments.Resume = False,
-    overwrite: arguments.Overwrite = False,
-    on_error: arguments.OnError = "skip",
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
+    on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
     batch_size: arguments.BatchSize = None,
     workers: arguments.Workers = None,
     device: arguments.Device = "auto",
@@ -301,7 +296,7 @@ def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -
 
 def cluster_classify(
     source: SourceUrl,
-    out: ResultsFolder,
+    out: Annotated[str, typer.Option("--out", "-o", help="Folder for the results, in parquet files: a path or URL.")],
     address: arguments.Address = None,
     policy: Policy = "ordered",
     shards: Shards = None,
@@ -313,8 +308,8 @@ def cluster_classify(
     adapter_gpus: AdapterGpus = 0.0,
     state: StateUrl = None,
     passes: ClusterPasses = None,
-    resume: ClusterResume = False,
-    overwrite: ClusterOverwrite = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue what an interrupted run left in --out.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the results in --out.")] = False,
     ray_progress: RayProgress = False,
     labels: arguments.LabelsUnlessFitted = None,
     model: arguments.Model = arguments.DEFAULT_MODEL,

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 FILE = "file"
 LABEL = "label"
 EDITED = "correct_label"
-Results = Annotated[Path | None, typer.Argument(help="Results of `acclimate classify`.")]
 Fixes = Annotated[
     Path | None,
     typer.Argument(help=f"A csv with the columns {FILE} and {LABEL}; without it, {EDITED} of the results counts."),
@@ -43,7 +42,7 @@ Undo = Annotated[
 
 
 def correct(
-    results: Results = None,
+    results: Annotated[Path | None, typer.Argument(help="Results of `acclimate classify`.")] = None,
     fixes: Fixes = None,
     state: State = ...,  # type: ignore[assignment]
     model: arguments.Model = arguments.DEFAULT_MODEL,

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
     from acclimate.reading.walk import Preparer
     from acclimate.sources import Sample
 
-Features = Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")]
-
 
 def embed(
     source: arguments.Source,
     labels: arguments.Labels,
-    out: Features,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,
     views: arguments.Views = 1,

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 NEW_STREAMS = "For streams created by their first images"
 
 # The service
-Data = Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")]
 Labels = Annotated[
     str | None, typer.Option(help="Create a stream with these labels (comma-separated, or a file) on its first images.")
 ]
@@ -90,7 +89,6 @@ MaxStreams = Annotated[int, typer.Option(help="Number of streams.")]
 MaxClientStreams = Annotated[int, typer.Option(help="Number of streams that one client may make.")]
 MaxQueue = Annotated[int, typer.Option(help="Images of a client that wait, counting views.")]
 Timeout = Annotated[float, typer.Option(help="Seconds per request.")]
-HeaderTimeout = Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")]
 MaxLogLines = Annotated[int, typer.Option(help="Lines of one kind logged per second.")]
 BatchSize = Annotated[int, typer.Option(help="Images encoded at once, counting views.")]
 MaxWait = Annotated[float, typer.Option(help="Seconds an image waits for others to share its batch.")]
@@ -103,12 +101,11 @@ Replicas = Annotated[
     str,
     typer.Option(help="Replicas that encode images: a number, or LEAST:MOST, between which Ray Serve scales them."),
 ]
-Front = Annotated[int, typer.Option(help="Replicas that answer HTTP.", min=1)]
 EveryNode = Annotated[bool, typer.Option("--every-node", help="Listen on every node, not only on the head node.")]
 
 
 def serve(
-    data: Data,
+    data: Annotated[Path, typer.Option(help="Folder for the state of all streams; created if it does not exist.")],
     model: arguments.Model = arguments.DEFAULT_MODEL,
     labels: Labels = None,
     host: Host = "127.0.0.1",
@@ -148,7 +145,7 @@ def serve(
     max_client_streams: MaxClientStreams = 100,
     max_queue: MaxQueue = 512,
     timeout: Timeout = 30.0,
-    header_timeout: HeaderTimeout = 10.0,
+    header_timeout: Annotated[float, typer.Option(help="Seconds from connecting to a complete header.")] = 10.0,
     max_log_lines: MaxLogLines = 200,
     batch_size: BatchSize = 32,
     max_wait: MaxWait = 0.005,
@@ -197,7 +194,7 @@ def cluster_serve(
     encoders: Replicas = "1",
     cpus: arguments.Cpus = 1.0,
     gpus: arguments.Gpus = None,
-    front: Front = 1,
+    front: Annotated[int, typer.Option(help="Replicas that answer HTTP.", min=1)] = 1,
     every_node: EveryNode = False,
     model: arguments.Model = arguments.DEFAULT_MODEL,
     labels: Labels = None,
