@@ -8,7 +8,7 @@ import typer
 from acclimate.cli.bench import bench
 from acclimate.cli.catalogue import convert, doctor, methods, models
 from acclimate.cli.classify import classify, cluster_classify
-from acclimate.cli.console import say
+from acclimate.cli.console import CommandGroup, say
 from acclimate.cli.correct import correct
 from acclimate.cli.data import data
 from acclimate.cli.demo import demo
@@ -16,7 +16,6 @@ from acclimate.cli.embed import embed
 from acclimate.cli.few_shot import few_shot
 from acclimate.cli.fit import fit
 from acclimate.cli.generate import generate
-from acclimate.cli.group import CommandGroup
 from acclimate.cli.leaderboard import leaderboard
 from acclimate.cli.reproduce import reproduce
 from acclimate.cli.run import run

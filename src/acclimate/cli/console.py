@@ -1,4 +1,4 @@
-"""The terminal: lines, progress bars, the answers of `acclimate classify` while it runs, and requests to stop."""
+"""The terminal: lines, errors, progress bars, the answers of a run, and requests to stop it."""
 
 import os
 import signal
@@ -9,13 +9,15 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperGroup
 
-from acclimate.errors import count, printable
+from acclimate.errors import AcclimateError, RunError, count, printable, reason
 
 if TYPE_CHECKING:
     from acclimate.classify.run import Emit
     from acclimate.predict import Prediction
 
+UsageError: Any = typer.BadParameter.__base__  # the class, wherever this version of typer has it
 # Things that the stages of a work count; those of other stages are steps.
 THINGS = {
     "encoding": "images",
@@ -31,6 +33,32 @@ def say(*lines: object, err: bool = False, **style: Any) -> None:
     """Print lines on stdout, or on stderr, as `printable` text; `style` as for `typer.style`."""
     text = "\n".join(map(printable, lines))
     typer.echo(typer.style(text, **style) if style else text, err=err)
+
+
+class CommandGroup(TyperGroup):
+    """A group of commands that shows errors that a user can cause as one line, without a traceback."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; exit with 1 if it had to stop, with 2 if it could not start."""
+        try:
+            return super().invoke(ctx)
+        except AcclimateError as error:
+            say(f"error: {error}", err=True)
+            raise typer.Exit(1 if isinstance(error, RunError) else 2) from error
+        except UsageError as error:  # wrong arguments, which may be names of files that a shell filled in
+            error.message = printable(error.message)
+            raise
+        except OSError as error:  # a name that is too long, a folder that may not be entered
+            if error.filename is None:
+                raise
+            say(f"error: {error.filename} cannot be used: {reason(error)}.", err=True)
+            raise typer.Exit(1) from error
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """List the commands, each with the whole first sentence of its help, which would else be cut to one line."""
+        commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, command.get_short_help_str(500)) for name, command in commands if command])
 
 
 @contextmanager

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.console import progress_bar
-from acclimate.cli.group import CommandGroup
+from acclimate.cli.console import CommandGroup, progress_bar
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, RunError, printable
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from acclimate.cli.arguments import Plugins
-from acclimate.cli.console import progress_bar, say
-from acclimate.cli.group import CommandGroup
+from acclimate.cli.console import CommandGroup, progress_bar, say
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, count
 
@@ -34,39 +33,39 @@ def inspect(
     for path in files:
         tensors, about = read_snapshot(path)
         head = read_head(tensors, about, path)
+        notes = about["notes"]
         say(f"{path}  {path.stat().st_size / 1e6:.2f} MB", bold=True)
-        if fitted := fit_note(about["notes"]):
+        if fitted := fit_note(notes):
             say(describe_fit(fitted))
-        if "decoder" in about["notes"]:
-            say(f"images decoded by {about['notes']['decoder']}, encoded in {about['notes'].get('precision')}")
+        if "decoder" in notes:
+            say(f"images decoded by {notes['decoder']}, encoded in {notes.get('precision')}")
         method = list_methods().get(about["method"])
         if method is not None and "text" in method.needs:  # it cannot be loaded without its model
             say(f"{method.name}, {len(head)} classes: {about['settings']}")
             continue
         adapter, _ = build_adapter(tensors, about, path)
-        names = adapter.head.class_names
         parts = adapter.entries()
         learnt = adapter.learnt()
-        say(adapter)
+        seen = (
+            f"{samples} samples of {origin or 'a stream without a name'}" for origin, samples in adapter.seen.items()
+        )
+        say(adapter, *seen, *(f"{part}: {len(kept)} entries" for part, kept in parts.items()))
         if isinstance(adapter, FewShot) and (chosen := adapter.chosen()):
             say("chosen: " + ", ".join(f"{name} {value:.4g}" for name, value in chosen.items()))
-        for origin, samples in adapter.seen.items():
-            say(f"{samples} samples of {origin or 'a stream without a name'}")
-        for part, kept in parts.items():
-            say(f"{part}: {len(kept)} entries")
         if corrections := adapter.corrections:
             say(f"corrections: {len(corrections)}; list them with `acclimate correct --state {path} --list`")
         if advice := adapter.advice():
             say(f"note: {advice}")
+        columns = list(learnt)
+        rows = [
+            (name, *(f"{v:.6g}" for v in row)) for name, *row in zip(head.class_names, *learnt.values(), strict=True)
+        ]
         if entries and parts:
-            headings = ["part", "entropy", "sample"]
+            columns = ["part", "entropy", "sample"]
             listed = ((part, *entry) for part, kept in parts.items() for entry in kept)
-            rows = [(names[i], part, f"{entropy:.3g}", str(id)) for part, i, entropy, id in listed]
-        else:
-            headings = list(learnt)
-            rows = [(name, *(f"{v:.6g}" for v in row)) for name, *row in zip(names, *learnt.values(), strict=True)]
+            rows = [(head.class_names[i], part, f"{entropy:.3g}", str(id)) for part, i, entropy, id in listed]
         if parts or learnt:
-            print_table(["class", *headings], rows, left=("class",))
+            print_table(["class", *columns], rows, left=("class",))
 
 
 @state.command()
@@ -134,10 +133,9 @@ def diff(
     second = load_state(other)
     lines = compare_states(first, second)
     for name in ("samples_seen", "frozen"):
-        ours = getattr(first, name)
-        theirs = getattr(second, name)
-        if ours != theirs:
-            lines.append(f"{name.replace('_', ' ')}: {ours} against {theirs}")
+        values = [getattr(each, name) for each in (first, second)]
+        if values[0] != values[1]:
+            lines.append(f"{name.replace('_', ' ')}: {values[0]} against {values[1]}")
     parts = second.entries()
     for part, entries in first.entries().items():
         mine = set(entries)
