@@ -142,9 +142,9 @@ class Accord(Adapter):
 
     def _new_sums(self) -> Sums:
         """Make empty sums of samples with soft labels."""
-        dims = [len(range(self.head.dim)[view]) for view in VIEWS]
         shapes: dict[str, Any] = {"counts": (CLASSES,), "by_class": (CLASSES, DIM), "features": (DIM,)}
-        shapes |= {f"outer_{number}": (dim, dim) for number, dim in enumerate(dims)}
+        for number, view in enumerate(VIEWS):
+            shapes[f"outer_{number}"] = 2 * (len(range(self.head.dim)[view]),)
         return Sums(self.head, dtype=None, **shapes)
 
     def settles_at(self, seen: int) -> int:
@@ -173,8 +173,7 @@ class Accord(Adapter):
             answer = self._chain(answer)
             logits = answer
         answered = xp.exp(answer)
-        trial = log_softmax(evidence.logits + self.trial)
-        self._count(evidence, answered, trial)
+        self._count(evidence, answered)
         if self.parameters is not None:
             self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs))
             rows = self._tempered(self.samples_seen)
@@ -203,20 +202,19 @@ class Accord(Adapter):
             part = features[:, view]
             sums.add(**{f"outer_{number}": part.T @ part})
 
-    def _count(self, evidence: Evidence, answered: Array, trial: Array) -> None:
-        """Count what is answered, and what zero-shot predicts of samples and of their neighbours."""
+    def _count(self, evidence: Evidence, answered: Array) -> None:
+        """Count the answers, and zero-shot's predictions of samples and of their neighbours."""
         xp = namespace(answered)
-        classes = len(self.head)
         predicted = evidence.predicted
         before = np.flatnonzero(to_host(self.last["predicted"]))
         equal = np.count_nonzero(np.diff(np.append(before, predicted)) == 0)
         like = self.counted["samples"]
         self.counted.add(
             samples=move(np.array([float(len(evidence))]), like),
-            predicted=move(np.bincount(predicted, minlength=classes).astype(float), like),
+            predicted=move(np.bincount(predicted, minlength=len(self.head)).astype(float), like),
             equal=move(np.array([float(equal)]), like),
             answered=xp.sum(answered, axis=0),
-            evened=xp.sum(xp.exp(trial), axis=0),
+            evened=xp.sum(xp.exp(log_softmax(evidence.logits + self.trial)), axis=0),
         )
         self.last["probs"][...] = xp.astype(answered[-1, :], self.last["probs"].dtype)
         self.last["predicted"][...] = 0.0
