@@ -46,7 +46,7 @@ def steps(bench: Bench) -> None:
             ratios = [each / (times["tda"][batch] / batch) for batch in sizes]
             published_rows.append([f"{K:,}", f"{1e6 * each:,.0f}", *(f"{ratio:,.0f}" for ratio in ratios)])
             if K == 1000 and bench.on_gpu:
-                _require(bench, times["tda"], each)
+                _summarise(bench, times["tda"], each)
     heading = [f"batch {batch:,}" for batch in sizes]
     note = "Features of 512 numbers; full caches that nothing enters any more, or empty ones that fill. Zero-shot: the "
     note += "evidence that every method starts from."
@@ -93,11 +93,11 @@ def _next(step: Callable[[Any], Any], walk: Iterator[Any]) -> Any:
     return step(next(walk))
 
 
-def _require(bench: Bench, times: dict[int, float], published: float) -> None:
+def _summarise(bench: Bench, times: dict[int, float], published: float) -> None:
     each = times[1024] / 1024
-    bench.report.most("microseconds per sample of TDA's step, batch 1,024", 1e6 * each, 2.5, 2)
-    bench.report.least("times faster than the published way, batch 1,024", published / each, 2000)
-    bench.report.most("milliseconds of TDA's step, batch 1", 1e3 * times[1], 0.5, 2)
+    bench.report.figure("microseconds per sample of TDA's step, batch 1,024", 1e6 * each, 2)
+    bench.report.figure("times faster than the published way, batch 1,024", published / each)
+    bench.report.figure("milliseconds of TDA's step, batch 1", 1e3 * times[1], 2)
     rates = {name: rate for name, rate in bench.rates.items() if name.startswith(NVJPEG) and "1,024" in name}
     for name, rate in rates.items():
         text = f"TDA's step for 1,024 samples is {100 * each * rate:.2f} % of the time of the whole ({name})."
@@ -108,32 +108,30 @@ def agreement(bench: Bench) -> None:
     """Count how often two ways give the same label."""
     rows = []
 
-    def add(name: str, ours: Sequence[Any], theirs: Sequence[Any], least: float) -> None:
+    def add(name: str, ours: Sequence[Any], theirs: Sequence[Any]) -> None:
         same = 100 * float(np.mean(np.asarray(ours) == np.asarray(theirs)))
         rows.append([name, f"{len(ours):,}", f"{same:.2f}"])
-        if least:
-            bench.report.least(f"% of labels equal: {name}", same, least, 2)
+        bench.report.figure(f"% of labels equal: {name}", same, 2)
 
     batch = bench.sizes.batches[0]
     answers = {}
     for decoder in bench.classifiers:
         answers[decoder] = classify(bench.classifiers[decoder], "zero-shot", batch, bench.photos).labels
     if len(answers) == 2:
-        add("nvJPEG against Pillow", answers[NVJPEG], answers[PILLOW], 0)
+        add("nvJPEG against Pillow", answers[NVJPEG], answers[PILLOW])
     if bench.on_gpu:
         full = Classifier(bench.labels, bench.load("float32"), method="zero-shot", decoder=PILLOW, cache=False)
         add(
             "half precision against float32",
             answers[PILLOW],
             classify(full, "zero-shot", batch, bench.photos).labels,
-            99,
         )
     if bench.evaluation:
         from gpu_parts.evaluation import labels_by_precision
 
         precisions = ("float16" if bench.on_gpu else "bfloat16", "float32")
         both = labels_by_precision(*bench.evaluation, bench.device, precisions)
-        add(f"{precisions[0]} against float32, evaluation images", *both, 99)
+        add(f"{precisions[0]} against float32, evaluation images", *both)
     prepare = Preparer(bench.encoder, decoder=PILLOW)
     walk = encode_ahead(bench.photos, prepare, batch_size=batch)
     features = np.concatenate([to_host(found.features) for found in walk])
@@ -142,7 +140,7 @@ def agreement(bench: Bench) -> None:
     for name, head, rows_of in sets:
         for method in METHODS[1:]:
             ours, theirs = (_labels(method, head, rows_of, where, batch) for where in (bench.device, None))
-            add(f"{method} on the device against NumPy, {name}", ours, theirs, 99.9)
+            add(f"{method} on the device against NumPy, {name}", ours, theirs)
     bench.report.table("Same answers", ("", "images", "% of labels equal"), rows)
 
 

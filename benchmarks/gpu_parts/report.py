@@ -20,10 +20,10 @@ COLOURS = {"read": GREY, "encode": BLUE, "whole": GREEN}
 
 @dataclass
 class Report:
-    """Collects tables, what was required, and the bars of the picture."""
+    """A collection of tables, figures of the summary, and bars of the picture."""
 
     parts: list[str] = field(default_factory=list)
-    required: list[tuple[str, str, str, str]] = field(default_factory=list)
+    figures: list[tuple[str, str]] = field(default_factory=list)
     bars: list[tuple[str, str, float]] = field(default_factory=list)  # kind, name, images/s
 
     def table(self, title: str, heading: Sequence[str], rows: Sequence[Sequence[str]], note: str = "") -> None:
@@ -45,26 +45,17 @@ class Report:
         self.parts.append(f"## {title}\n\n{text}")
         print(f"{self.parts[-1]}\n", flush=True)
 
-    def least(self, what: str, value: float, limit: float, digits: int = 0) -> None:
-        """Note a figure that must be at least `limit`."""
-        self._require(what, value, limit, digits, "at least", value >= limit)
-
-    def most(self, what: str, value: float, limit: float, digits: int = 0) -> None:
-        """Note a figure that may be at most `limit`."""
-        self._require(what, value, limit, digits, "at most", value <= limit)
-
-    def _require(self, what: str, value: float, limit: float, digits: int, how: str, held: bool) -> None:
-        row = (what, f"{value:,.{digits}f}", f"{how} {limit:,.{digits}f}", "yes" if held else "**no**")
-        self.required.append(row)
+    def figure(self, what: str, value: float, digits: int = 0) -> None:
+        """Add a line to the summary."""
+        self.figures.append((what, f"{value:,.{digits}f}"))
 
     def bar(self, kind: str, name: str, rate: float) -> None:
         """Add a bar of the picture; its kind is "read", "encode" or "whole"."""
         self.bars.append((kind, name, rate))
 
     def summary(self) -> None:
-        """Print and put first what was required."""
-        heading = ("what", "measured", "required", "held")
-        self.table("What was required", heading, self.required)
+        """Print the most important figures and put them first."""
+        self.table("Summary", ("", "measured"), self.figures)
         self.parts.insert(0, self.parts.pop())
 
     def write(self, page: Path, command: str, device: str, about: str) -> None:
@@ -84,13 +75,13 @@ class Report:
 
     @classmethod
     def read(cls, bars: Path) -> "Report":
-        """A report of bars that were written."""
+        """Read the bars of a report that was written."""
         with bars.open(newline="", encoding="utf-8") as file:
             rows = list(csv.reader(file))[1:]
         return cls(bars=[(kind, name, float(rate)) for kind, name, rate in rows])
 
     def draw(self, path: Path) -> None:
-        """Bars: images per second of each stage and of the whole."""
+        """Draw images per second of each stage and of the whole as bars."""
         plt = pyplot()
         if not self.bars:
             return

@@ -43,9 +43,8 @@ def whole(bench: Bench) -> None:
             tda = bench.rates[f"{decoder}, tda, batch {batch:,}"]
             bench.report.bar("whole", f"{decoder}, tda, batch {batch:,}", tda)
             best = max(best, (tda, batch))
-        least = 6000 if decoder == NVJPEG else 2000
-        bench.report.least(f"images/s, {len(files):,} JPEG files, {decoder}, TDA, batch {best[1]:,}", best[0], least)
-        bench.report.least("of the slower of reading and tower alone", best[0] / slower, 0.65, 2)
+        bench.report.figure(f"images/s, {len(files):,} JPEG files, {decoder}, TDA, batch {best[1]:,}", best[0])
+        bench.report.figure("of the slower of reading and tower alone", best[0] / slower, 2)
         note += f" Peak memory with {decoder}: {peak_memory_mb(bench.device) or 0.0:,.0f} MB."
     about = (
         f"Files to answers, {len(bench.labels):,} labels: readers start and stop, and the first batch is waited for. "
@@ -67,9 +66,8 @@ def adapting(bench: Bench) -> None:
         for method in METHODS[1:]:
             low, middle, high = 100 * (np.quantile(spent[method], (0.25, 0.5, 0.75)) - zero) / each
             row += [f"{1e3 * np.median(spent[method]):.2f}", f"{middle:+.2f} ({low:+.2f} to {high:+.2f})"]
-            most = {256: 3.0, 1024: 1.0}.get(batch)
-            if method == "tda" and most:
-                bench.report.most(f"% that TDA adds to zero-shot, batch {batch:,}", middle, most, 2)
+            if method == "tda":
+                bench.report.figure(f"% that TDA adds to zero-shot, batch {batch:,}", middle, 2)
         rows.append(row)
     heading = ("", "whole", "zero-shot", "TDA", "% added", "accord", "% added")
     note = (
@@ -164,8 +162,8 @@ def views(bench: Bench) -> None:
     ]
     note = f"The image and {count - 1} crops with AugMix; {decoder}; 16 images at once; peak memory {memory:,.0f} MB."
     bench.report.table(f"{count} views", ("", "images/s", "% of the whole's time"), rows, note)
-    bench.report.least(f"images/s with {count} views, end to end", rate, 100)
-    bench.report.most("% of that time for making the views", 100 * rate / making, 25, 1)
+    bench.report.figure(f"images/s with {count} views, end to end", rate)
+    bench.report.figure("% of that time for making the views", 100 * rate / making, 1)
 
 
 def out_of_memory(bench: Bench) -> None:
@@ -191,5 +189,4 @@ def out_of_memory(bench: Bench) -> None:
     text = f"With {room / 1e9:.1f} GB of memory and batches of {batch:,}, {after.images:,} images were answered, "
     text += f"{same:.2f} % of them as before. It said:\n\n" + "\n".join(f"> {line}" for line in lines)
     bench.report.say("Out of memory", text)
-    bench.report.least("images answered with too little memory", after.images, len(paths))
-    bench.report.most("lines that say so", len(lines), 1)
+    bench.report.figure("images answered with too little memory", after.images)
