@@ -89,18 +89,13 @@ class MergeTree:
         ...     adapter = TDA(Head(np.eye(3), logit_scale=10.0), origin=f"camera {name}")
         ...     _ = adapter.step(np.eye(3))
         ...     tree.add(adapter)
-        >>> tree.merged().samples_seen, tree.held
-        (300, 9)
+        >>> tree.merged().samples_seen
+        300
     """
 
     def __init__(self, start: Adapter | None = None) -> None:
         self.start = start
         self._levels: list[list[Adapter]] = []
-
-    @property
-    def held(self) -> int:
-        """Number of states that it holds."""
-        return sum(map(len, self._levels))
 
     def add(self, adapter: Adapter) -> None:
         """Take one more adapter; it must not change any more."""
@@ -122,7 +117,7 @@ def merge_files(
     start: Adapter | None = None,
     *,
     skipped: Callable[[str], None] | None = None,
-    progress: Callable[[int], None] | None = None,
+    progress: Callable[[int], None] = lambda files: None,
 ) -> Adapter:
     """Merge state files, of which only a few are in memory at a time; see `MergeTree`.
 
@@ -169,8 +164,7 @@ def merge_files(
                 first_path = path
             used += 1
             tree.add(adapter)
-        if progress is not None:
-            progress(1)
+        progress(1)
     if not used:
         raise InputError("nothing to merge: none of the files can be used.")
     if different > used:
