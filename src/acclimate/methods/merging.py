@@ -125,8 +125,7 @@ def merge_files(
         paths: the state files.
         start: the adapter that all of them continued from, if any; see `merge_states`. Every origin may then have more
             samples in one file only.
-        skipped: called with the reason, which names the file, for every file that cannot be used; without it, the
-            first such file is an error.
+        skipped: called with the reason for every file that cannot be used; without it, the first such file is an error.
         progress: called with 1 for every file that is done.
 
     Raises:
