@@ -37,7 +37,7 @@ def close(got, expected):
 
 
 @pytest.fixture(scope="module")
-def plain():
+def shifted():
     """Return a stream on which adapting gains much: head, features and labels."""
     stream = shifted_stream(samples=3000, classes=20, dim=64, seed=0)
     order = stream_order(stream, "seed:0")
@@ -99,8 +99,8 @@ def test_classes_that_come_and_go_are_the_formulas():
     close(refine(adapter, features), expected.refine(features))
 
 
-def test_until_the_views_were_compared_answers_are_those_of_zero_shot(plain):
-    head, features, _ = plain
+def test_until_the_views_were_compared_answers_are_those_of_zero_shot(shifted):
+    head, features, _ = shifted
     adapter = Accord(head)
     first = adapter.settles_at(0)
     compared = adapter.settles_at(first)
@@ -111,8 +111,8 @@ def test_until_the_views_were_compared_answers_are_those_of_zero_shot(plain):
     assert np.abs(log_softmax(answers[compared:]) - log_softmax(zero_shot[compared:])).max() > 0.5
 
 
-def test_parameters_change_only_where_the_state_settles(plain):
-    head, features, _ = plain
+def test_parameters_change_only_where_the_state_settles(shifted):
+    head, features, _ = shifted
     adapter = Accord(head)
     changed = []
     for position in range(1, 401):
@@ -121,15 +121,15 @@ def test_parameters_change_only_where_the_state_settles(plain):
         if adapter.parameters is not before:
             changed.append(position)
     assert changed == [32, 64, 96, 128, 160, 224, 288, 384]
-    assert changed == [place for place in range(1, 401) if adapter.settles_at(place - 1) == place]
+    assert changed == [seen for seen in range(1, 401) if adapter.settles_at(seen - 1) == seen]
 
 
 def test_the_first_change_has_seen_a_quarter_of_the_classes():
     assert Accord(Head(np.eye(1000), logit_scale=10.0)).settles_at(0) == 256
 
 
-def test_the_second_pass_does_not_depend_on_the_order(plain):
-    head, features, labels = plain
+def test_the_second_pass_does_not_depend_on_the_order(shifted):
+    head, features, labels = shifted
     features = features.astype(np.float64)
     by_class = np.argsort(labels, kind="stable")
     answers = []
@@ -141,8 +141,8 @@ def test_the_second_pass_does_not_depend_on_the_order(plain):
     assert accuracy(answers[0], labels) > accuracy(head.observe(features).logits, labels) + 0.2
 
 
-def test_a_sorted_stream_is_used(plain):
-    head, features, labels = plain
+def test_a_sorted_stream_is_used(shifted):
+    head, features, labels = shifted
     by_class = np.argsort(labels, kind="stable")
     adapter = Accord(head)
     online = adapter.step(features[by_class])
@@ -150,15 +150,15 @@ def test_a_sorted_stream_is_used(plain):
     assert accuracy(online, labels[by_class]) > accuracy(head.observe(features).logits, labels) + 0.1
 
 
-def test_where_neighbours_are_not_alike_answers_do_not_depend_on_them(plain):
-    head, features, _ = plain
+def test_where_neighbours_are_not_alike_answers_do_not_depend_on_them(shifted):
+    head, features, _ = shifted
     adapter = Accord(head)
     adapter.step(features)
     assert adapter.likeness == 0.0
 
 
-def test_the_second_pass_does_not_change_the_adapter(plain):
-    head, features, _ = plain
+def test_the_second_pass_does_not_change_the_adapter(shifted):
+    head, features, _ = shifted
     adapter = Accord(head)
     untouched = Accord(head)
     for each in (adapter, untouched):
@@ -170,8 +170,8 @@ def test_the_second_pass_does_not_change_the_adapter(plain):
     np.testing.assert_array_equal(adapter.step(features[500:700]), untouched.step(features[500:700]))
 
 
-def test_the_second_pass_reads_a_memory_map_of_half_precision(plain, tmp_path):
-    head, features, _ = plain
+def test_the_second_pass_reads_a_memory_map_of_half_precision(shifted, tmp_path):
+    head, features, _ = shifted
     np.save(tmp_path / "features.npy", features[:700].astype(np.float16))
     mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
     adapter = Accord(head)
@@ -180,8 +180,8 @@ def test_the_second_pass_reads_a_memory_map_of_half_precision(plain, tmp_path):
     np.testing.assert_allclose(refined, refine(adapter, np.asarray(mapped, np.float32)), atol=1e-3)
 
 
-def test_shards_merge_and_the_stream_goes_on(plain):
-    head, features, labels = plain
+def test_shards_merge_and_the_stream_goes_on(shifted):
+    head, features, labels = shifted
     shards = []
     for name, part in (("a", slice(0, 700)), ("b", slice(700, 1300))):
         shards.append(Accord(head, origin=name))
@@ -208,9 +208,9 @@ def test_the_state_is_bounded_at_many_classes():
     assert adapter.entries() == {}
 
 
-def test_rounds_cannot_be_negative(plain):
+def test_rounds_cannot_be_negative(shifted):
     with pytest.raises(InputError, match="rounds must be at least 0, got -1"):
-        Accord(plain[0], rounds=-1)
+        Accord(shifted[0], rounds=-1)
 
 
 def test_batches_in_which_no_temperature_is_measured(to_backend):

@@ -122,14 +122,14 @@ def test_an_admitted_sample_meets_itself_unless_told_not_to(stream):
 
 
 def test_the_caches_fill_while_they_are_bypassed(stream):
-    plain = TDA(stream.head)
+    without = TDA(stream.head)
     bypassing = TDA(stream.head, bypass=100)
     ids = np.arange(1000, 1000 + len(stream))  # names of samples, not their positions
-    expected = plain.step(stream.features, ids)
+    expected = without.step(stream.features, ids)
     logits = bypassing.step(stream.features, ids)
     np.testing.assert_array_equal(logits[:100], ZeroShot(stream.head).step(stream.features)[:100])
     np.testing.assert_array_equal(logits[100:], expected[100:])
-    assert bypassing.entries() == plain.entries()
+    assert bypassing.entries() == without.entries()
 
 
 def test_an_adapter_that_has_seen_too_little_bypasses_its_caches_when_frozen(stream):

@@ -18,7 +18,7 @@ def repeated_head(seed, sources, dim=512):
 
 def assert_ties(columns, sources):
     for source in set(sources):
-        same = columns[:, [place for place, each in enumerate(sources) if each == source]]
+        same = columns[:, [i for i, each in enumerate(sources) if each == source]]
         assert (same == same[:, :1]).all()
 
 

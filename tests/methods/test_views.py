@@ -109,11 +109,11 @@ def test_the_mode_is_found(to_backend):
 def test_the_mode_leaves_outliers_alone():
     # Most views are near one point, a fifth of them near another: the mode is nearer to the first than the mean is.
     rng = np.random.default_rng(3)
-    place, other = unit(rng.standard_normal((2, 32)))
-    views = np.concatenate([place + 0.05 * rng.standard_normal((51, 32)), other + 0.05 * rng.standard_normal((13, 32))])
-    W = np.stack([place, other])
-    to_place = answer("mta", unit(views)[None], W, bias=0.0)[0, 0] / SCALE
-    assert to_place > 0.98 > unit(unit(views).mean(axis=0)) @ place
+    mode, other = unit(rng.standard_normal((2, 32)))
+    views = np.concatenate([mode + 0.05 * rng.standard_normal((51, 32)), other + 0.05 * rng.standard_normal((13, 32))])
+    W = np.stack([mode, other])
+    to_mode = answer("mta", unit(views)[None], W, bias=0.0)[0, 0] / SCALE
+    assert to_mode > 0.98 > unit(unit(views).mean(axis=0)) @ mode
 
 
 def test_views_without_spread_have_their_common_mode(to_backend):
