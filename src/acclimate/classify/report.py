@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from inspect import getdoc
-from itertools import pairwise
 from math import log
 from pathlib import PurePath
 from typing import Any, NamedTuple
@@ -16,7 +15,7 @@ from jinja2 import Environment, StrictUndefined
 
 from acclimate.classify.accuracy import FEW_IMAGES, paired_difference, score_text, wilson
 from acclimate.classify.run import Classification
-from acclimate.classify.summary import BINS, EXAMPLES, Summary, ranked
+from acclimate.classify.summary import EXAMPLES, Summary, ranked
 from acclimate.errors import ImageError, InputError, count
 from acclimate.files import write_atomically, writing
 from acclimate.images.opening import open_image, thumbnail
@@ -26,27 +25,10 @@ from acclimate.sources.source import Sample
 
 THUMBNAIL_PIXELS = 112  # longer side
 NAME_CHARACTERS = 200  # length of a name that is shown
-LISTED_ROWS = 24  # rows of a list that are shown at once; the others unfold
-CHANGE_KINDS = 10  # rows of the table of changes
-CHANGED_IMAGES = 12
 GALLERY_IMAGES = 240  # images below their labels; with the others the file stays under about 5 MB
 IMAGES_PER_PART = 3  # images per label and part of the state
 LEARNT_IMAGES = 72  # images of the state in all
-MATRIX_LABELS = 40  # labels in a confusion matrix; with more, only the most frequent confusions are listed
-LARGE_CELL_LABELS = 15  # labels whose confusion matrix has room for large cells
-CONFUSION_KINDS = 12  # rows of the table of confusions
-SCORE_BOUNDS = (0.0, 0.5, 0.7, 0.9, 1.0)  # answers with scores between two bounds are judged together
 CHART_TOPS = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.6, 0.8, 1.0)  # possible ends of an axis
-
-
-class ReportTable(NamedTuple):
-    """Rows of text; columns whose head begins with # hold numbers, and those without a head bars: kind and share."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[Any]]
-    caption: str = ""
-    shown: int = LISTED_ROWS  # the other rows unfold
-    unnamed: str = "bars"  # the kind of columns without a head
 
 
 class Chart(NamedTuple):
@@ -77,35 +59,41 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         "file_in_folder": lambda path: "/".join(PurePath(path).parts[-2:]),
     }
     template = environment.from_string(files("acclimate.classify").joinpath("report.html").read_text("utf-8"))
+    numbers = {
+        name: dict(zip(adapter.head.class_names, values.tolist(), strict=True))
+        for name, values in adapter.learnt().items()
+        if name not in adapter.entries()
+    }
+    judged = [label for label in order if summary.truths[label] or summary.judged[label]]
     page = template.render(
         title=title,
         summary=summary,
         adapter=adapter,
-        advice=adapter.advice(),
         unsure=run.classifier.unsure,
         first_id=run.first_id,
+        settings=settings,
+        meanings=_meanings(adapter),
         order=order,
         found=found,
-        judged=[label for label in order if summary.truths[label] or summary.judged[label]],
-        known=summary.accuracy.known,
-        tables=_tables(summary, adapter, order, settings),
+        judged=judged,
+        by_recall=sorted(judged, key=lambda label: _recall(summary, label)),
+        by_answers=_by_sum(order, [summary.before, summary.after]),
+        numbers=numbers,
+        by_numbers=_by_sum(adapter.head.class_names, numbers.values()),
         charts=_charts(summary) if summary.answered else {},
         thumbnail=_thumbnails(run.samples),
-        columns=adapter.learnt(),
-        entries=adapter.entries(),
         shown_entries=_shown_entries(adapter),
         largest_entropy=log(len(adapter.head)),
         examples_per_label=max(1, min(EXAMPLES, GALLERY_IMAGES // max(1, len(found)))),
         gallery_images=GALLERY_IMAGES,
-        listed_rows=LISTED_ROWS,
-        changed_images=CHANGED_IMAGES,
         images_per_part=IMAGES_PER_PART,
-        matrix_labels=MATRIX_LABELS,
-        large_cell_labels=LARGE_CELL_LABELS,
         few_images=FEW_IMAGES,
         count=count,
         ranked=ranked,
         wilson=wilson,
+        paired_difference=paired_difference,
+        share=_share,
+        points=_points,
     )
     with writing(f"the report {path}", InputError, "Choose another place."):
         write_atomically(path, page.encode("utf-8", "backslashreplace"))  # a file name may not be valid Unicode
@@ -142,90 +130,28 @@ def _thumbnails(samples: Sequence[Sample]) -> Callable[[int], dict[str, str]]:
     return read
 
 
-def _tables(
-    summary: Summary, adapter: Adapter, order: Sequence[str], settings: Mapping[str, object]
-) -> dict[str, ReportTable | None]:
-    changes = [
-        (short(old), short(new), f"{number:,}") for (old, new), number in summary.pairs.most_common(CHANGE_KINDS)
-    ]
-    confusions = [
-        (short(truth), short(label), f"{number:,}", _share(number, summary.truths[truth]))
-        for (truth, label), number in summary.confusions.most_common(CONFUSION_KINDS)
-    ]
-    numbers = {name: values.tolist() for name, values in adapter.learnt().items() if name not in adapter.entries()}
-    labels = adapter.head.class_names
-    learnt = {name: dict(zip(labels, values, strict=True)) for name, values in numbers.items()}
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.0f}\u202f%" if whole else "\u2013"
+
+
+def _points(share: float, sign: str = "") -> str:
+    return f"{round(100 * share, 9):{sign}.1f}".replace("-", "\u2212")
+
+
+def _recall(summary: Summary, label: str) -> float:
+    return summary.right[label] / summary.truths[label] if summary.truths[label] else 2.0  # comes last
+
+
+def _by_sum(labels: Iterable[str], columns: Iterable[Mapping[str, float]]) -> list[str]:
+    """Sort labels by the sum of their numbers in all columns, the largest first."""
+    return sorted(labels, key=lambda label: -sum(values[label] for values in columns))
+
+
+def _meanings(adapter: Adapter) -> dict[str, str]:
+    """Return the settings of a method in the words of its documentation."""
     arguments = re.split(r"\n(?:Note|Examples|Raises):", (getdoc(type(adapter)) or "").partition("\nArgs:\n")[2])[0]
-    meanings = dict(re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE))
-    method = [(name, str(value), " ".join(meanings.get(name, "").split())) for name, value in adapter.settings.items()]
-    reasons = [(short(file), short(reason)) for file, reason in summary.reasons]
-    facts = [(name, str(value)) for name, value in settings.items()]
-    return {
-        "accuracy": _accuracy_table(summary) if summary.truths else None,
-        "by_score": _by_score_table(summary),
-        "by_label": _by_label_table(summary, order),
-        "confusions": ReportTable(
-            ("True label", "Answer", "#Images", "#Share"), confusions, "Most frequent confusions"
-        ),
-        "changes": ReportTable(("Zero-shot answer", "Adapted answer", "#Images"), changes, "Most frequent changes"),
-        "before_and_after": _label_table(order, {"Zero-shot": summary.before, "Adapted": summary.after}),
-        "learnt": _label_table(labels, learnt) if learnt else None,
-        "unreadable": ReportTable(("File", "Reason"), reasons),
-        "settings": ReportTable(("", ""), facts, shown=len(facts), unnamed=""),
-        "method": ReportTable(
-            ("Setting", "Value", "Meaning"), method, f"Settings of the method {short(adapter.name)}", len(method)
-        ),
-    }
-
-
-def _accuracy_table(summary: Summary) -> ReportTable:
-    accuracy = summary.accuracy
-    rows = []
-    for who, right in (("Zero-shot", accuracy.right_before), ("Adapted", accuracy.right)):
-        low, high = wilson(right, accuracy.known)
-        rows.append((who, f"{right:,}", _points(right / accuracy.known), f"{_points(low)} to {_points(high)}"))
-    low, high = paired_difference(accuracy.gained, accuracy.lost, accuracy.known)
-    points = _points((accuracy.gained - accuracy.lost) / accuracy.known, "+")
-    change = f"+{accuracy.gained:,} \u2212{accuracy.lost:,}"
-    rows.append(("Difference", change, points, f"{_points(low, '+')} to {_points(high, '+')}"))
-    return ReportTable(("", "#Right", "#Accuracy in %", "#95\u202f% interval"), rows)
-
-
-def _by_score_table(summary: Summary) -> ReportTable:
-    rows = []
-    for low, high in pairwise(SCORE_BOUNDS):
-        bins = slice(round(low * BINS), round(high * BINS))
-        judged = sum(summary.judged_bins[bins])
-        rows.append((f"{low:g} to {high:g}", f"{judged:,}", _share(sum(summary.right_bins[bins]), judged)))
-    return ReportTable(("Score of the answer", "#Images", "#Right"), rows, "Can the score be trusted?")
-
-
-def _by_label_table(summary: Summary, order: Sequence[str]) -> ReportTable:
-    """Return how well each label was found, that which was found least often first."""
-    found = []
-    for label in order:
-        truths = summary.truths[label]
-        judged = summary.judged[label]
-        if truths or judged:
-            recall = summary.right[label] / truths if truths else 2.0
-            shares = (_share(number[label], truths) for number in (summary.right_before, summary.right))
-            row = (short(label), f"{truths:,}", *shares, f"{judged:,}", _share(summary.right[label], judged))
-            found.append((recall, row))
-    head = ("Label", "#Images", "#Found, zero-shot", "#Found, adapted", "#Answers", "#Correct")
-    return ReportTable(head, [row for _, row in sorted(found, key=lambda each: each[0])])
-
-
-def _label_table(order: Iterable[str], columns: Mapping[str, Mapping[str, float]]) -> ReportTable:
-    """Return numbers by label, each with a bar; the labels with the largest numbers come first."""
-    most = {name: max(values.values(), default=0) or 1 for name, values in columns.items()}
-    rows = []
-    for label in sorted(order, key=lambda label: -sum(values[label] for values in columns.values())):
-        row: list[Any] = [short(label)]
-        for name, values in columns.items():
-            row.append(("before" if name == "Zero-shot" else "after", values[label] / most[name]))
-            row.append(f"{round(values[label], 3):,}")
-        rows.append(row)
-    return ReportTable(["Label", *(cell for name in columns for cell in ("", f"#{short(name)}"))], rows)
+    found = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE)
+    return {name: " ".join(meaning.split()) for name, meaning in found}
 
 
 def _charts(summary: Summary) -> dict[str, Chart]:
@@ -273,11 +199,3 @@ def _shown_entries(adapter: Adapter) -> dict[str, dict[str, list[Any]]]:
     filled = {label: parts for label, parts in grouped.items() if any(parts.values())}
     shown = list(filled)[: LEARNT_IMAGES // (IMAGES_PER_PART * max(1, len(entries)))]
     return {label: {name: kept[:IMAGES_PER_PART] for name, kept in filled[label].items()} for label in shown}
-
-
-def _points(share: float, sign: str = "") -> str:
-    return f"{round(100 * share, 9):{sign}.1f}".replace("-", "\u2212")
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.0f}\u202f%" if whole else "\u2013"
