@@ -133,7 +133,15 @@ def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator
         if nested := next((name for name in found.values() if pa.types.is_nested(schema.field(name).type)), None):
             kind = schema.field(nested).type
             raise InputError(f"{source}: the column {nested} holds {kind}, not paths or labels; name columns of text.")
-        _require_bounded(source, about, set(found.values()))
+        groups = [about.row_group(number) for number in range(about.num_row_groups)]
+        chunks = [group.column(number) for group in groups for number in range(group.num_columns)]
+        read = [each for each in chunks if each.path_in_schema.partition(".")[0] in found.values()]
+        size = sum(max(0, each.total_uncompressed_size) for each in read)
+        if about.num_rows > MAX_ROWS or size > MAX_COLUMN_BYTES:
+            raise InputError(
+                f"{source} has {about.num_rows:,} rows and {size:,} bytes of paths and labels; a list may have "
+                f"{MAX_ROWS:,} and {MAX_COLUMN_BYTES:,} at most: split it."
+            )
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*found.values()])
         if keys[0] and not set(found) & set(keys[0]):
             wanted = " or ".join(keys[0])
@@ -148,20 +156,6 @@ def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator
         if isinstance(error, InputError):
             raise
         raise InputError(f"{source} cannot be read as a parquet file ({error}); write it again.") from error
-
-
-def _require_bounded(source: str, about: Any, columns: set[str]) -> None:
-    size = 0
-    for number in range(about.num_row_groups):
-        group = about.row_group(number)
-        for each in range(group.num_columns):
-            if group.column(each).path_in_schema.partition(".")[0] in columns:
-                size += max(0, group.column(each).total_uncompressed_size)
-    if about.num_rows > MAX_ROWS or size > MAX_COLUMN_BYTES:
-        raise InputError(
-            f"{source} has {about.num_rows:,} rows and {size:,} bytes of paths and labels; a list may have "
-            f"{MAX_ROWS:,} and {MAX_COLUMN_BYTES:,} at most: split it."
-        )
 
 
 def _values(source: str, column: Any) -> list[Any]:

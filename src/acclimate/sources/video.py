@@ -85,16 +85,14 @@ def _open(path: str) -> tuple[Any, Any]:
 
     open_regular(path).close()  # refuses pipes and devices, which may never end
     container = av.open(path)
-    stream = next(iter(container.streams.video), None)
-    if stream is None:
-        container.close()
-        raise OSError("the file has no video stream")
-    width = stream.codec_context.width
-    height = stream.codec_context.height
+    stream: Any = next(iter(container.streams.video), None)
     limit = pixel_limit()
-    if limit is not None and width * height > limit:
+    why = "" if stream else "the file has no video stream"
+    if stream and limit is not None and stream.width * stream.height > limit:
+        why = too_large(f"{stream.width} x {stream.height}", limit)
+    if why:
         container.close()
-        raise OSError(too_large(f"{width} x {height}", limit))
+        raise OSError(why)
     stream.thread_type = "AUTO"
     return container, stream
 
@@ -122,14 +120,8 @@ class _Decoder:
         self._path = path
         self._fps = fps
         self._lock = Lock()
-        self._container: Any = None
-        self._restart()
-
-    def _restart(self) -> None:
-        """Forget the position; the next frame that is asked for opens the video, or moves within it."""
+        self._container: Any = None  # opened, and the position set, when the first frame is asked for
         self._next = 0  # the index that the position stands at
-        self._decoded: deque[Any] = deque()  # frames that are not shown yet
-        self._shown: Any = None  # the last one that is
         self._passed: dict[int, Any] = {}  # frames, or errors in place of them, that may still be asked for
 
     def read(self, index: int) -> Image.Image:
@@ -161,7 +153,9 @@ class _Decoder:
 
     def _move(self, index: int) -> None:
         """Go to the key frame before an index; to the beginning if the file leads behind it."""
-        self._restart()
+        self._decoded: deque[Any] = deque()  # frames that are not shown yet
+        self._shown: Any = None  # the last frame that is shown
+        self._passed.clear()
         if self._container is None:
             self._container, self._stream = _open(self._path)
             self._begin = self._stream.start_time or 0

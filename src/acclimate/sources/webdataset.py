@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from pathlib import PurePath
 from sys import intern
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from acclimate.errors import InputError
 from acclimate.files import MAX_TEXT
@@ -79,7 +79,10 @@ def read_index(place: Place, shard: str) -> tuple[list[Entry], list[str]]:
                     if suffix.lower() in IMAGES:
                         images.setdefault(key, (member.name, member.offset_data, member.size))
                     elif suffix.lower() == "cls":
-                        labels[key] = _read_label(file, member)
+                        if not 0 <= member.size <= MAX_LABEL_BYTES:
+                            raise tarfile.ReadError(f"{member.name} holds {member.size:,} bytes, more than a label")
+                        file.seek(member.offset_data)
+                        labels[key] = file.read(member.size).decode("utf-8", "replace").strip()
                 end = tar.offset
             # tarfile takes a partial or missing header for the end; a complete archive ends with a block of zeros.
             file.seek(end)
@@ -109,13 +112,6 @@ class _Bounded(io.RawIOBase):
         if not 0 <= size <= MAX_HEADER_BYTES:
             raise tarfile.ReadError(f"a header of {size:,} bytes" if size > 0 else "bad header")
         return self._read(size)
-
-
-def _read_label(file: Any, member: tarfile.TarInfo) -> str:
-    if not 0 <= member.size <= MAX_LABEL_BYTES:
-        raise tarfile.ReadError(f"{member.name} holds {member.size:,} bytes, more than a label")
-    file.seek(member.offset_data)
-    return str(file.read(member.size).decode("utf-8", "replace").strip())
 
 
 def _shards(spec: str, place: Place) -> list[str]:
