@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from acclimate.bench.datasets import list_images
+from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import RECIPES
 from acclimate.bench.reproduction import plan_recipes
 from acclimate.bench.store import FeatureStore
-from acclimate.bench.suite import IMAGENET, TRAINING, Trainer, training_folder
+from acclimate.bench.suite import IMAGENET, TRAINING, Trainer
 from acclimate.errors import InputError
 from miniatures import draw_dataset, draw_training_images, few
 
@@ -21,7 +22,7 @@ def store(tmp_path, tiny_onnx, monkeypatch):
 
 def test_training_images_are_listed_by_wordnet_id(store):
     folder = draw_training_images(store.root, few(1000, 1) | few(3, 2))
-    assert folder == training_folder(store.root) == store.root / "imagenet" / "images" / "train"
+    assert folder == TRAINING.image_folder(store.root) == store.root / "imagenet" / "images" / "train"
     listing = list_images(TRAINING, store.root)
     assert len(listing) == 1003
     assert all(
@@ -32,17 +33,17 @@ def test_training_images_are_listed_by_wordnet_id(store):
 def test_shots_are_drawn_once_and_never_searched_on(store):
     draw_training_images(store.root, few(1000, 1) | few(3, 7))
     trainer = Trainer(store, shots=1)
-    shots, rest = trainer._drawn(1)
+    shots, rest = trainer.draw(Variant("tip-adapter"))
     assert shots.labels.tolist() == list(range(1000))
     assert np.bincount(rest.labels).tolist() == [4, 4, 4]
     assert not set(shots.paths) & set(rest.paths)
-    assert trainer._drawn(1)[0] is shots
-    assert Trainer(store, shots=1)._drawn(1)[0].paths == shots.paths
+    assert trainer.draw(Variant("tip-adapter"))[0] is shots
+    assert Trainer(store, shots=1).draw(Variant("tip-adapter"))[0].paths == shots.paths
 
 
 def test_rows_that_have_too_few_training_images_say_so_before_anything_is_encoded(store):
     recipes = [RECIPES["ood"]]
-    folder = f"ImageNet's training images in {training_folder(store.root)}"
+    folder = f"ImageNet's training images in {TRAINING.image_folder(store.root)}"
     assert plan_recipes(recipes, store).lacking["ood"]["Tip-Adapter"] == folder
     draw_training_images(store.root, few(1000, 1))
     plan = plan_recipes(recipes, store)

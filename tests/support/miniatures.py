@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from acclimate.bench.datasets import DATASETS, Dataset, read_dataset
-from acclimate.bench.suite import training_folder
+from acclimate.bench.suite import TRAINING
 from acclimate.views.generated import GeneratedFolder
 from drawn_images import COLOURS, draw
 
@@ -54,7 +54,7 @@ def draw_dataset(root: Path, dataset: Dataset, counts: Mapping[int, int]) -> Pat
 def draw_training_images(root: Path, counts: Mapping[int, int]) -> Path:
     """Lay out ImageNet's training images and return their folder."""
     pool = _pool(root)
-    folder = training_folder(root)
+    folder = TRAINING.image_folder(root)
     for label, count in counts.items():
         wnid = DATASETS["imagenet"].wnids[label]
         (folder / wnid).mkdir(parents=True)

@@ -16,13 +16,13 @@ from acclimate.bench.recipes import Recipe, row_of
 from acclimate.bench.results import OF_FILE, Score, read_results, write_results
 from acclimate.bench.store import FeatureStore
 from acclimate.bench.suite import (
+    TRAINING,
     Trainer,
     list_datasets,
     run_dataset,
     run_stream,
     text_lack,
     time_variants,
-    training_folder,
 )
 from acclimate.errors import InputError
 from acclimate.files import writing
@@ -128,14 +128,9 @@ def plan_streams(
             that was chosen by name cannot be run, or a recipe measures time.
     """
     streams = read_labelled(paths)
-    datasets: dict[str, Dataset] = {}
-    why_not = {}
-    for name, stream in streams.items():
-        found = _dataset_of(name, stream)
-        if isinstance(found, str):
-            why_not[name] = found
-        else:
-            datasets[name] = found
+    found = {name: _dataset_of(name, stream) for name, stream in streams.items()}
+    datasets = {name: each for name, each in found.items() if isinstance(each, Dataset)}
+    why_not = {name: each for name, each in found.items() if isinstance(each, str)}
     # The paper's datasets come first, in the paper's order.
     ordered = sorted(datasets, key=lambda name: list(DATASETS).index(datasets[name].key))
     keys = {name: datasets[name].key for name in ordered} | {name: name for name in why_not}
@@ -160,11 +155,9 @@ def plan_streams(
             own += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
     runs: dict[str, Callable[[], list[Score]]] = {}
     for name, key in keys.items():
-        # Recipes have some variants in common.
-        distinct = {(each.method, each.settings_name, repr(each.config)): each for each in variants[name]}
-        if distinct:
+        if variants[name]:
             prompts = _recorded_prompts(streams[name]) if name in datasets else OF_FILE
-            run = partial(run_stream, key, streams[name], list(distinct.values()), orders, progress, prompts)
+            run = partial(run_stream, key, streams[name], variants[name], orders, progress, prompts)
             runs[key] = partial(run, file=name)
     return Reproduction(runs, lacking, why_not)
 
@@ -220,7 +213,7 @@ def _file_lack(row: Variant, views: int) -> str:
 def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, given: Settings) -> str:
     """Return what a row needs and does not have, in words; "" if it can be measured."""
     method = find_method(row.method)
-    folder = training_folder(store.root)
+    folder = TRAINING.image_folder(store.root)
     new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
     settings = {**row.config, **given.get(row.method, {})}
     if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):
@@ -233,7 +226,7 @@ def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, g
         return lack
     try:
         if row.shots:
-            trainer.check(row)
+            trainer.draw(row)
     except InputError as error:
         return f"more training images ({str(error).rstrip('.')})"
     return ""

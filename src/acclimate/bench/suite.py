@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -64,11 +63,6 @@ HELD_OUT = f" (settings searched on other training images, up to {MOST_HELD_OUT}
 WARM_UP_IMAGES = 2  # the first ones pay for everything that is loaded and compiled once
 
 
-def training_folder(root: Path) -> Path:
-    """Return the folder of ImageNet's training images, below the folder of all datasets."""
-    return TRAINING.image_folder(root)
-
-
 class Trainer:
     """Few-shot methods fitted to ImageNet's training images, each once: the store keeps what was fitted.
 
@@ -80,11 +74,17 @@ class Trainer:
     def __init__(self, store: FeatureStore, shots: int | None = None) -> None:
         self._store = store
         self._shots = shots
-        self._drawn = cache(self._draw)
+        self._drawn: dict[int, tuple[Listing, Listing]] = {}
 
-    def check(self, row: Variant) -> None:
-        """Raise InputError if there are too few training images for a row."""
-        self._drawn(self._shots or row.shots)
+    def draw(self, row: Variant) -> tuple[Listing, Listing]:
+        """Draw the shots of a row, and other images of the same classes; InputError if there are too few images."""
+        count = self._shots or row.shots
+        if count not in self._drawn:
+            every = read_dataset(TRAINING, self._store.root)
+            drawn = draw_shots(every.labels, IMAGENET.class_names, count, DRAW_SEED, MOST_HELD_OUT)
+            shots, rest = (every.part(positions) for positions in drawn)
+            self._drawn[count] = (shots, rest)
+        return self._drawn[count]
 
     def fitted(self, variant: Variant, dataset: Dataset, head: Head) -> Variant:
         """Return what to run on a dataset with that head: a variant, with a fitted adapter if it is few-shot.
@@ -99,10 +99,9 @@ class Trainer:
             if adapter.head.class_names != head.class_names:
                 adapter.relabel(head)
             return replace(variant, fitted=adapter)
-        count = self._shots or variant.shots
-        shots, rest = self._drawn(count)
+        shots, rest = self.draw(variant)
         validation = None
-        trained = trained_on(count)
+        trained = trained_on(self._shots or variant.shots)
         if variant.validation:
             unseen = dataset.key != IMAGENET.key
             validation = read_dataset(IMAGENET, self._store.root) if unseen else rest or None
@@ -114,12 +113,6 @@ class Trainer:
         elif gone := [name for wnid, name in names.items() if wnid not in dataset.wnids]:
             adapter.remove_classes(gone)  # the others stay in the order that all kinds of ImageNet have: by WordNet id
         return replace(variant, fitted=adapter, trained=trained)
-
-    def _draw(self, count: int) -> tuple[Listing, Listing]:
-        every = read_dataset(TRAINING, self._store.root)
-        drawn = draw_shots(every.labels, IMAGENET.class_names, count, DRAW_SEED, MOST_HELD_OUT)
-        shots, rest = (every.part(positions) for positions in drawn)
-        return shots, rest
 
     def _adapter(self, variant: Variant, shots: Listing, validation: Listing | None) -> FewShot:
         """Return the adapter with all classes of ImageNet; it is read from the store if it was fitted before."""
@@ -271,22 +264,26 @@ def list_datasets(root: Path, keys: Iterable[str], orders: Sequence[str]) -> dic
 def run_dataset(
     store: FeatureStore, trainer: Trainer, listing: Listing, variants: Iterable[Variant], orders: Sequence[str]
 ) -> list[Score]:
-    """Run variants on a dataset, those with the same prompts and views together; the same variant is run once."""
+    """Run variants on a dataset, those with the same prompts and views together."""
     dataset = listing.dataset
     device = gpu_of(store.encoder) or "numpy"
-    groups: dict[tuple[Any, ...], dict[tuple[str, ...], Variant]] = {}
+    groups: dict[tuple[Any, ...], list[Variant]] = {}
     for variant in variants:
         views = dataset.views_of(variant.views)
-        group = groups.setdefault((variant.prompts, views, variant.views_kind if views > 1 else None), {})
-        group[variant.method, variant.settings_name, repr(variant.config)] = variant
+        groups.setdefault((variant.prompts, views, variant.views_kind if views > 1 else None), []).append(variant)
     scores: list[Score] = []
     for (prompts, *_), group in groups.items():
         with store.progress(len(listing), f"encoding {dataset.key}", "images") as advance:
-            stream = store.stream(listing, next(iter(group.values())), advance)
-        ready = [trainer.fitted(variant, dataset, stream.head) for variant in group.values()]
+            stream = store.stream(listing, group[0], advance)
+        ready = [trainer.fitted(variant, dataset, stream.head) for variant in distinct(group)]
         made = run_stream(dataset.key, stream, ready, orders, store.progress, prompts, device, store.encoder)
         scores += [score for score in made if any(score.method == variant.method for variant in ready)]
     return scores
+
+
+def distinct(variants: Iterable[Variant]) -> list[Variant]:
+    """Return variants without those that give the same result: recipes have some in common."""
+    return list({(each.method, each.settings_name, repr(each.config)): each for each in variants}.values())
 
 
 def run_stream(
@@ -300,8 +297,8 @@ def run_stream(
     text: Encoder | None = None,
     file: str = "",
 ) -> list[Score]:
-    """Score zero-shot and variants, in one pass over a stream for each order."""
-    adapting = [variant for variant in variants if variant.method != "zero-shot"]
+    """Score zero-shot and variants, each once, in one pass over a stream for each order."""
+    adapting = [variant for variant in distinct(variants) if variant.method != "zero-shot"]
     total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
