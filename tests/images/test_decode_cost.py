@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import PIL
@@ -17,17 +18,16 @@ from PIL import Image, ImageOps
 
 from acclimate.errors import ImageError
 from acclimate.images import opening as images
-from acclimate.images.decode_cost import WALKS
-from acclimate.images.opening import ASPECT, FORMATS, examine_image, open_image
+from acclimate.images.decode_cost import EXAMINERS
+from acclimate.images.opening import FORMATS, MAX_ASPECT, examine_image, open_image
 from acclimate.reading.walk import Preparer, encode_ahead
 from drawn_images import draw
 from hostile_images import CASES, encoded, gif, jpeg, png, scans, segment
 
 LIMIT = 40_000_000
 SIZE = (3000, 2000)
-# that a hostile image may take, which were 3 GB and 40 s
-MEMORY = 128 * 2**20
-SECONDS = 1.0
+MAX_MEMORY_BYTES = 128 * 2**20  # hostile images took 3 GB before they were bounded
+MAX_SECONDS = 1.0  # and 40 s
 KINDS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "DIB", "TGA")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr", "I;16", "I", "F")
 
@@ -69,7 +69,8 @@ def limited():
 
 def in_child(function):
     """Run a function of this file in its own process, with limits of memory and time; return its output."""
-    command = f"import sys; sys.path[:0] = {sys.path!r}; import test_bounds; test_bounds.{function}()"
+    paths = [str(Path(__file__).parent), *sys.path]
+    command = f"import sys; sys.path[:0] = {paths!r}; import test_decode_cost as test; test.{function}()"
     child = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, preexec_fn=limited)
     assert child.returncode == 0, child.stderr[-2000:]
     return json.loads(child.stdout)
@@ -84,8 +85,8 @@ def outcomes():
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_image_costs_little(outcomes, name):
     outcome, memory, seconds = outcomes[name]
-    assert memory < MEMORY
-    assert seconds < SECONDS
+    assert memory < MAX_MEMORY_BYTES
+    assert seconds < MAX_SECONDS
     if " x " not in name or "scans" in name:
         assert isinstance(outcome, str)
         assert "\n" not in outcome
@@ -124,7 +125,7 @@ def test_only_kinds_that_are_bounded_are_opened():
             open_image(postscript, formats=formats)
     with pytest.raises(ImageError, match=r"can be read \(PNG\)"):
         open_image(encoded(draw("red", 1), "JPEG"), formats=("PNG",))
-    assert set(WALKS) < set(FORMATS)
+    assert set(EXAMINERS) < set(FORMATS)
 
 
 @pytest.mark.parametrize("begin", [b"PyRGBA\n", b"PyP\n", b"P0CMYK\n"])
@@ -184,8 +185,8 @@ def test_ordinary_images_have_the_same_pixels_as_before(image, orientation, upri
     more = {"transparency": 0} if image.mode == "P" else {}
     content = encoded(image, lossless, exif=exif, **more)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(images, "STRIP", strip)
-        if max(image.size) <= ASPECT * min(image.size):
+        patch.setattr(images, "STRIP_PIXELS", strip)
+        if max(image.size) <= MAX_ASPECT * min(image.size):
             with Image.open(images.io.BytesIO(content)) as opened:
                 expected = np.asarray(reference(opened, upright))
             np.testing.assert_array_equal(open_image(content, upright=upright), expected)
@@ -202,7 +203,7 @@ def test_of_a_very_long_image_the_centre_is_taken(short, long, tall):
         if source.__class__ is np.ndarray and 3 in source.shape[:2]:
             continue
         pixels = np.asarray(open_image(source))
-        kept = [min(side, ASPECT * min(shape)) for side in shape]
+        kept = [min(side, MAX_ASPECT * min(shape)) for side in shape]
         top, left = ((side - part) // 2 for side, part in zip(shape, kept, strict=True))
         np.testing.assert_array_equal(pixels, shades[top : top + kept[0], left : left + kept[1]])
 
@@ -239,7 +240,7 @@ def test_every_encoder_and_every_view_is_given_an_image_of_a_bounded_shape(views
     long = [png(20_000, 1), Image.new("RGB", (1, 5000)), np.zeros((2, 900, 3), np.uint8)]
     sources = [*long, np.zeros((13, 13), np.uint8), Image.new("L", (17, 17))]
     (batch,) = encode_ahead(sources, Preparer(encoder, views), workers=1)
-    assert max(max(size) / min(size) for size in encoder.sizes) <= ASPECT
+    assert max(max(size) / min(size) for size in encoder.sizes) <= MAX_ASPECT
     assert [error is None for error in batch.errors] == [True, True, True, False, False]
     assert "not enough memory to prepare it" in batch.errors[3]
 

@@ -330,6 +330,7 @@ def test_a_torchvision_without_nvjpeg_is_found_out(monkeypatch):
         raise RuntimeError("decode_jpegs_cuda: torchvision not compiled with nvJPEG support\nat ...")
 
     monkeypatch.setitem(sys.modules, "torchvision", object())
+    monkeypatch.setitem(sys.modules, "torchvision.io", SimpleNamespace(encode_jpeg=lambda pixels: pixels))
     monkeypatch.setattr(gpu, "decode_jpegs", refuse)
     assert walk.choose_decoder("auto", "cuda:0") == "pillow"
     with pytest.raises(InputError, match=r"fails here \(decode_jpegs_cuda: torchvision not compiled with nvJPEG supp"):

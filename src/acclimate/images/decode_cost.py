@@ -1,4 +1,4 @@
-"""What decoding an image costs, found in its bytes before anything is decoded.
+"""The cost of decoding an image, found in its bytes before anything is decoded.
 
 A file of a few bytes can ask for gigabytes or for minutes. For each kind of file, a walk over its structure finds the
 size of the image and the memory that decoding takes, and refuses what makes Pillow or a codec slow. A walk is linear in
@@ -15,27 +15,27 @@ from PIL import JpegImagePlugin
 from acclimate.errors import ImageError
 from acclimate.images.tiff import TIFF, check_exif, read_directory
 
-BYTES = 8  # of memory that decoding takes per pixel, at its peak: an RGB image of Pillow, twice
-METADATA = 16 * 2**20  # bytes beside the pixels
-COMMENTS = 2**20  # bytes of a GIF's extensions, which Pillow joins one by one
-PARTS = 1000  # segments, chunks or boxes beside those of the pixels
-PACKED = 100  # of them that are compressed
-GAP = 4096  # bytes between two segments of a JPEG that belong to neither
-SCANS = 100  # of a JPEG; encoders write about ten
-PASSES = 16  # times as many pixels as are allowed that all scans of a JPEG may hold together
-SLOW = 16  # of what Pillow decodes in Python: the share of the allowed pixels that its bytes or values may make up
-FAXES = (2, 3, 4, 32771)  # compressions of a TIFF for which libtiff writes a line to standard error for a bad row
-ROW = 1000  # pixels that the rows of such a TIFF should hold: so many times less rows than pixels are allowed
-BLOCK = 256  # pixels that the tiles or strips of a TIFF hold, on average at least
-MORE = "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels)"  # what raises such a bound
+BYTES_PER_PIXEL = 8  # peak memory of decoding: an RGB image of Pillow, twice
+MAX_METADATA_BYTES = 16 * 2**20  # bytes beside the pixels
+MAX_COMMENT_BYTES = 2**20  # bytes of a GIF's extensions, which Pillow joins one by one
+MAX_PARTS = 1000  # segments, chunks or boxes beside those of the pixels
+MAX_PACKED_PARTS = 100  # compressed chunks
+MAX_GAP_BYTES = 4096  # bytes between two segments of a JPEG
+MAX_SCANS = 100  # scans of a JPEG; encoders write about ten
+SCAN_FACTOR = 16  # all scans of a JPEG may hold factor * allowed pixels together
+SLOW_FACTOR = 16  # bytes or values that Pillow decodes in Python <= allowed pixels / factor
+FAX_COMPRESSIONS = (2, 3, 4, 32771)  # libtiff writes a line to standard error for each of their bad rows
+MIN_FAX_ROW_PIXELS = 1000  # rows of a fax <= allowed pixels / this
+MIN_BLOCK_PIXELS = 256  # smallest mean size of the tiles or strips of a TIFF
+HOW_TO_ALLOW = "start with a larger --max-pixels (in Python: acclimate.images.opening.limit_pixels)"
 
 MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
-NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # behind a scan, which may hold restart markers
+NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # not the restart markers within a scan
 COMMENT = re.compile(rb"#[^\r\n]*[\r\n]?")
 
 
 class Header(NamedTuple):
-    """The size of an image, and the bytes of memory that decoding takes if they are more than `BYTES` per pixel."""
+    """The size of an image, and the bytes of memory that decoding takes if they are more than `BYTES_PER_PIXEL`."""
 
     width: int
     height: int
@@ -43,7 +43,7 @@ class Header(NamedTuple):
 
 
 def find_kind(content: bytes) -> str:
-    """Pillow's name for the kind of an image file, by how it begins; "" if it is of none that is read."""
+    """Return Pillow's name for the kind of an image file, by how it begins; "" if it is of none that is read."""
     return next((kind for kind, begins in SIGNATURES.items() if begins.match(content)), "")
 
 
@@ -53,8 +53,8 @@ def jpeg(content: bytes, limit: int) -> Header:
     frame = b""
     progressive = False
     exif = list[bytes]()
-    for _ in range(PARTS):
-        if not (marker := MARKER.search(content, place, place + GAP)):
+    for _ in range(MAX_PARTS):
+        if not (marker := MARKER.search(content, place, place + MAX_GAP_BYTES)):
             raise ImageError("damaged: its segments cannot be followed")
         code = marker[1][0]
         place = marker.end()
@@ -72,38 +72,38 @@ def jpeg(content: bytes, limit: int) -> Header:
         elif code == 0xE2 and segment.startswith(b"MPF\0"):
             check_exif(segment[4:])
         place += length
-        if place > METADATA:
-            raise _too_much("metadata", METADATA, "bytes")
+        if place > MAX_METADATA_BYTES:
+            raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
     else:
-        raise _too_much("segments", PARTS)
+        raise _too_much("segments", MAX_PARTS)
     check_exif(b"".join(exif))
     if len(frame) < 6 or len(frame) < 6 + 3 * frame[5]:
         raise ImageError("damaged: it says nothing of its size")
     height, width = struct.unpack_from(">HH", frame, 1)
     if segment[:1] == frame[5:6] and not progressive:
-        return Header(width, height)  # all components in one scan: decoders look for no other
+        return Header(width, height)  # decoders stop after one scan of all components
     scans = _scans(content, place + length)
-    if scans > SCANS or scans * width * height > PASSES * limit:
+    if scans > MAX_SCANS or scans * width * height > SCAN_FACTOR * limit:
         what = f"{scans} scans of {width} x {height} pixels"
-        raise ImageError(f"{what} take too long to decode; save it again, or {MORE}")
+        raise ImageError(f"{what} take too long to decode; save it again, or {HOW_TO_ALLOW}")
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
-    coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel that are kept from scan to scan
+    coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel, kept from scan to scan
     return Header(width, height, int(width * height * (4 + coefficients)))
 
 
 def _scans(content: bytes, place: int) -> int:
     """Count the scans behind the head of the first one, up to the end of the image, or to more than are allowed."""
     scans = 1
-    for _ in range(PARTS):
+    for _ in range(MAX_PARTS):
         if not (marker := NEXT_MARKER.search(content, place)) or marker[1] == b"\xd9":
             return scans
         place = marker.end()
         if marker[1] not in b"\x01\xd8":
             place += int.from_bytes(content[place : place + 2], "big")
         scans += marker[1] == b"\xda"
-        if scans > SCANS:
+        if scans > MAX_SCANS:
             return scans
-    raise _too_much("segments", PARTS)
+    raise _too_much("segments", MAX_PARTS)
 
 
 def png(content: bytes, limit: int) -> Header:
@@ -113,7 +113,7 @@ def png(content: bytes, limit: int) -> Header:
     packed = 0
     count = 0
     frames = False
-    most = PARTS + len(content) // 1024
+    most = MAX_PARTS + len(content) // 1024
     while place + 8 <= len(content):
         length, name = struct.unpack_from(">I4s", content, place)
         place += 12 + length
@@ -128,12 +128,14 @@ def png(content: bytes, limit: int) -> Header:
             check_exif(content[place - 4 - length : place - 4])
         if count > most:
             raise _too_much("chunks", most)
-        if packed > PACKED:
-            raise _too_much("compressed chunks", PACKED)
-        if beside > METADATA:
-            raise _too_much("metadata", METADATA, "bytes")
+        if packed > MAX_PACKED_PARTS:
+            raise _too_much("compressed chunks", MAX_PACKED_PARTS)
+        if beside > MAX_METADATA_BYTES:
+            raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
     width, height = struct.unpack_from(">II", content, 16)
-    return Header(width, height, 2 * BYTES * width * height if frames else 0)  # of an animation, a background as well
+    return Header(
+        width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0
+    )  # an animation has a background as well
 
 
 def gif(content: bytes, limit: int) -> Header:
@@ -147,12 +149,12 @@ def gif(content: bytes, limit: int) -> Header:
         if content[place] == 0x21:  # Pillow reads up to two blocks of some extensions before it looks for their end
             first = 0 if content[place + 1] == 0xFE else 2 if content.startswith(b"NETSCAPE2.0", place + 3) else 1
             place += 2
-            while place < min(start + COMMENTS, len(content)) and (first > 0 or content[place]):
+            while place < min(start + MAX_COMMENT_BYTES, len(content)) and (first > 0 or content[place]):
                 place = place + 1 + content[place]
                 first = first - 1
         place += 1
-        if place - start > COMMENTS:
-            raise _too_much("comments", COMMENTS, "bytes")
+        if place - start > MAX_COMMENT_BYTES:
+            raise _too_much("comments", MAX_COMMENT_BYTES, "bytes")
     return Header(width, height)
 
 
@@ -176,24 +178,24 @@ def bmp(content: bytes, limit: int) -> Header:
     if content[start] == 12:
         return Header(*struct.unpack_from("<HH", content, start + 4))
     width, height, _, _, compression = struct.unpack_from("<IiHHI", content, start + 4)
-    if compression in (1, 2) and len(content) > limit // SLOW:
+    if compression in (1, 2) and len(content) > limit // SLOW_FACTOR:
         raise _too_slow(content, limit)
     return Header(width, abs(height))
 
 
 def ppm(content: bytes, limit: int) -> Header:
     """Bound the header; Pillow decodes numbers written as text, and other maxima than 255, in Python."""
-    kind, *numbers = [*COMMENT.sub(b"", content[:GAP]).split(None, 4), b"", b""][:4]
+    kind, *numbers = [*COMMENT.sub(b"", content[:MAX_GAP_BYTES]).split(None, 4), b"", b""][:4]
     try:
         width = int(numbers[0])
         height = int(numbers[1])
         most = int(numbers[2]) if kind in (b"P5", b"P6") else 255
     except ValueError:
-        raise ImageError(f"damaged: no size among its first {GAP} bytes") from None
+        raise ImageError(f"damaged: no size among its first {MAX_GAP_BYTES} bytes") from None
     values = width * height * (3 if kind == b"P6" else 1)
     plain = kind in (b"P1", b"P2", b"P3")
     direct = most == 255 or (most == 65535 and kind == b"P5")
-    if (len(content) if plain else 0 if direct else values) > limit // SLOW:
+    if (len(content) if plain else 0 if direct else values) > limit // SLOW_FACTOR:
         raise _too_slow(content, limit)
     return Header(width, height)
 
@@ -211,15 +213,15 @@ def jpeg2000(content: bytes, limit: int) -> Header:
         length, name = struct.unpack_from(">I4s", content, place)
         head, length = (16, *struct.unpack_from(">Q", content, place + 8)) if length == 1 else (8, length)
         boxes += 1
-        if boxes > PARTS or (name == b"jp2h" and length > GAP):
-            raise _too_much("boxes", PARTS)
+        if boxes > MAX_PARTS or (name == b"jp2h" and length > MAX_GAP_BYTES):
+            raise _too_much("boxes", MAX_PARTS)
         place += head if name == b"jp2c" else max(length, head)
     width, height, left, top, across, down, _, _, count = struct.unpack_from(">IIIIIIIIH", content, place + 8)
     width = width - left
     height = height - top
-    if count > 4 or _ceil(width, across) * _ceil(height, down) > PARTS + limit // BLOCK**2:
-        raise _too_much("tiles or components", PARTS)
-    return Header(width, height, width * height * (4 * count + BYTES))
+    if count > 4 or _ceil(width, across) * _ceil(height, down) > MAX_PARTS + limit // MIN_BLOCK_PIXELS**2:
+        raise _too_much("tiles or components", MAX_PARTS)
+    return Header(width, height, width * height * (4 * count + BYTES_PER_PIXEL))
 
 
 def tiff(content: bytes, limit: int) -> Header:
@@ -233,17 +235,17 @@ def tiff(content: bytes, limit: int) -> Header:
     apart = planes if tags.value(284, 1) == 2 else 1
     blocks = _ceil(width, across) * _ceil(height, down) * apart
     found = tags.entries.get(324 if tiled else 273, (0, 0, 0))[1]
-    if found > blocks or blocks > PARTS + limit // BLOCK:
-        raise _too_much("tiles or strips", min(blocks, PARTS + limit // BLOCK))
+    if found > blocks or blocks > MAX_PARTS + limit // MIN_BLOCK_PIXELS:
+        raise _too_much("tiles or strips", min(blocks, MAX_PARTS + limit // MIN_BLOCK_PIXELS))
     if int(tags.values(325 if tiled else 279).astype(float).sum()) > 2 * len(content):
         raise ImageError("damaged: its tiles or strips lie on top of each other")
     compression = tags.value(259, 1)
     bits = planes // apart * int(tags.values(258, 1).max())
-    if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > SCANS + 4 * blocks:
+    if compression in (6, 7) and (scans := content.count(b"\xff\xda")) > MAX_SCANS + 4 * blocks:
         raise ImageError(f"{scans} scans take too long to decode; save it again")
-    if compression in FAXES and height > limit // ROW:
-        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {MORE}")
-    row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # of a JPEG, coefficients and RGBA
+    if compression in FAX_COMPRESSIONS and height > limit // MIN_FAX_ROW_PIXELS:
+        raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {HOW_TO_ALLOW}")
+    row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # JPEG: coefficients and RGBA
     return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
 
 
@@ -256,10 +258,10 @@ def _too_much(what: str, most: int, unit: str = "") -> ImageError:
 
 
 def _too_slow(content: bytes, limit: int) -> ImageError:
-    return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or {MORE}")
+    return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or {HOW_TO_ALLOW}")
 
 
-WALKS: dict[str, Callable[[bytes, int], Header]] = {
+EXAMINERS: dict[str, Callable[[bytes, int], Header]] = {
     "JPEG": jpeg,
     "PNG": png,
     "WEBP": webp,

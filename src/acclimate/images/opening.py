@@ -19,19 +19,19 @@ from PIL import Image, UnidentifiedImageError
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
-from acclimate.images.decode_cost import BYTES, MORE, WALKS, find_kind
+from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, find_kind
 from acclimate.images.tiff import check_exif
 
 CHANNELS = (1, 3, 4)
-TOLERANCE = 0.01  # beyond 0 and 1, for floats that were resized with an interpolation that overshoots
+FLOAT_TOLERANCE = 0.01  # floats that were resized may overshoot 0 and 1
 MAX_PIXELS = 178_956_970  # Pillow's own limit for decompression bombs
-COMMON = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # named where an image is of no known kind
-FORMATS = (*WALKS, "AVIF", "HEIF")  # Pillow reads more: some call other programs, some are slow, few are photos
-MAX_BYTES = 256 * 2**20  # of a file
-HEAVY = 16  # bytes of memory per pixel while AVIF and HEIF are decoded
-ASPECT = 16  # times as long as it is wide an image may be; of longer ones the centre is taken
-STRIP = 2**18  # pixels that are converted at once
-ORIENTATION = 0x0112  # EXIF's tag
+COMMON_FORMATS = ("JPEG", "PNG", "WebP", "GIF", "BMP", "TIFF", "AVIF", "HEIC")  # formats that messages name
+FORMATS = (*EXAMINERS, "AVIF", "HEIF")  # Pillow reads more: some call other programs, some are slow, few are photos
+MAX_BYTES = 256 * 2**20  # largest file
+AVIF_BYTES_PER_PIXEL = 16  # memory while AVIF and HEIF are decoded
+MAX_ASPECT = 16  # largest ratio of an image's sides; longer images are reduced to their centre
+STRIP_PIXELS = 2**18  # pixels that are converted at once
+ORIENTATION_TAG = 0x0112  # EXIF's orientation
 TURNINGS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -41,8 +41,8 @@ TURNINGS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-JPEG_END = b"\xff\xd9"  # the marker
-RGB_IDS = [82, 71, 66]  # by which the components of a JPEG that is not YCbCr are known
+JPEG_END = b"\xff\xd9"  # end-of-image marker
+RGB_IDS = [82, 71, 66]  # component ids of a JPEG that is not YCbCr
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
 
 
@@ -55,13 +55,13 @@ def limit_pixels(count: int | None) -> None:
 
 
 def pixel_limit() -> int | None:
-    """The pixels of the largest image that Pillow opens in this process; None if it opens any."""
+    """Return the pixels of the largest image that Pillow opens in this process; None if it opens any."""
     return None if Image.MAX_IMAGE_PIXELS is None else 2 * Image.MAX_IMAGE_PIXELS
 
 
 @cache
 def lacking_for_heif() -> str:
-    """Why Pillow cannot open HEIC images; "" if it can: it is taught to if pillow-heif is installed."""
+    """Return why Pillow cannot open HEIC images; "" if it can: pillow-heif is registered if it is installed."""
     if not (why := lacking("pillow_heif", "pillow-heif", "heic")):
         import_module("pillow_heif").register_heif_opener()
     return why
@@ -82,7 +82,7 @@ class Examined:
     pixels: int
 
     def decode(self, upright: bool = True) -> Image.Image:
-        """The image as 8-bit RGB, at most `ASPECT` times as long as it is wide; ImageError if it cannot be read."""
+        """Decode to 8-bit RGB, at most `MAX_ASPECT` times as long as wide; ImageError if it cannot be read."""
         with _reading():
             return _turn(*self._decode(upright))
 
@@ -99,7 +99,7 @@ class Examined:
                 ids = [component[0] for component in getattr(image, "layer", ())]
                 as_rgb = image.info.get("adobe_transform") == 0 or ids == RGB_IDS
                 baseline = image.mode == "RGB" and not as_rgb and "progressive" not in image.info
-                whole = image.width * image.height <= self.pixels and max(image.size) <= ASPECT * min(image.size)
+                whole = image.width * image.height <= self.pixels and max(image.size) <= MAX_ASPECT * min(image.size)
                 return baseline and whole and (not upright or _turning(image) is None)
         except ImageError:
             return False
@@ -144,16 +144,16 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
         raise ImageError(f"a HEIC image, which {why}")
     limit = min(each for each in (max_pixels, pixel_limit(), sys.maxsize) if each is not None)
     with _reading(formats):
-        if kind in WALKS:
-            width, height, peak = WALKS[kind](content, limit)
+        if kind in EXAMINERS:
+            width, height, peak = EXAMINERS[kind](content, limit)
         else:
             with Image.open(io.BytesIO(content), formats=(kind,)) as image:
                 width = image.width
                 height = image.height
-                peak = HEAVY * image.width * image.height
+                peak = AVIF_BYTES_PER_PIXEL * image.width * image.height
         if min(width, height) < 1:
             raise ImageError(f"damaged: its size is {width} x {height} pixels")
-        pixels = max(width * height, -(-peak // BYTES))
+        pixels = max(width * height, -(-peak // BYTES_PER_PIXEL))
         if pixels > limit:
             raise ImageError(too_large(f"{width} x {height}", limit, pixels / (width * height)))
         return Examined(content, kind, pixels)
@@ -190,7 +190,7 @@ def open_image(
 
 
 def read_path(path: str | os.PathLike[str]) -> bytes:
-    """The content of an image file; ImageError if it cannot be read."""
+    """Return the content of an image file; ImageError if it cannot be read."""
     if URL.match(os.fspath(path)):
         raise ImageError("a URL is not downloaded; download the image, and pass its path")
     with _reading():
@@ -231,7 +231,7 @@ def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
 
 
 def _unknown(formats: Sequence[str] | None) -> ImageError:
-    return ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON)})")
+    return ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON_FORMATS)})")
 
 
 def _millions(pixels: int) -> str:
@@ -239,14 +239,14 @@ def _millions(pixels: int) -> str:
 
 
 def too_large(held: str, limit: int, factor: float = 1.0) -> str:
-    """Why an image that holds too many pixels, or takes `factor` as much memory as others, is refused."""
+    """Return why an image with too many pixels, or with `factor` times the memory of others, is refused."""
     taking = f", which take as much memory as {factor:,.1f} times as many" if factor >= 1.05 else ""
-    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or {MORE}"
+    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or {HOW_TO_ALLOW}"
 
 
 def _centre(image: Image.Image) -> Image.Image:
-    """The middle of an image that is very long: scaled to the size of a model, the whole would be far too large."""
-    most = ASPECT * min(image.size)
+    """Return the middle of a very long image: scaled to the size of a model, the whole would be far too large."""
+    most = MAX_ASPECT * min(image.size)
     if max(image.size) <= most:
         return image
     left, top = (max(0, (side - most) // 2) for side in image.size)
@@ -254,12 +254,12 @@ def _centre(image: Image.Image) -> Image.Image:
 
 
 def _rgb(image: Image.Image) -> Image.Image:
-    """A copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
+    """Return a copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
     top = 65535.0
     if image.mode == "F":
         _, most = cast("tuple[float, float]", image.getextrema())
         top = 65535.0 if most > 255 else 255.0
-    rows = max(1, STRIP // image.width)
+    rows = max(1, STRIP_PIXELS // image.width)
     if image.mode == "RGB" or image.height <= rows:
         return _strip_rgb(image, top)
     whole = Image.new("RGB", image.size)
@@ -270,7 +270,7 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _strip_rgb(image: Image.Image, top: float) -> Image.Image:
-    if image.mode in ("I", "F") or image.mode.startswith("I;"):  # 16 bits and more: `convert` would clip them
+    if image.mode in ("I", "F") or image.mode.startswith("I;"):  # `convert` would clip 16 bits and more
         values = np.clip(np.asarray(image, np.float32) * (255.0 / top), 0, 255)
         return Image.fromarray(values.astype(np.uint8)).convert("RGB")
     if image.mode == "P" and "transparency" in image.info:
@@ -279,11 +279,11 @@ def _strip_rgb(image: Image.Image, top: float) -> Image.Image:
 
 
 def _turning(image: Image.Image) -> Image.Transpose | None:
-    """How an image must be turned according to its EXIF, which is checked before Pillow reads it."""
+    """Return the turn that an image's EXIF asks for; the EXIF is checked before Pillow reads it."""
     check_exif(image.info.get("exif") or b"")
-    if profile := image.info.get("Raw profile type exif"):  # of a PNG, in hexadecimal
+    if profile := image.info.get("Raw profile type exif"):  # a PNG has it in hexadecimal
         check_exif(bytes.fromhex("".join(profile.split("\n")[3:])))
-    return TURNINGS.get(image.getexif().get(ORIENTATION, 1))
+    return TURNINGS.get(image.getexif().get(ORIENTATION_TAG, 1))
 
 
 def _turn(image: Image.Image, how: Image.Transpose | None) -> Image.Image:
@@ -300,7 +300,7 @@ def _from_array(array: HostArray) -> Image.Image:
             raise ImageError("the floats of an image must be numbers, got NaN or infinity")
         low = float(array.min())
         high = float(array.max())
-        if low < -TOLERANCE or high > 1 + TOLERANCE:
+        if low < -FLOAT_TOLERANCE or high > 1 + FLOAT_TOLERANCE:
             raise ImageError(
                 f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}"
             )
@@ -311,7 +311,7 @@ def _from_array(array: HostArray) -> Image.Image:
 
 
 def thumbnail(image: Image.Image, pixels: int) -> bytes:
-    """A small JPEG of an image, its longer side at most `pixels`; without metadata, transparent parts white."""
+    """Return a small JPEG of an image, its longer side at most `pixels`; no metadata, transparent parts white."""
     small = image.convert("RGBA")
     small.thumbnail((pixels, pixels))
     flat = Image.new("RGB", small.size, "white")  # a new image: where and with what it was taken is not passed on

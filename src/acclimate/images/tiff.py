@@ -7,31 +7,43 @@ import numpy as np
 
 from acclimate.errors import ImageError
 
-MOST = 1000  # tags of a directory
+MAX_TAGS = 1000  # tags of a directory
 TIFF = (b"II\x2a\0", b"MM\0\x2a", b"II\x2b\0", b"MM\0\x2b", b"II\0\x2a", b"MM\x2a\0")
-SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8}  # of TIFF's types
-# tags that hold the places of further directories, which Pillow reads
-EXIF = 34665
-GPS = 34853
-INTEROP = 40965
+SIZES = {
+    1: 1,
+    2: 1,
+    3: 2,
+    4: 4,
+    5: 8,
+    6: 1,
+    7: 1,
+    8: 2,
+    9: 4,
+    10: 8,
+    11: 4,
+    12: 8,
+    13: 4,
+    16: 8,
+}  # bytes of a value by TIFF's type
+SUBDIRECTORY_TAGS = (34665, 34853, 40965)  # EXIF, GPS and interoperability, which Pillow reads
 
 
 class Directory(NamedTuple):
-    """A directory of a TIFF: the size of a value, their number and their place for each tag."""
+    """A directory of a TIFF: for each tag the size of a value, the number of values and their offset."""
 
     data: bytes
     entries: dict[int, tuple[int, int, int]]
-    order: str  # of bytes
+    order: str  # byte order, "<" or ">"
 
     def values(self, tag: int, default: int = 0) -> "np.ndarray[Any, np.dtype[np.uint64]]":
-        """The whole numbers of a tag."""
-        size, count, place = self.entries.get(tag, (0, 0, 0))
-        if size not in (1, 2, 4, 8) or not count or place + size * count > len(self.data):
+        """Return the whole numbers of a tag."""
+        size, count, offset = self.entries.get(tag, (0, 0, 0))
+        if size not in (1, 2, 4, 8) or not count or offset + size * count > len(self.data):
             return np.array([default], np.uint64)
-        return np.frombuffer(self.data, f"{self.order}u{size}", count, place).astype(np.uint64)
+        return np.frombuffer(self.data, f"{self.order}u{size}", count, offset).astype(np.uint64)
 
     def value(self, tag: int, default: int = 0) -> int:
-        """The first number of a tag."""
+        """Return the first number of a tag."""
         return int(self.values(tag, default)[0])
 
 
@@ -43,21 +55,21 @@ def check_exif(data: bytes) -> None:
         read_directory(data)
 
 
-def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Directory:
-    """The first directory of a TIFF, or the one at a place, checked as `check_exif` does, and those it points to."""
+def read_directory(data: bytes, offset: int | None = None, depth: int = 2) -> Directory:
+    """Read the first directory of a TIFF, or the one at an offset; check it, and those it points to."""
     order = "<" if data[:2] == b"II" else ">"
     wide = 43 in data[2:4]
     number = struct.Struct(order + ("Q" if wide else "H"))
     slot = struct.Struct(order + ("Q" if wide else "I"))
     head = struct.Struct(order + ("HHQ" if wide else "HHI"))
     entries: dict[int, tuple[int, int, int]] = {}
-    total = 0  # bytes of the values that lie elsewhere
+    total = 0  # bytes of all values that lie elsewhere
     try:
-        place = slot.unpack_from(data, slot.size)[0] if place is None else place
-        (count,), place = number.unpack_from(data, place), place + number.size
-        if count > MOST:
-            raise ImageError(f"more than {MOST:,} tags; save it again without them")
-        for start in range(place, place + count * (head.size + slot.size), head.size + slot.size):
+        offset = slot.unpack_from(data, slot.size)[0] if offset is None else offset
+        (count,), offset = number.unpack_from(data, offset), offset + number.size
+        if count > MAX_TAGS:
+            raise ImageError(f"more than {MAX_TAGS:,} tags; save it again without them")
+        for start in range(offset, offset + count * (head.size + slot.size), head.size + slot.size):
             tag, kind, many = head.unpack_from(data, start)
             size = SIZES.get(kind, 0)
             where = start + head.size
@@ -71,7 +83,7 @@ def read_directory(data: bytes, place: int | None = None, depth: int = 2) -> Dir
         raise ImageError("damaged: its tags lie on top of each other")
     directory = Directory(data, entries, order)
     if depth:
-        for tag in (EXIF, GPS, INTEROP):
+        for tag in SUBDIRECTORY_TAGS:
             if tag in entries:
                 read_directory(data, directory.value(tag), depth - 1)
     return directory

@@ -8,7 +8,6 @@ The pixels of the Pillow path are those of a CPU. JPEGs that nvJPEG decodes and 
 than one grey level in the mean, and by a few levels at sharp edges.
 """
 
-import io
 import os
 import signal
 import warnings
@@ -21,7 +20,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 from torch.nn.functional import interpolate, pad
 from torch.utils.data import DataLoader
 
@@ -49,10 +47,10 @@ def lacking_for_nvjpeg(device: str) -> str:
     """Return why JPEGs cannot be decoded on a device; "" if they can: one is decoded there to find out."""
     if why := lacking("torchvision", "torchvision"):
         return why
-    content = io.BytesIO()
-    Image.new("RGB", (16, 16)).save(content, "JPEG")
     try:
-        decode_jpegs([torch.frombuffer(bytearray(content.getvalue()), dtype=torch.uint8)], device)
+        from torchvision.io import encode_jpeg
+
+        decode_jpegs([encode_jpeg(torch.zeros((3, 16, 16), dtype=torch.uint8))], device)
     except Exception as error:  # a build without nvJPEG, or one for another driver, fails in many ways
         return f"needs torchvision with nvJPEG, which fails here ({str(error).splitlines()[0]}); {INSTALL}"
     return ""
@@ -98,10 +96,8 @@ class ImageReader:
     """
 
     def __init__(self, preparer: Preparer) -> None:
+        self.preparer = preparer
         self.preprocess: Any = preparer.encoder.prepare
-        self.upright = preparer.upright
-        self.nvjpeg = preparer.decoder == "nvjpeg"
-        self.needs_whole = preparer.views > 1
 
     def chunks(self, numbered: Iterator[tuple[int, Any]], batch_images: int) -> Iterator[list[ReadImage]]:
         """Yield what each worker is given at once; no chunk belongs to two batches."""
@@ -124,7 +120,7 @@ class ImageReader:
         return task if isinstance(task.source, (str, os.PathLike, bytes, bytearray)) else self.read(task)
 
     def __getitem__(self, task: ReadImage) -> ReadImage:
-        return task if task.source is None else self.read(task, self.nvjpeg)
+        return task if task.source is None else self.read(task, self.preparer.decoder == "nvjpeg")
 
     def read(self, task: ReadImage, keep_jpeg: bool = False) -> ReadImage:
         """Read an image; unless it is a plain JPEG that is to be kept encoded, decode and prepare it with Pillow."""
@@ -137,12 +133,12 @@ class ImageReader:
                 source = read_path(source) if isinstance(source, (str, os.PathLike)) else source
                 if keep_jpeg and isinstance(source, (bytes, bytearray)):
                     examined = examine_image(bytes(source))
-                    if examined.is_plain_jpeg(self.upright):
+                    if examined.is_plain_jpeg(self.preparer.upright):
                         return task._replace(
                             jpeg=np.frombuffer(bytearray(source), np.uint8), pixel_count=examined.pixels
                         )
-                image = open_image(source, upright=self.upright)
-                whole = np.asarray(image).transpose(2, 0, 1) if self.needs_whole else None
+                image = open_image(source, upright=self.preparer.upright)
+                whole = np.asarray(image).transpose(2, 0, 1) if self.preparer.views > 1 else None
                 return task._replace(inputs=self.preprocess.pixels(image).transpose(2, 0, 1), whole=whole)
         except ImageError as error:
             return task._replace(error=str(error))
@@ -152,16 +148,15 @@ class BatchEncoder:
     """Decodes, resizes and encodes batches of images that were read.
 
     Args:
-        preparer: how images are prepared, and by which encoder they are encoded.
-        reader: decodes with Pillow the JPEGs that nvJPEG refuses.
+        reader: the reader of the images, which decodes with Pillow what nvJPEG refuses.
         device: where the work is done.
     """
 
-    def __init__(self, preparer: Preparer, reader: ImageReader, device: str) -> None:
-        self.preparer = preparer
+    def __init__(self, reader: ImageReader, device: str) -> None:
+        self.preparer = reader.preparer
         self.reader = reader
         self.device = torch.device(device)
-        self.dtype = getattr(torch, precision_of(preparer.encoder))
+        self.dtype = getattr(torch, precision_of(reader.preparer.encoder))
         # nvJPEG writes on a stream of its own, and does not wait for kernels that still use memory which is allocated
         # anew. So nothing but its images is allocated on the decoding stream.
         self.decoding, self.working = streams(self.device)
@@ -242,7 +237,7 @@ def encode_on_gpu(
     numbered = enumerate(images, start)
     first = list(islice(numbered, FEW_IMAGES + 1))
     reader = ImageReader(preparer)
-    encode = BatchEncoder(preparer, reader, device)
+    encode = BatchEncoder(reader, device)
     if len(first) <= FEW_IMAGES or not hasattr(os, "fork") or current_process().daemon:
         workers = 0
     elif workers is None:

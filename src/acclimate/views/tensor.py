@@ -79,7 +79,7 @@ def _chains(crops: Tensor, plan: ViewPlan, some: slice) -> Tensor:
 def operate(name: str, images: Tensor, amounts: HostArray) -> Tensor:
     """Apply an operation to images, uint8 (n, 3, h, w), by an amount (n,) for each; see `augment.OPERATE`."""
     if name in GEOMETRIC:
-        return move_pixels(images, _matrices(name, amounts, *images.shape[2:]))
+        return move_pixels(name, images, amounts)
     if name == "posterize":
         return images & (256 - 2 ** (8 - POSTERIZE_BITS))
     if name == "solarize":
@@ -90,29 +90,23 @@ def operate(name: str, images: Tensor, amounts: HostArray) -> Tensor:
     return tables.gather(2, pixels).view(images.shape)
 
 
-def move_pixels(images: Tensor, matrices: HostArray) -> Tensor:
-    """Move the pixels of images, uint8 (n, 3, h, w), by affine maps (n, 2, 3); those from outside are black.
+def move_pixels(name: str, images: Tensor, amounts: HostArray) -> Tensor:
+    """Rotate, shear or translate images, uint8 (n, 3, h, w); pixels from outside are black.
 
-    A map takes a position in the result to one in the image, both from -1 to 1 as `grid_sample` has them.
+    An affine map takes a position in the result to one in the image, both from -1 to 1 as `grid_sample` has them.
     """
-    theta = torch.from_numpy(matrices.astype(np.float32)).to(images.device)
-    grid = affine_grid(theta, list(images.shape), align_corners=False)
+    height, width = images.shape[2:]
+    ratio = height / width
+    angles, x_shears, y_shears, x_shifts, y_shifts = (amounts * (name == each) for each in GEOMETRIC)
+    cos = np.cos(np.radians(angles))
+    sin = np.sin(np.radians(angles))
+    x_row = [cos, (x_shears - sin) * ratio, x_shears * ratio + 2 * np.trunc(x_shifts) / width]
+    y_row = [(y_shears + sin) / ratio, cos, y_shears / ratio + 2 * np.trunc(y_shifts) / height]
+    maps = np.array([x_row, y_row], np.float32).transpose(2, 0, 1).copy()
+    grid = affine_grid(torch.from_numpy(maps).to(images.device), list(images.shape), align_corners=False)
     moved = grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
     inside = (grid.abs().amax(dim=-1) < 1)[:, None]
     return (moved + ROUNDING).to(torch.uint8) * inside
-
-
-def _matrices(name: str, amounts: HostArray, height: int, width: int) -> HostArray:
-    """Return the affine maps (n, 2, 3) of a geometric operation for `move_pixels`."""
-    zeros = np.zeros_like(amounts)
-    angles, x_shears, y_shears, x_shifts, y_shifts = (amounts if name == each else zeros for each in GEOMETRIC)
-    cos = np.cos(np.radians(angles))
-    sin = np.sin(np.radians(angles))
-    ratio = height / width
-    x_row = [cos, (x_shears - sin) * ratio, x_shears * ratio + 2 * np.trunc(x_shifts) / width]
-    y_row = [(y_shears + sin) / ratio, cos, y_shears / ratio + 2 * np.trunc(y_shifts) / height]
-    matrices: HostArray = np.array([x_row, y_row]).transpose(2, 0, 1)
-    return matrices
 
 
 def _autocontrast(pixels: Tensor) -> Tensor:
