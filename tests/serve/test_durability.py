@@ -403,7 +403,7 @@ def test_a_correction_that_fails_after_it_was_synced_leaves_no_wrong_mark(start,
     def fail(*arguments, **options):
         raise MemoryError("no room")
 
-    monkeypatch.setattr(stream.history.adapter, "correct", fail)
+    monkeypatch.setattr(stream.history.adapter.corrections, "correct", fail)
     with pytest.raises(MemoryError):
         stream.correct("cat", 1).result(60)
     found = after_a_kill().get("shop").describe()
