@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, sqrt
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -267,9 +267,8 @@ class Accord(Adapter):
         samples = float(figures["samples"][0])
         equal = float(figures["equal"][0]) / samples
         chance = float(((figures["predicted"] / samples) ** 2).sum())
-        error = (max(equal * (1.0 - equal), chance * (1.0 - chance)) / samples) ** 0.5
-        excess: float = (equal - self.DOUBT * error - chance) / (1.0 - chance + 1e-9)
-        return max(0.0, excess)
+        error = sqrt(max(equal * (1.0 - equal), chance * (1.0 - chance)) / samples)
+        return max(0.0, (equal - self.DOUBT * error - chance) / (1.0 - chance + 1e-9))
 
     def _weigh(self, figures: Figures) -> list[float]:
         """Return the weights of zero-shot, even and seen; even is out where shares tell much of the features.
@@ -278,9 +277,8 @@ class Accord(Adapter):
         """
         found = float(figures["information"][0]) / float(figures["tempered"][0])
         out = 1.0 / (1.0 + np.exp(np.clip(VETO_SLOPE * (1.0 - found / self.UNEVEN), -30.0, 30.0)))
-        both = self._weights(figures, (EVEN, SEEN))
-        one = self._weights(figures, (SEEN,))
-        return [float((1.0 - out) * first + out * second) for first, second in zip(both, one, strict=True)]
+        pairs = zip(self._weights(figures, (EVEN, SEEN)), self._weights(figures, (SEEN,)), strict=True)
+        return [float((1.0 - out) * both + out * seen) for both, seen in pairs]
 
     def _weights(self, figures: Figures, beliefs: Sequence[int]) -> list[float]:
         """Return the weights of zero-shot, even and seen, of which only `beliefs` are asked."""
@@ -372,8 +370,7 @@ class Accord(Adapter):
         _, pooled = parameters.pool(evidence.logits, scores)
         figures["reached"] = to_host(confidence_reached(pooled[rows]))
         beta = temperature(figures, weights)
-        offset = self._evened(log_softmax(beta * pooled), strength, step)
-        return parameters._replace(beta=beta, offset=offset)
+        return parameters._replace(beta=beta, offset=self._evened(log_softmax(beta * pooled), strength, step))
 
     def _evened(self, log_probs: Array, strength: float, step: int) -> Array:
         """Return offsets (K,) that follow from their own effect on log-probabilities (B, K) of one sample in `step`."""
