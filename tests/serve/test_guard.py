@@ -252,7 +252,7 @@ def test_slots_move_towards_clients_that_hold_fewer(owners, client, rank, place)
     assert FairSlots(senders, client, age=100)(entries, rank, 50) == place
 
 
-def test_old_entries_give_way_to_others_but_not_to_better_ones_of_nobody():
+def test_old_entries_are_evicted_for_others_but_those_of_no_client_only_for_better_ones():
     entries, senders = queue("a", "b", "c")
     assert FairSlots(senders, "d", age=100)(entries, 9.0, 100) is None
     assert FairSlots(senders, "d", age=100)(entries, 9.0, 102) == 1  # entries 0 and 1 are old; the worse one
@@ -295,7 +295,7 @@ def test_after_a_flood_an_honest_client_teaches_every_method(start, method):
 
 
 @pytest.mark.parametrize("method", WITH_CACHES)
-def test_squatters_give_way_and_do_not_come_back(start, method):
+def test_entries_of_squatters_are_evicted_and_do_not_come_back(start, method):
     cache = {"dmn": "memory", "oga": "cache"}.get(method, "positive")
     capacity = {"dmn": {"memory_capacity": 3}, "oga": {"cache_capacity": 3}}.get(method, {})
     streams = start()
@@ -397,7 +397,7 @@ def test_streams_of_older_versions_keep_their_guard_or_none(start, tmp_path):
     assert again.get("limited").describe()["guard"]["share"] == 0.3
 
 
-def test_an_uploaded_state_belongs_to_nobody_and_gives_way_to_better_entries_alone(start):
+def test_entries_of_an_uploaded_state_are_evicted_for_better_ones_only(start):
     stream = create(start())
     show(stream, range(28), "keeper")
     continue_with(stream, stream.state_bytes())
