@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from acclimate.errors import LONGEST_TEXT, InputError
 
 if TYPE_CHECKING:
+    from acclimate.classifier import Classifier
     from acclimate.classify.run import Classification
 
 
@@ -133,6 +134,13 @@ class ClassifyOptions:
         model = ("method", "fitted", "batch_size", "workers", "device", "precision", "compile", "decoder")
         names = (*model, "views", "views_kind", "generated", "unsure")
         return {name: getattr(self, name) for name in names} | {"reject": self.none_of_these}
+
+    def set_up(self, classifier: "Classifier") -> None:
+        """Apply --origin and --freeze to a classifier, after it has loaded a state."""
+        if self.origin is not None:
+            classifier.adapter.origin = self.origin
+        if self.freeze:
+            classifier.freeze()
 
     def describe(self, run: "Classification", command: str, prompts: str) -> dict[str, object]:
         """Return the settings of a run by name, as its report shows them."""

@@ -2,7 +2,8 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,11 +21,8 @@ if TYPE_CHECKING:
     from acclimate.classifier import Classifier
     from acclimate.classify.run import Classification
     from acclimate.classify.summary import Summary
-    from acclimate.cluster.run import ClusterRun
-    from acclimate.cluster.storage import Storage
     from acclimate.sources import Sample
 
-VERBS = {"first pass": "classifying", "second pass": "second pass"}
 SourceUrl = Annotated[
     list[str],
     typer.Argument(
@@ -144,7 +142,7 @@ def _classify(options: ClassifyOptions) -> None:
         samples = with_truth(samples, options.truth, classifier.labels)
     if state is not None and state.exists():
         classifier.load(state)
-    _set_up(classifier, options)
+    options.set_up(classifier)
     if sys.stderr.isatty():
         say(_task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
     columns = csv_columns(options.top_k) if output is None else None
@@ -237,13 +235,6 @@ def _open_classifier(
     arguments_given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
     with stage_bars() as progress:
         return Classifier(names, options.model, progress=progress, **arguments_given, **settings)
-
-
-def _set_up(classifier: "Classifier", options: ClassifyOptions) -> None:
-    if options.origin is not None:
-        classifier.adapter.origin = options.origin
-    if options.freeze:
-        classifier.freeze()
 
 
 def _example_line(classifier: "Classifier") -> str:
@@ -346,87 +337,25 @@ def cluster_classify(
 
 
 def _classify_on_cluster(options: ClusterOptions) -> None:
-    from acclimate.cluster.connection import connect, import_ray
+    from acclimate.cluster.classify_command import classify_on_cluster
+    from acclimate.cluster.connection import import_ray, ray_bar
     from acclimate.cluster.listing import list_images
-    from acclimate.cluster.nodes import check_readable, check_shared
-    from acclimate.cluster.parts import check_no_results
-    from acclimate.cluster.storage import Storage
-    from acclimate.encoders.loading import absolute_model
+
+    @contextmanager
+    def running(classifier: "Classifier", size: str) -> Iterator[tuple[Callable[..., None], Callable[[], bool]]]:
+        if sys.stderr.isatty():
+            say(f"{_task_line(classifier, len(samples))} · {size}", dim=True, err=True)
+        with stop_requests() as stopped, stage_bars(ray_bar if options.ray_progress else progress_bar) as show:
+            yield show, stopped
 
     import_ray()
     options.check()
-    options = replace(options, model=absolute_model(options.model))
-    storage = Storage(str(options.out))
-    storage.check_writable()
-    if not (options.resume or options.overwrite):
-        check_no_results(storage)
+    storage = options.open_output()
     names, templates, settings = _read_task(options)
     samples = arguments.list_images(options.source, options.order, names, options.fps, list_images)
-    if options.policy == "merged" and options.skip_duplicates is None:
-        options = replace(options, skip_duplicates=False)  # images have predecessors only where there is one order
-    with connect(options.address, log_to_driver=options.ray_progress) as there:
-        options, workers = options.fit_to(there)
-        if len(there.nodes) > 1:
-            check_shared(storage, "--out")
-            check_readable(samples[0])
-        classifier = _open_classifier(options.for_driver(), names, templates, settings, samples)
-        options.load_state(classifier)
-        _set_up(classifier, options)
-        if sys.stderr.isatty():
-            where = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
-            say(f"{_task_line(classifier, len(samples))} · {where}", dim=True, err=True)
-        run, finished = _run_on_cluster(options, classifier, samples, storage, workers)
-    _say_cluster_end(run, finished)
-    _say_findings(run.summary, options.unsure, classifier)
-
-
-def _run_on_cluster(
-    options: ClusterOptions,
-    classifier: "Classifier",
-    samples: "Sequence[Sample]",
-    storage: "Storage",
-    workers: tuple[int, int],
-) -> tuple["ClusterRun", bool]:
-    """Classify the images and show progress; returns the run, and False if it was stopped."""
-    from acclimate.cluster.connection import ray_bar, send_plugins
-    from acclimate.cluster.run import ClusterRun
-
-    send_plugins()
-    shown: dict[str, int] = {}  # stage -> images that its bar shows
-
-    def progress(done: int, total: int, stage: str) -> None:
-        before = shown.get(stage, 0)
-        earlier = max(0, min(run.kept, done) - before) if stage == "first pass" else 0
-        show(VERBS[stage], done - before - earlier, total, earlier)
-        shown[stage] = done
-
-    with stop_requests() as stopped, stage_bars(ray_bar if options.ray_progress else progress_bar) as show:
-        run = ClusterRun(
-            classifier=classifier,
-            samples=samples,
-            out=storage,
-            policy=options.policy,
-            shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
-            ordered_first=options.ordered_first,
-            every=options.block_images(len(samples)),
-            workers=workers,
-            cpus=options.cpus,
-            gpus=options.gpus or 0.0,
-            adapter_gpus=options.adapter_gpus,
-            top_k=options.top_k,
-            passes=options.passes,
-            state=None if options.freeze or options.state is None else str(options.state),
-            model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
-            checkpoint_every=options.checkpoint_every,
-            progress=progress,
-            ray_progress=options.ray_progress,
-            stop=stopped,
-        )
-        show(VERBS["first pass"], 0, len(samples))
-        return run, run.run(options.resume, options.overwrite)
-
-
-def _say_cluster_end(run: "ClusterRun", finished: bool) -> None:
+    run, finished = classify_on_cluster(
+        options, samples, storage, lambda here: _open_classifier(here, names, templates, settings, samples), running
+    )
     if not finished:
         where = _stopped_where(run.summary, run.samples)
         say(f"stopped {where}; run the command again with --resume to continue.", err=True)
@@ -435,3 +364,4 @@ def _say_cluster_end(run: "ClusterRun", finished: bool) -> None:
         say(f"{run.out.url} was complete; nothing was left to do.", err=True)
     _say_answers(run.summary, {"Results": run.out.url, "State": None if run.was_complete else run.state})
     say(f"Policy {run.policy}: {run.describe_policy()}.", err=True)
+    _say_findings(run.summary, options.unsure, run.classifier)

@@ -12,6 +12,7 @@ from acclimate.errors import InputError
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
     from acclimate.cluster.nodes import Cluster
+    from acclimate.cluster.storage import Storage
 
 DEFAULT_SHARDS = 8  # the same on clusters of every size, so that the results are the same
 LARGE_JOB_IMAGES = 16 * 1024  # blocks are larger from this number of images on
@@ -42,6 +43,17 @@ class ClusterOptions(ClassifyOptions):
         if self.encoders is not None:
             least_and_most(self.encoders, "--workers")
 
+    def open_output(self) -> "Storage":
+        """Return the folder of the results; refuses one that cannot be written, or whose results would be replaced."""
+        from acclimate.cluster.parts import check_no_results
+        from acclimate.cluster.storage import Storage
+
+        storage = Storage(str(self.out))
+        storage.check_writable()
+        if not (self.resume or self.overwrite):
+            check_no_results(storage)
+        return storage
+
     def block_images(self, images: int) -> int:
         """Return the images between two exchanges, for a job of so many."""
         return self.every or (256 if images < LARGE_JOB_IMAGES else 1024)
@@ -62,10 +74,13 @@ class ClusterOptions(ClassifyOptions):
     def for_driver(self) -> "ClusterOptions":
         """Return the options of the process that starts the run, which encodes the labels alone.
 
-        It does so on the CPU where encoders have no GPU: as on their machines.
+        It does so on the CPU where encoders have no GPU: as on their machines. Where states are merged, duplicates are
+        not skipped by default: images have predecessors only where there is one order.
         """
         device = "auto" if self.gpus else "cpu" if self.device == "auto" else self.device
-        return replace(self, device=device, batch_size=self.batch_size or (256 if self.gpus else None))
+        skip = False if self.policy == "merged" and self.skip_duplicates is None else self.skip_duplicates
+        batch_size = self.batch_size or (256 if self.gpus else None)
+        return replace(self, device=device, batch_size=batch_size, skip_duplicates=skip)
 
     def load_state(self, classifier: "Classifier") -> None:
         """Let a classifier continue from --state, on any file system, if there is one.

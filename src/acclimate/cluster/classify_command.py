@@ -1,0 +1,91 @@
+"""The command `acclimate cluster classify`, once its options are checked and its images are listed."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from acclimate.classifier import Classifier
+from acclimate.cluster.cluster_options import DEFAULT_SHARDS, ClusterOptions
+from acclimate.cluster.connection import connect, import_ray, send_plugins
+from acclimate.cluster.nodes import check_readable, check_shared
+from acclimate.cluster.storage import Storage
+from acclimate.encoders.loading import absolute_model
+from acclimate.errors import count
+from acclimate.sources import Sample
+
+if TYPE_CHECKING:
+    from acclimate.cluster.run import ClusterRun
+
+STAGES = {"first pass": "classifying", "second pass": "second pass"}  # stage of a run -> its name on the terminal
+# Shows progress: stage, images done since the last call, their total, and more images that an earlier run had done.
+Show = Callable[[str, int, int, int], None]
+Stop = Callable[[], bool]
+
+
+def classify_on_cluster(
+    options: ClusterOptions,
+    samples: Sequence[Sample],
+    storage: Storage,
+    open_classifier: Callable[[ClusterOptions], Classifier],
+    running: Callable[[Classifier, str], AbstractContextManager[tuple[Show, Stop]]],
+) -> tuple["ClusterRun", bool]:
+    """Classify images on a cluster as the options say.
+
+    Args:
+        options: the options, after `check`.
+        samples: the images, in order.
+        storage: the folder of the results.
+        open_classifier: returns the classifier for the options of this process, which encodes the labels alone.
+        running: returns the context of the run, given the classifier and the size of the cluster in words: functions
+            that show progress, and that return True to stop.
+
+    Returns:
+        The run, and False if it was stopped.
+    """
+    import_ray()
+    from acclimate.cluster.run import ClusterRun
+
+    shown: dict[str, int] = {}  # stage -> images that its bar shows
+
+    def progress(done: int, total: int, stage: str) -> None:
+        before = shown.get(stage, 0)
+        earlier = max(0, min(run.kept, done) - before) if stage == "first pass" else 0
+        show(STAGES[stage], done - before - earlier, total, earlier)
+        shown[stage] = done
+
+    options = replace(options, model=absolute_model(options.model))
+    with connect(options.address, log_to_driver=options.ray_progress) as there:
+        options, workers = options.fit_to(there)
+        if len(there.nodes) > 1:
+            check_shared(storage, "--out")
+            check_readable(samples[0])
+        classifier = open_classifier(options.for_driver())
+        options.load_state(classifier)
+        options.set_up(classifier)
+        send_plugins()
+        size = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
+        with running(classifier, size) as (show, stop):
+            run = ClusterRun(
+                classifier=classifier,
+                samples=samples,
+                out=storage,
+                policy=options.policy,
+                shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
+                ordered_first=options.ordered_first,
+                every=options.block_images(len(samples)),
+                workers=workers,
+                cpus=options.cpus,
+                gpus=options.gpus or 0.0,
+                adapter_gpus=options.adapter_gpus,
+                top_k=options.top_k,
+                passes=options.passes,
+                state=None if options.freeze or options.state is None else str(options.state),
+                model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
+                checkpoint_every=options.checkpoint_every,
+                progress=progress,
+                ray_progress=options.ray_progress,
+                stop=stop,
+            )
+            progress(0, len(samples), "first pass")
+            return run, run.run(options.resume, options.overwrite)
