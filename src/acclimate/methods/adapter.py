@@ -19,7 +19,7 @@ from acclimate.errors import InputError
 from acclimate.evidence import Evidence, Head
 from acclimate.methods.corrections import Corrections
 from acclimate.methods.settings import check_settings, require
-from acclimate.methods.state import Dump, Entry, Ids, MergeRule, State, check_ids
+from acclimate.methods.state import LARGEST_ID, Dump, Entry, Ids, MergeRule, State, check_integers
 
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
@@ -118,8 +118,7 @@ class Adapter(ABC):
         if not isinstance(self.head, Head):
             kind = type(self.head).__name__
             raise InputError(f"an adapter needs a Head, got {kind}; write Head(class_vectors, logit_scale=...).")
-        if "text" in self.needs and self.text is None:
-            require(type(self), views=True, labels=True)
+        require(type(self), views=True, text=self.text is not None, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)
         self.seen: dict[str, int] = {}
@@ -208,7 +207,7 @@ class Adapter(ABC):
             (n, K) adapted logits in the caller's array library, device and dtype.
         """
         unit = self.head.unit_features(features)
-        ids = None if ids is None else check_ids(ids, unit.shape[0])
+        ids = None if ids is None else check_integers(ids, unit.shape[0], LARGEST_ID, "ids")
         size = block_size(self.head, unit)
         answers = []
         for start in range(0, unit.shape[0], size):
@@ -224,8 +223,7 @@ class Adapter(ABC):
         `ids` (B,) are those of `step`. `learn` is True to learn from the samples, or (B,) booleans.
         Images that were corrected are not learnt from: their class is known.
         """
-        if "views" in self.needs and evidence.views is None:
-            require(type(self))
+        require(type(self), views=evidence.views is not None, text=True, labels=bool(self.seen))
         count = len(evidence)
         first = self.samples_seen
         chosen = learn & self.counts_samples & ~self.corrections.knows(evidence)

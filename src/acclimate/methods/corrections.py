@@ -9,7 +9,7 @@ import numpy as np
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Evidence
-from acclimate.methods.state import Dump, Ids, State, check_classes, check_ids
+from acclimate.methods.state import LARGEST_ID, Dump, Ids, State, check_integers
 
 SAME_IMAGE_COSINE = 0.999  # features that are closer are of the same image
 SAME_ID_COSINE = 0.6  # the same for features with the same id, as one may be of other views of the image
@@ -111,10 +111,12 @@ class Corrections(State):
             The n ids.
         """
         keys = to_host(self.head.observe(features).original_view)
-        labels = check_classes(classes, len(keys), self.head, "classes", "image")
+        labels = check_integers(classes, len(keys), len(self.head) - 1, "classes", "class index")
         if len(keys) > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
-        given = np.array([id_of(key) for key in keys]) if ids is None else check_ids(ids, len(keys))
+        given = (
+            np.array([id_of(key) for key in keys]) if ids is None else check_integers(ids, len(keys), LARGEST_ID, "ids")
+        )
         added = {"keys": keys, "classes": labels.astype(np.int64), "ids": given.astype(np.int64)}
         rows = _stacked([self._rows(), added | {"names": _as_bytes(names or [""] * len(keys))}])
         same = rows["keys"] @ keys.T >= SAME_IMAGE_COSINE
@@ -128,7 +130,7 @@ class Corrections(State):
 
     def undo(self, ids: Ids) -> None:
         """Take back the corrections with these ids, as if they had never been made."""
-        gone = check_ids(ids, len(ids))
+        gone = check_integers(ids, len(ids), LARGEST_ID, "ids")
         if unknown := sorted(set(gone.tolist()) - set(self.ids.tolist())):
             known = f"there are {', '.join(map(str, self.ids[:5].tolist()))}" if len(self) else "there is none"
             more = f" and {len(self) - 5} more" if len(self) > 5 else ""

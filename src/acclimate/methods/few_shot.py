@@ -8,12 +8,11 @@ from typing import Any, ClassVar, NamedTuple
 
 from acclimate.arrays import Array, HostArray
 from acclimate.errors import InputError, StateError
-from acclimate.evidence import Evidence, Head
+from acclimate.evidence import Head
 from acclimate.files import read_snapshot
-from acclimate.methods.adapter import Adapter, MethodKind, Step, ViewsKind
+from acclimate.methods.adapter import Adapter, MethodKind, ViewsKind
 from acclimate.methods.persist import VECTORS, build_adapter, check_description
-from acclimate.methods.settings import require
-from acclimate.methods.state import Ids, check_classes
+from acclimate.methods.state import check_integers
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
 NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
@@ -128,15 +127,10 @@ class FewShot(Adapter):
             more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise InputError(f"no labelled sample of {named}{more}; every class needs at least one.")
 
-    def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
-        """Answer evidence; an adapter that was not fitted refuses."""
-        if not self.seen:
-            require(type(self), views=True, text=True)
-        return super().adapt(evidence, ids, learn)
-
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
         unit = self.head.unit_features(features)
-        return Labelled(unit, check_classes(labels, unit.shape[0], self.head, "labels", "sample"))
+        last = len(self.head) - 1
+        return Labelled(unit, check_integers(labels, unit.shape[0], last, "labels", "class index"))
 
 
 def load_fitted(

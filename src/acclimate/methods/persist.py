@@ -126,10 +126,8 @@ def build_adapter(
         raise StateError(
             f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
         )
-    needs_text = "text" in method.needs
-    text = (text or (like and like.text)) if needs_text else None
-    if needs_text and text is None:
-        require(method, views=True, labels=True)
+    text = (text or (like and like.text)) if "text" in method.needs else None
+    require(method, views=True, text=text is not None, labels=True)
     made_with = description.get(ENCODER, "")
     given = getattr(text, "fingerprint", "")
     if made_with and given and made_with != given:

@@ -294,22 +294,12 @@ class Moments(Sums):
         super().__init__(head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM))
 
 
-def check_classes(classes: Ids, samples: int, head: Head, name: str, of: str) -> HostArray:
-    """Return the class indices of so many samples as an array; `name` and `of` are words for errors."""
-    classes = np.asarray(classes)
-    if classes.dtype.kind not in "iu" or classes.shape != (samples,):
-        what = f"{samples} {of}s, {classes.dtype} {name} {classes.shape}"
-        raise InputError(f"{name} must be one class index per {of}: {what}.")
-    if classes.min() < 0 or classes.max() >= len(head):
-        raise InputError(f"{name} must be class indices from 0 to {len(head) - 1}.")
-    return classes
-
-
-def check_ids(ids: Ids, samples: int) -> HostArray:
-    """Return the ids of so many samples as an array; others than one whole number each are refused."""
-    ids = np.asarray(ids)
-    if ids.dtype.kind not in "iu" or ids.shape != (samples,):
-        raise InputError(f"ids must be one integer per sample: {samples} samples, {ids.dtype} ids {ids.shape}.")
-    if samples and (ids.min() < 0 or ids.max() > LARGEST_ID):
-        raise InputError(f"ids must be from 0 to {LARGEST_ID}, got {ids.min()} to {ids.max()}.")
-    return ids
+def check_integers(values: Ids, samples: int, largest: int, name: str, kind: str = "integer") -> HostArray:
+    """Return one number per sample, from 0 to the largest, as an array; `name` and `kind` are words for errors."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "iu" or values.shape != (samples,):
+        got = f"{samples} samples, {values.dtype} {name} {values.shape}"
+        raise InputError(f"{name} must be one {kind} per sample: {got}.")
+    if samples and (values.min() < 0 or values.max() > largest):
+        raise InputError(f"{name} must be from 0 to {largest}, got {values.min()} to {values.max()}.")
+    return values
