@@ -1,4 +1,4 @@
-"""How fast images are classified on a GPU: each stage, the whole, adaptation, views, memory, and the published way.
+"""Speed of classifying images on a GPU: each stage, the whole, adaptation, views, memory, and the published way.
 
     python benchmarks/gpu.py --to docs/results/gpu.md      # about five minutes on an H200
     python benchmarks/gpu.py --quick                       # the same measurements, shorter

@@ -1,4 +1,4 @@
-"""What the measurements of `gpu.py` share: how much is measured, with what, and how runs are timed."""
+"""Shared parts of the measurements of `gpu.py`: sizes, models, photos, timing."""
 
 import sys
 from collections import Counter
@@ -24,7 +24,7 @@ PILLOW = "pillow"
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured."""
+    """Sizes of the measurements."""
 
     images: int = 2048  # files
     rounds: int = 8  # times that all files are shown in one run
@@ -74,7 +74,7 @@ TINY = Sizes(
 
 @dataclass
 class Bench:
-    """What all measurements share."""
+    """Everything that the measurements share."""
 
     sizes: Sizes
     report: Report
@@ -83,7 +83,7 @@ class Bench:
     labels: list[str]
     photos: list[Path]
     mixed: list[Path]
-    model: str  # of the encoder
+    model: str  # name of the encoder
     streams: list[Path]  # feature files
     evaluation: list[Path]  # a pack of labelled images and a packed tower; or nothing
     before: Path | None = None  # source folder of an older version
@@ -95,12 +95,12 @@ class Bench:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether the device is a GPU."""
+        """True if the device is a GPU."""
         return self.device.startswith("cuda")
 
     @property
     def slow_rounds(self) -> int:
-        """Times that all files are shown in a run of what is slower."""
+        """Number of times that all files are shown to a slower decoder."""
         return -(-self.sizes.rounds // 3)
 
     def progress(self, text: str) -> None:
@@ -108,7 +108,7 @@ class Bench:
         print(f"[{perf_counter() - self.began:6.1f} s] {text}", file=sys.stderr, flush=True)
 
     def load(self, precision: str = "auto") -> Any:
-        """The encoder."""
+        """Load the encoder."""
         return load_encoder(self.model, self.device, precision=precision)
 
     def finish(self) -> None:
@@ -128,7 +128,7 @@ class Bench:
         return found
 
     def rate(self, name: str, images: int, work: Callable[[], object], turns: int = 3) -> float:
-        """Images per second of some work, the median after one call that does not count; one call if `turns` is 0."""
+        """Return images per second: the median after one call that does not count; one call if `turns` is 0."""
         times = []
         for _ in range(1 + turns):
             began = perf_counter()
@@ -156,7 +156,7 @@ class Ran(NamedTuple):
 
 
 def shares(entered: Counter[str], images: int) -> str:
-    """Percent of the images that entered the positive and the negative cache."""
+    """Return the percentages of the images that entered the positive and the negative cache."""
     return " / ".join(f"{100 * entered[name] / images:.0f}" for name in ("positive", "negative")) if entered else ""
 
 

@@ -38,17 +38,17 @@ class Trained(torch.nn.Module):
         self.logit_scale = torch.nn.Parameter(torch.tensor(self.texts.logit_scale).log().to(device))
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Features (n, 512) of pixels (n, 3, h, w)."""
+        """Return features (n, 512) of pixels (n, 3, h, w)."""
         self._tower.weights = {name.replace("-", "."): values for name, values in self.visual.items()}
         return self._tower(pixels)[0]
 
     def encode_text(self, numbers: torch.Tensor) -> torch.Tensor:
-        """Not used, but for its shape: the class vectors come from the bundled model."""
+        """Return zeros: the class vectors come from the bundled model."""
         return torch.zeros(len(numbers), 512, device=numbers.device)
 
 
 def labels_by_precision(pack: Path, packed: Path, device: str, precisions: Sequence[str]) -> list[np.ndarray]:
-    """The zero-shot label of each image of a pack, among those of its dataset, in each precision."""
+    """Return the zero-shot label of each image of a pack, among those of its dataset, in each precision."""
     found = []
     for precision in precisions:
         model = Trained(packed, device)

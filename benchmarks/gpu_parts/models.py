@@ -17,13 +17,13 @@ from acclimate.encoders.preprocess import Preprocess
 from acclimate.images.opening import open_image
 from tiny_models import MEANS, STDS, save_model, save_tokenizer
 
-SCALE = 140.0  # of the logits; about half of the photos are then uncertain enough for the negative cache
-DIRECTIONS = 64  # in which features may differ
+LOGIT_SCALE = 140.0  # makes about half of the photos uncertain enough for the negative cache
+DIRECTIONS = 64  # dimension of the space in which features differ
 GROWTH = 2.0  # factor on the random weights, without which a tower sees little more than the mean colour
 
 
 def preprocess(size: int) -> Preprocess:
-    """How CLIP prepares images."""
+    """Return the preprocessing of CLIP."""
     mean = tuple(MEANS["clip"])
     std = tuple(STDS["clip"])
     return Preprocess(size, size, size, "bicubic", mean, std, crop="round")
@@ -40,7 +40,7 @@ def save_vit(folder: Path, photos: Sequence[Path], labels: Sequence[str], device
         vision |= {"num_hidden_layers": 2, "num_attention_heads": 4}
     config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=512)
     model = transformers.CLIPModel(config).eval()
-    model.logit_scale.data.fill_(np.log(SCALE))
+    model.logit_scale.data.fill_(np.log(LOGIT_SCALE))
     for parameter in model.vision_model.parameters():
         if parameter.ndim > 1:
             parameter.data.mul_(GROWTH)
@@ -70,26 +70,26 @@ class ResNetClip(torch.nn.Module):
         project = torch.nn.Linear(config.hidden_sizes[-1], 1024)
         self.visual = torch.nn.ModuleDict({"tower": transformers.ResNetModel(config).eval(), "project": project})
         self.letters = torch.nn.EmbeddingBag(32 * 128, 1024, mode="sum")
-        self.logit_scale = torch.nn.Parameter(torch.tensor(float(np.log(SCALE))))
+        self.logit_scale = torch.nn.Parameter(torch.tensor(float(np.log(LOGIT_SCALE))))
 
     def pooled(self, pixels: torch.Tensor) -> torch.Tensor:
-        """What the projection is applied to."""
+        """Return the input of the projection."""
         return self.visual["tower"](pixel_values=pixels).pooler_output.flatten(1)
 
     def encode_image(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Features (n, 1024) of pixels (n, 3, h, w)."""
+        """Return features (n, 1024) of pixels (n, 3, h, w)."""
         return self.visual["project"](self.pooled(pixels))
 
     def encode_text(self, ids: torch.Tensor) -> torch.Tensor:
-        """Features (n, 1024) of token ids (n, 32)."""
+        """Return features (n, 1024) of token ids (n, 32)."""
         return self.letters(ids)
 
 
 def resnet(photos: Sequence[Path], device: str, tiny: bool) -> tuple[ResNetClip, Preprocess, Callable[..., Any]]:
-    """A CLIP of the size of ResNet-50 as model, preprocessing and tokenizer."""
+    """Return a CLIP of the size of ResNet-50 as model, preprocessing and tokenizer."""
 
     def tokenizer(texts: Sequence[str]) -> torch.Tensor:
-        """Ids (n, 32) of letters at their places."""
+        """Return ids (n, 32) of letters at their positions."""
         return torch.tensor([[32 * (ord(x) % 128) + i for i, x in enumerate(f"{text:32.32}")] for text in texts])
 
     size = 64 if tiny else 224

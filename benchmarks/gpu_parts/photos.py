@@ -19,7 +19,7 @@ SHORT = 375
 
 
 def processes(count: int) -> ProcessPoolExecutor:
-    """Worker processes; they share nothing with this one, which may use a GPU."""
+    """Start worker processes; they share nothing with this one, which may use a GPU."""
     return ProcessPoolExecutor(count, get_context("spawn"))
 
 
@@ -31,7 +31,7 @@ def prepare_files(prepare: Callable[[Any], Any], paths: Sequence[Path]) -> int:
 
 
 def label_names(count: int) -> list[str]:
-    """Distinct labels: words of three syllables that mean nothing."""
+    """Return distinct labels: words of three syllables that mean nothing."""
     syllables = [first + second for first in "bdfklmnprst" for second in "aeiou"]
     places = np.random.default_rng(0).permutation(len(syllables) ** 3)[:count]
     parts = np.stack(np.unravel_index(places, (len(syllables),) * 3), axis=1)
@@ -48,7 +48,7 @@ def draw_photos(folder: Path, count: int, workers: int, mixed: bool = False) -> 
 
 
 def _draw_photo(mixed: bool, path: Path) -> None:
-    """Coloured patches of some size and contrast, and fine texture; about 55 kB."""
+    """Draw coloured patches of some size and contrast, and fine texture; about 55 kB."""
     rng = np.random.default_rng([int(mixed), int(path.stem)])
     size = (LONG, SHORT)
     if mixed:

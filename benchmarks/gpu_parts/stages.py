@@ -25,7 +25,7 @@ from gpu_parts.photos import prepare_files, processes
 
 
 def without_tower(encoder: Any) -> Any:
-    """The encoder with features that cost nothing: what remains is reading and preparing."""
+    """Return the encoder with features that cost nothing: only reading and preparing remain."""
 
     def encode_images(images: Any) -> Any:
         zeros = torch.zeros((len(images), encoder.dim), device=encoder.device)
@@ -37,7 +37,7 @@ def without_tower(encoder: Any) -> Any:
 
 
 def stages(bench: Bench) -> None:
-    """Each stage alone: reading files, decoding, preparing, the tower, the encoder."""
+    """Measure each stage alone: reading files, decoding, preparing, the tower, the encoder."""
     rows: list[list[str]] = []
 
     def add(
@@ -117,7 +117,7 @@ def _resizing(bench: Bench, contents: Sequence[torch.Tensor]) -> Callable[[], ob
 
 
 def _towers(bench: Bench, precision: str, add: Callable[..., None]) -> None:
-    """The bare model on pixels that lie on the device."""
+    """Measure the bare model on pixels that lie on the device."""
     dtype = getattr(torch, precision)
     model = transformers.CLIPModel.from_pretrained(bench.model.removeprefix("local:"), dtype=dtype).to(bench.device)
     size = bench.encoder.preprocess.height
@@ -138,7 +138,7 @@ def _towers(bench: Bench, precision: str, add: Callable[..., None]) -> None:
 
 
 def resnets(bench: Bench) -> None:
-    """ResNet-50: the tower alone and the whole."""
+    """Measure ResNet-50: the tower alone and the whole."""
     precision = "float16" if bench.on_gpu else "float32"
     encoder = as_encoder(resnet(bench.photos[:256], bench.device, bench.sizes.tiny), bench.device, precision)
     rows = []

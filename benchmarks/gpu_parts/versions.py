@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 
 
 def versions(bench: Bench) -> None:
-    """The whole with TDA from files, its start included, and TDA's step; each version in a process of its own."""
+    """Measure TDA from files, the start included, and its step; each version in a process of its own."""
     decoders = [NVJPEG, PILLOW] if NVJPEG in bench.classifiers else [PILLOW]
     settings = {
         "model": bench.model,
@@ -79,7 +79,7 @@ def _equal_labels(bench: Bench, found: dict[str, dict[str, Any]]) -> None:
 
 
 def pixels(bench: Bench) -> None:
-    """Pixels decoded and resized on the device against Pillow's, in grey levels."""
+    """Compare pixels decoded and resized on the device with Pillow's, in grey levels."""
     from acclimate.reading.gpu import decode_jpegs, resize_and_crop
 
     preprocess = bench.encoder.preprocess

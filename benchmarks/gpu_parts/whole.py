@@ -20,7 +20,7 @@ from gpu_parts.models import preprocess
 
 
 def whole(bench: Bench) -> None:
-    """The whole from its start, by decoder, method and batch."""
+    """Measure the whole from its start, by decoder, method and batch."""
     rows = []
     note = ""
     for decoder, classifier in bench.classifiers.items():
@@ -56,7 +56,7 @@ def whole(bench: Bench) -> None:
 
 
 def adapting(bench: Bench) -> None:
-    """What adapting adds to zero-shot within the whole: methods take turns batch by batch in one stream."""
+    """Measure the time that adapting adds to zero-shot: methods take turns batch by batch in one stream."""
     rows = []
     for batch in bench.sizes.batches:
         decoder = next(iter(bench.classifiers))
@@ -80,7 +80,7 @@ def adapting(bench: Bench) -> None:
 
 
 def by_turns(bench: Bench, decoder: str, batch: int) -> tuple[float, dict[str, list[float]]]:
-    """Seconds that a batch takes in all, and from its features to its answers by the method that answered it."""
+    """Return the seconds that a batch takes in all, and from its features to its answers, by method."""
     head = bench.classifiers[decoder].head
     adapters = {method: create(method, head) for method in METHODS}
     spent: dict[str, list[float]] = {method: [] for method in METHODS}
@@ -93,7 +93,7 @@ def by_turns(bench: Bench, decoder: str, batch: int) -> tuple[float, dict[str, l
             if number == warm:
                 start = perf_counter()
             if bench.on_gpu:
-                torch.cuda.current_stream().synchronize()  # until the features are there
+                torch.cuda.current_stream().synchronize()  # waits for the features
             method = METHODS[number % len(METHODS)]
             began = perf_counter()
             list(adapt_batch(adapters[method], found, top_k=5)[0])
@@ -105,7 +105,7 @@ def by_turns(bench: Bench, decoder: str, batch: int) -> tuple[float, dict[str, l
 
 
 def slower_stage(bench: Bench, decoder: str) -> float:
-    """Images per second of the slower of reading alone and the bare tower, eager, at half precision on a GPU."""
+    """Return images per second of the slower of reading alone and the bare tower at half precision."""
     kind = "float16" if bench.on_gpu else "float32"
     towers = [rate for name, rate in bench.rates.items() if name.startswith(f"tower, {kind}, batch")]
     read = bench.rates.get("nvJPEG" if decoder == NVJPEG else f"Pillow in {bench.cores} processes", np.nan)
@@ -113,7 +113,7 @@ def slower_stage(bench: Bench, decoder: str) -> float:
 
 
 def by_batch(bench: Bench) -> None:
-    """The whole, and the device's memory, by the batch size."""
+    """Measure the whole, and the device's memory, by the batch size."""
     decoder = next(iter(bench.classifiers))
     classifier = bench.classifiers[decoder]
     rows = []
@@ -131,7 +131,7 @@ def by_batch(bench: Bench) -> None:
 
 
 def views(bench: Bench) -> None:
-    """Many views per image: the whole, and making the views alone."""
+    """Measure many views per image: the whole, and making the views alone."""
     from acclimate.views.tensor import make_views
 
     count = bench.sizes.views
@@ -167,7 +167,7 @@ def views(bench: Bench) -> None:
 
 
 def out_of_memory(bench: Bench) -> None:
-    """A batch that does not fit is halved, and the answers stay."""
+    """Show that a batch which does not fit is halved, and the answers stay."""
     if not bench.on_gpu:
         bench.report.say("Out of memory", "Measured on a GPU only.")
         return

@@ -23,7 +23,7 @@ def encoder():
 
 @pytest.fixture(scope="module")
 def classify(encoder, tmp_path_factory):
-    """Zero-shot answers of the bundled model."""
+    """Return zero-shot answers of the bundled model."""
 
     def answers(labels, images):
         clf = acclimate.Classifier(labels, encoder, method="zero-shot", cache=tmp_path_factory.mktemp("cache"))

@@ -189,7 +189,7 @@ def test_open_clip_by_name_and_by_objects(monkeypatch):
     asked = {}
 
     def create(name, **options):
-        """The real function, without the download."""
+        """Call the real function, without the download."""
         asked.update(options)
         return real(name, **options | {"pretrained": None})
 

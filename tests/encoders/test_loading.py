@@ -21,7 +21,7 @@ WORDS = ["a photo of a cat.", "dog"]
 
 @pytest.fixture
 def loaded(monkeypatch):
-    """The names of the graphs that are loaded."""
+    """Return a list to which the names of loaded graphs are added."""
     names = []
     real = onnx._session
 

@@ -59,7 +59,7 @@ def with_its_interface():
 
 @pytest.fixture(params=[of_open_clip, with_its_interface], ids=lambda build: build.__name__)
 def resnet(request):
-    """A model in training mode with random weights and running statistics, its preprocessing and its tokenizer."""
+    """Return a model in training mode with random weights and statistics, its preprocessing and its tokenizer."""
     torch.manual_seed(0)
     model, preprocess, tokenizer = request.param()
     for module in model.modules():

@@ -45,7 +45,7 @@ class FullLength(torch.nn.Module):
 
 
 def letters(texts):
-    """Token ids: a start, a token per word, an end, and zeros."""
+    """Return token ids: a start, a token per word, an end, and zeros."""
     ids = torch.zeros(len(texts), 12, dtype=torch.int64)
     for row, text in zip(ids, texts, strict=True):
         words = [1 + sum(map(ord, word.strip("."))) % 46 for word in text.split()][:10]

@@ -254,7 +254,7 @@ def test_an_image_smaller_than_the_crop_is_padded_with_black():
 
 
 def torchvision_crop(pixels, size):
-    """`torchvision.transforms.functional.center_crop` of pixels (h, w) to a square, in NumPy."""
+    """Crop as `torchvision.transforms.functional.center_crop` does: pixels (h, w) to a square, in NumPy."""
     height, width = pixels.shape
     if size > width or size > height:
         left = max(0, (size - width) // 2)
@@ -279,7 +279,7 @@ def test_the_centre_is_that_of_torchvision(size):
 
 
 def test_a_crop_of_an_odd_excess_is_a_pixel_from_that_of_transformers():
-    """Models of transformers are cropped as CLIP was trained; folders converted earlier stay as they are."""
+    # Models of transformers are cropped as CLIP was trained; folders converted earlier stay as they are.
     config = {"size": 8, "crop_size": 8, "image_mean": [0.0] * 3, "image_std": [1.0] * 3}
     ours = Preprocess.from_processor(config)
     earlier = Preprocess.from_json({key: value for key, value in ours.as_json().items() if key != "crop"})

@@ -55,7 +55,7 @@ def encoder():
 
 @pytest.fixture
 def on_device(monkeypatch):
-    """Takes the walk of a GPU on the CPU, with Pillow in the place of nvJPEG: which refuses images 49 pixels high."""
+    """Take the walk of a GPU on the CPU, with Pillow instead of nvJPEG, which refuses images 49 pixels high."""
 
     def decode(contents, device):
         images = [np.array(Image.open(io.BytesIO(each.numpy().tobytes())).convert("RGB")) for each in contents]
@@ -134,7 +134,7 @@ def images(tmp_path):
 
 
 def flat(batches):
-    """Everything that batches say, in a row."""
+    """Return the starts, the names, errors and truths, and the features of all batches."""
     batches = list(batches)
     features = np.concatenate([np.asarray(batch.features) for batch in batches])
     lists = (batch[field] for field in (1, 2, 4) for batch in batches)
@@ -150,7 +150,7 @@ def in_threads(encoder):
 @pytest.mark.parametrize("count", [None, 20, 1, 0])
 @pytest.mark.parametrize("decoder", ["pillow", "nvjpeg"])
 def test_the_walk_of_a_gpu_gives_what_threads_give(request, encoder, images, in_threads, decoder, count):
-    """In processes, and for a few images without any."""
+    # Few images are read without worker processes.
     chosen = images[:count]
     expected = in_threads(chosen, batch_size=7) if chosen else None
     decoded = request.getfixturevalue("on_device")

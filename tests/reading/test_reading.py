@@ -88,7 +88,7 @@ def test_no_thread_outlives_a_run_that_is_broken_off(paths, encoder):
 
 
 def test_views_made_with_pytorch_are_nearly_those_of_pillow(paths, encoder, tiny_onnx, features):
-    """By a PyTorch encoder, which takes tensors, and by one that takes arrays alone."""
+    # A PyTorch encoder takes tensors, an ONNX encoder arrays alone.
     for model in (encoder, load_encoder(f"onnx:{tiny_onnx}", "cpu")):
         tensors = encode(paths, model, device="cpu")[0]
         cosines = (tensors * features).sum(axis=-1) / np.linalg.norm(tensors, axis=-1)
@@ -98,7 +98,6 @@ def test_views_made_with_pytorch_are_nearly_those_of_pillow(paths, encoder, tiny
 
 
 def test_an_encoder_that_prepares_tensors_gets_tensors(paths):
-    """Objects of open_clip's shape, with `preprocess` giving tensors."""
     torch = pytest.importorskip("torch")
     from acclimate.encoders.open_clip import OpenClipEncoder
 
@@ -126,7 +125,7 @@ def test_an_encoder_that_prepares_tensors_gets_tensors(paths):
 
 @pytest.fixture
 def generated(paths, tmp_path):
-    """Four images generated of each of the first six."""
+    """Store four generated images for each of the first six."""
     folder = GeneratedFolder(tmp_path / "generated")
     for path in paths[:6]:
         folder.store(str(path), [draw("blue", seed) for seed in range(4)])
@@ -147,7 +146,7 @@ def test_crops_have_no_augmix(paths, encoder, device):
 @pytest.mark.parametrize("device", [None, "cpu"])
 @pytest.mark.parametrize(("views", "made"), [(3, 1), (8, 3), (9, 4)])
 def test_diffusion_views_are_crops_then_generated_images(paths, encoder, generated, views, made, device):
-    """In DiffTPT's proportion: of 2 b views, the image, b crops and b - 1 generated images."""
+    # DiffTPT's proportion: of 2 b views, the image, b crops and b - 1 generated images.
     options = {"views": views, "device": device}
     found, errors = encode(paths[:6], encoder, kind="diffusion", generator=generated, **options)
     assert errors == [None] * 6

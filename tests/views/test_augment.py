@@ -34,7 +34,7 @@ def test_views_need_an_encoder_that_takes_pixels():
 
 
 def paper_views(image, plan, prepare, size):
-    """Crop, flip, three chains; every layer prepared on its own, mixed afterwards."""
+    """Make views as the paper says: every layer prepared on its own, mixed afterwards."""
     for i in range(len(plan.flips)):
         crop = image.crop(plan.boxes[i].tolist()).resize((size, size), Image.Resampling.BILINEAR)
         crop = crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if plan.flips[i] else crop

@@ -62,7 +62,7 @@ def test_every_crop_lies_inside_the_image(width, height, seed):
 
 
 def naive_crop(rng, width, height):
-    """A random resized crop as usually implemented: ten attempts, then the largest centred box of an allowed ratio."""
+    """Draw a random resized crop as usual: ten attempts, then the largest centred box of an allowed ratio."""
     for _ in range(10):
         area = width * height * rng.uniform(0.08, 1.0)
         ratio = math.exp(rng.uniform(math.log(3 / 4), math.log(4 / 3)))

@@ -24,7 +24,7 @@ def device(request):
 
 
 def photo(seed, size=(90, 70)):
-    """Smooth shades with some noise and a shape."""
+    """Draw smooth shades with some noise and a shape."""
     rng = np.random.default_rng(seed)
     smooth = Image.fromarray(rng.integers(30, 220, (5, 6, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
     pixels = np.asarray(smooth, int) + rng.integers(-9, 9, (size[1], size[0], 3))
@@ -143,7 +143,7 @@ def test_a_view_of_the_crop_alone_is_the_crop(device):
 
 
 def test_views_match_in_distribution(device):
-    """Other draws on either side: moments of the views' brightness and contrast agree within sampling error."""
+    # With other draws on either side, brightness and contrast agree within sampling error.
     count = 1200
     image = photo(7)
     size = (PLAIN.width, PLAIN.height)

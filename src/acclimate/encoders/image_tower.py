@@ -69,7 +69,7 @@ class ImageTower:
 
     @property
     def precision(self) -> str:
-        """The type of the weights."""
+        """Type of the weights."""
         return str(self._dtype).removeprefix("torch.")
 
     def __call__(self, images: Sequence[Any] | Tensor) -> Tensor:

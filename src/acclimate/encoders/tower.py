@@ -1,4 +1,4 @@
-"""The text tower of a PyTorch model, fed with embeddings in place of words: what learned prompts are made with."""
+"""The text tower of a PyTorch model, fed with embeddings in place of words, for prompts that are learned."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,13 +11,13 @@ import torch
 from acclimate.errors import InputError, ModelError
 
 Tensor = Any  # torch.Tensor
-SECOND = re.compile(r" \(2\)$")  # how the benchmark tells two classes of one name apart: both read the same
-SAME = 0.999  # cosine above which two features are the same up to rounding, in half precision as well
-RECENT = 8  # sets of prompts that are kept
+SECOND_CLASS = re.compile(r" \(2\)$")  # the benchmark's mark of the second class of one name
+SAME_COSINE = 0.999  # two features above it are the same up to rounding, in half precision as well
+CACHED_PROMPTS = 8  # sets of prompts that are kept
 
 
 class TextTower:
-    """Encodes prompts whose first words are given as vectors, so that gradients reach these vectors and nothing else.
+    """An encoder of prompts whose first words are given as vectors: gradients reach these vectors and nothing else.
 
     While it encodes, the model's table of token embeddings answers with the given ones, in this thread alone. The
     parameters of the model are frozen; nothing else about it changes.
@@ -46,7 +46,7 @@ class TextTower:
         self._text_features = text_features
         self._given = local()
         self._table.register_forward_hook(lambda *_: getattr(self._given, "embeddings", None))
-        self._prompts = lru_cache(RECENT)(partial(Prompts, self))
+        self._prompts = lru_cache(CACHED_PROMPTS)(partial(Prompts, self))
         self.width = int(self._table.weight.shape[1])
         self.device = self._table.weight.device
         for parameter in model.parameters():
@@ -55,26 +55,26 @@ class TextTower:
         self.shortens = self._can_shorten(model)
 
     def words(self, text: str) -> Tensor:
-        """Embeddings (M, width) of the words of a text."""
+        """Return the embeddings (M, width) of the words of a text."""
         ids = self._token_ids([text]).to(self.device)
         with torch.no_grad():
             return self._table(ids[0, 1 : self._ends(ids)[0]]).float()
 
     def embed(self, ids: Tensor) -> Tensor:
-        """The model's own embeddings (n, length, width) of token ids."""
+        """Return the model's own embeddings (n, length, width) of token ids."""
         return self._table(ids)
 
     def prompts(self, class_names: Sequence[str], context: int) -> "Prompts":
-        """Prompts of K classes that begin with `context` vectors; the most recent are kept, as they are used again."""
-        with torch.inference_mode(False):  # what is kept must serve those who differentiate, too
+        """Return the prompts of K classes that begin with `context` vectors; the most recent are kept."""
+        with torch.inference_mode(False):  # kept prompts must also serve callers that differentiate
             return self._prompts(tuple(class_names), context, self.shortens)
 
     def _ends(self, ids: Tensor) -> list[int]:
-        """Position of the end of each text."""
-        return [1 + int(place) for place in (ids[:, 1:] == self.end).int().argmax(dim=1)]
+        """Return the position of the end of each text."""
+        return [1 + int(index) for index in (ids[:, 1:] == self.end).int().argmax(dim=1)]
 
     def encode(self, embeddings: Tensor, ids: Tensor) -> Tensor:
-        """Features (n, d) of prompts with embeddings (n, length, width); the ids say where each prompt ends."""
+        """Encode prompts with embeddings (n, length, width) to features (n, d); the ids say where each prompt ends."""
         self._given.embeddings = embeddings.to(self._table.weight.dtype)
         try:
             return self._text_features(ids)
@@ -82,7 +82,7 @@ class TextTower:
             self._given.embeddings = None
 
     def read(self, texts: Sequence[str], before: int = 0, shorten: bool = False) -> tuple[Tensor, list[int]]:
-        """Token ids (n, length) of texts with room for `before` tokens after the start, and where each text ends.
+        """Return token ids (n, length) of texts with room for `before` tokens after the start, and their ends.
 
         A text that is too long is cut before its end. With `shorten`, the ids are as short as the longest text.
         """
@@ -98,7 +98,7 @@ class TextTower:
         return (ids[:, : max(ends) + 1] if shorten else ids), ends
 
     def _can_shorten(self, model: Any) -> bool:
-        """Whether padding can be left out, as a causal tower never looks ahead; a tower that looks ahead is refused."""
+        """Return True if padding can be left out, as in a causal tower; refuse a tower that looks ahead."""
         whole, ends = self.read(["a"])
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
@@ -114,7 +114,7 @@ class TextTower:
             except (RuntimeError, ValueError, IndexError):  # some towers take prompts of full length only
                 return False
         cosine = torch.nn.functional.cosine_similarity(found.float(), expected.float())
-        if float(cosine) < SAME:
+        if float(cosine) < SAME_COSINE:
             raise ModelError(_cannot(model, "it reads a text in both directions"))
         return True
 
@@ -123,7 +123,7 @@ class Prompts:
     """The prompts "START context name . END" of K classes, for any context.
 
     Args:
-        tower: that reads them.
+        tower: text tower that reads them.
         class_names: K names.
         context: number M of vectors before the name.
         shorten: leave out the padding behind the longest prompt.
@@ -132,7 +132,7 @@ class Prompts:
     def __init__(self, tower: TextTower, class_names: Sequence[str], context: int, shorten: bool) -> None:
         self.tower = tower
         self.context = context
-        names = [f"{SECOND.sub('', name).replace('_', ' ')}." for name in class_names]
+        names = [f"{SECOND_CLASS.sub('', name).replace('_', ' ')}." for name in class_names]
         self.ids, _ = tower.read(names, context, shorten)
         with torch.no_grad():
             embedded = tower.embed(self.ids)
@@ -140,7 +140,7 @@ class Prompts:
         self._rest = embedded[:, 1 + context :]
 
     def vectors(self, context: Tensor) -> Tensor:
-        """Unit class vectors (K, d), float32, for a context (M, width), or (K, M, width) with one per class.
+        """Return unit class vectors (K, d), float32, for a context (M, width), or (K, M, width) with one per class.
 
         On a GPU the tower runs in mixed precision.
         """

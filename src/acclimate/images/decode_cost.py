@@ -68,7 +68,7 @@ def jpeg(content: bytes, limit: int) -> Header:
             frame = segment
             progressive = code & 3 == 2
         elif code == 0xE1 and segment.startswith(b"Exif\0\0"):
-            exif.append(segment[6:] if exif else segment)  # as Pillow joins them
+            exif.append(segment[6:] if exif else segment)  # Pillow joins them so
         elif code == 0xE2 and segment.startswith(b"MPF\0"):
             check_exif(segment[4:])
         place += length
@@ -133,9 +133,8 @@ def png(content: bytes, limit: int) -> Header:
         if beside > MAX_METADATA_BYTES:
             raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
     width, height = struct.unpack_from(">II", content, 16)
-    return Header(
-        width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0
-    )  # an animation has a background as well
+    # An animation has a background as well.
+    return Header(width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0)
 
 
 def gif(content: bytes, limit: int) -> Header:

@@ -160,9 +160,12 @@ class BatchEncoder:
         # nvJPEG writes on a stream of its own, and does not wait for kernels that still use memory which is allocated
         # anew. So nothing but its images is allocated on the decoding stream.
         self.decoding, self.working = streams(self.device)
+        if self.working is not None:
+            self.working.wait_stream(torch.cuda.current_stream(self.device))  # the model was loaded there
         target = ModelInput.of(reader.preprocess)
-        self.gain = self._upload(target.gain[:, None, None])
-        self.offset = self._upload(target.offset[:, None, None])
+        with torch.cuda.stream(self.working):
+            self.gain = self._upload(target.gain[:, None, None])
+            self.offset = self._upload(target.offset[:, None, None])
 
     def __call__(self, batch: Sequence[ReadImage]) -> tuple[list[ReadImage], Array, Any]:
         """Return the images, the features of those that could be read, and the event after which these are there."""
@@ -184,10 +187,9 @@ class BatchEncoder:
                 whole = [self._upload(image.whole) for image in prepared if image.whole is not None]
                 inputs |= self._views(prepared, whole, pixels)
             views = [inputs[image.position] for image in batch if image.error is None]
+            features = torch.empty((0, encoder.dim), device=self.device)
             if views:
                 features = encoder.encode_images(torch.cat(views))
-            else:
-                features = torch.empty((0, encoder.dim), device=self.device)
             if self.preparer.views > 1:
                 features = features.reshape(-1, self.preparer.views, encoder.dim)
             done = self.working.record_event() if self.working is not None else None
@@ -294,6 +296,4 @@ def _read_batches(
 @cache
 def streams(device: Any) -> tuple[Any, Any]:
     """Return the CUDA streams of a device for decoding and for everything else; None for a CPU, which has none."""
-    if device.type != "cuda":
-        return None, None
-    return torch.cuda.Stream(device, -1), torch.cuda.Stream(device)
+    return (torch.cuda.Stream(device, -1), torch.cuda.Stream(device)) if device.type == "cuda" else (None, None)

@@ -98,7 +98,7 @@ def _choices(uniforms: HostArray, count: int) -> HostArray:
 
 
 def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, height: int) -> HostArray:
-    """Boxes (n, 4) of random area and aspect ratio: the first attempt that fits, or else the largest centred box."""
+    """Return boxes (n, 4) of random area and aspect ratio: the first that fits, or else the largest centred box."""
     low, high = (math.log(limit) for limit in RATIO)
     areas = width * height * area
     ratios = np.exp(low + (high - low) * ratio)
@@ -121,7 +121,7 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
 
 
 def _amounts(operations: HostArray, levels: HostArray, signs: HostArray, view_size: tuple[int, int]) -> HostArray:
-    """Strengths of operations (n, 3, 3) at levels from 0.1 to 1, out of 10 on AugMix's scale."""
+    """Return the strengths of operations (n, 3, 3) at levels from 0.1 to 1, out of 10 on AugMix's scale."""
     width, height = view_size
     by_name = {
         "solarize": 256 - np.trunc(25.6 * levels),
