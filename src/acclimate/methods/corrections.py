@@ -114,9 +114,8 @@ class Corrections(State):
         labels = check_integers(classes, len(keys), len(self.head) - 1, "classes", "class index")
         if len(keys) > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
-        given = (
-            np.array([id_of(key) for key in keys]) if ids is None else check_integers(ids, len(keys), LARGEST_ID, "ids")
-        )
+        named = [id_of(key) for key in keys] if ids is None else ids
+        given = check_integers(named, len(keys), LARGEST_ID, "ids")
         added = {"keys": keys, "classes": labels.astype(np.int64), "ids": given.astype(np.int64)}
         rows = _stacked([self._rows(), added | {"names": _as_bytes(names or [""] * len(keys))}])
         same = rows["keys"] @ keys.T >= SAME_IMAGE_COSINE
