@@ -106,36 +106,36 @@ def paper_dataset(result: Score) -> Dataset | None:
 
 def reasons(result: Score, model: str) -> tuple[str, ...]:
     """Return why a result may differ from the paper's figure for a model ("RN50"), apart from precision and order."""
-    why = []
-    if backbone(result.model) != model:
-        why.append(f"the model is not the paper's (OpenAI's CLIP {model}).")
     dataset = paper_dataset(result)
+    why = [] if backbone(result.model) == model else [f"the model is not the paper's (OpenAI's CLIP {model})."]
     if dataset is None:
         return (*why, "the datasets and prompts are not the paper's.")
-    if result.n not in dataset.counts:
-        why.append(f"{images_text(result)}.")
-    if result.classes != dataset.classes:
-        why.append(f"{result.classes:,} classes; in the paper: {dataset.classes:,}.")
-    why += (f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items())
     row = row_of(result.method, dataset)
-    why += row.remarks
-    if result.trained != row.trained:
-        why.append(f"fitted to {result.trained}; in the paper: {row.trained}.")
-    if result.settings == "given" and (changed := changed_settings(result, row)):
-        why.append(f"the settings are not the paper's: {', '.join(changed)}.")
-    authors = dataset.authors.get(result.method, {})
-    if result.settings == "paper" and any(result.config[name] != value for name, value in authors.items()):
-        why.append(
+    changed = changed_settings(result, row) if result.settings == "given" else []
+    authors = dataset.authors.get(result.method, {}) if result.settings == "paper" else {}
+    paper = "in the paper"
+    rules = (
+        (result.n not in dataset.counts, f"{images_text(result)}."),
+        (result.classes != dataset.classes, f"{result.classes:,} classes; {paper}: {dataset.classes:,}."),
+        *((True, f"{name.lower()}: {ours}; {paper}: {theirs}.") for name, (ours, theirs) in deviations(result).items()),
+        *((True, remark) for remark in row.remarks),
+        (result.trained != row.trained, f"fitted to {result.trained}; {paper}: {row.trained}."),
+        (bool(changed), f"the settings are not the paper's: {', '.join(changed)}."),
+        (
+            any(result.config[name] != value for name, value in authors.items()),
             "the same settings (alpha, beta) for all datasets, as the paper states; the authors' published runs use "
-            "different ones per dataset."
-        )
-    why += (
-        f"the authors' loader dropped files with {part.without!r} in their names, so the paper's figure is probably on "
-        f"{part.test:,} of the {dataset.test:,} images."
-        for part in DATASETS.values()
-        if part.part_of == dataset.key and result.method in part.authors
+            "different ones per dataset.",
+        ),
+        *(
+            (
+                part.part_of == dataset.key and result.method in part.authors,
+                f"the authors' loader dropped files with {part.without!r} in their names, so the paper's figure is "
+                f"probably on {part.test:,} of the {dataset.test:,} images.",
+            )
+            for part in DATASETS.values()
+        ),
     )
-    return tuple(why)
+    return (*why, *(reason for applies, reason in rules if applies))
 
 
 def images_text(result: Score) -> str:

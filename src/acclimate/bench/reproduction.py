@@ -201,13 +201,12 @@ def _rows(
 def _file_lack(row: Variant, views: int) -> str:
     """Return what a row needs and feature files with this number of views do not have; "" if it can be measured."""
     needs = find_method(row.method).needs
-    if row.shots:
-        return "ImageNet's training images: --data"
-    if "text" in needs:
-        return "the text tower of a model: --data"
-    if "views" in needs and views == 1:
-        return "feature files with several views per image"
-    return ""
+    rules = (
+        (row.shots > 0, "ImageNet's training images: --data"),
+        ("text" in needs, "the text tower of a model: --data"),
+        ("views" in needs and views == 1, "feature files with several views per image"),
+    )
+    return next((lack for applies, lack in rules if applies), "")
 
 
 def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, given: Settings) -> str:
