@@ -45,7 +45,7 @@ def reset_peak():
 
 
 def hostile():
-    """In a child process: open every case, prepare it as a model does, and say what it took."""
+    """Open and prepare every case as a model does, in a child process; print its cost."""
     from acclimate.encoders.preprocess import Preprocess
 
     prepare = Preprocess(224, 224, 224, "bicubic", (0.5,) * 3, (0.5,) * 3)
@@ -130,7 +130,7 @@ def test_only_kinds_that_are_bounded_are_opened():
 
 @pytest.mark.parametrize("begin", [b"PyRGBA\n", b"PyP\n", b"P0CMYK\n"])
 def test_kinds_of_ppm_that_only_pillow_knows_are_not_opened(begin):
-    """Of these, Pillow decodes any maximum but 255 in Python, however many pixels there are."""
+    # Pillow decodes any maximum of these but 255 in Python, however many pixels there are.
     with pytest.raises(ImageError, match="not an image of a kind that can be read"):
         examine_image(begin + b"4 4 254\n" + bytes(64))
 
@@ -246,7 +246,7 @@ def test_every_encoder_and_every_view_is_given_an_image_of_a_bounded_shape(views
 
 
 def decoding():
-    """In a child process: the pixels that decoding is said to take, and the memory that it takes, for each mode."""
+    """Print the expected and the measured memory of decoding for each mode, in a child process."""
     taken = {}
     for mode in MODES:
         if mode == "YCbCr" and int(PIL.__version__.split(".")[0]) < 13:

@@ -97,10 +97,10 @@ class Examined:
         try:
             with _reading(), Image.open(io.BytesIO(self.content), formats=("JPEG",)) as image:
                 ids = [component[0] for component in getattr(image, "layer", ())]
-                as_rgb = image.info.get("adobe_transform") == 0 or ids == RGB_IDS
-                baseline = image.mode == "RGB" and not as_rgb and "progressive" not in image.info
+                ycbcr = image.mode == "RGB" and image.info.get("adobe_transform") != 0 and ids != RGB_IDS
                 whole = image.width * image.height <= self.pixels and max(image.size) <= MAX_ASPECT * min(image.size)
-                return baseline and whole and (not upright or _turning(image) is None)
+                turned = upright and _turning(image) is not None
+                return ycbcr and whole and not turned and "progressive" not in image.info
         except ImageError:
             return False
 
@@ -148,9 +148,8 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
             width, height, peak = EXAMINERS[kind](content, limit)
         else:
             with Image.open(io.BytesIO(content), formats=(kind,)) as image:
-                width = image.width
-                height = image.height
-                peak = AVIF_BYTES_PER_PIXEL * image.width * image.height
+                width, height = image.size
+                peak = AVIF_BYTES_PER_PIXEL * width * height
         if min(width, height) < 1:
             raise ImageError(f"damaged: its size is {width} x {height} pixels")
         pixels = max(width * height, -(-peak // BYTES_PER_PIXEL))

@@ -256,6 +256,10 @@ def encode_on_gpu(
             start += len(read)
 
 
+def _ignore_interrupts(_: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the workers
+
+
 def _read_batches(
     reader: ImageReader, numbered: Iterator[tuple[int, Any]], batch_images: int, workers: int
 ) -> Iterator[list[ReadImage]]:
@@ -264,11 +268,6 @@ def _read_batches(
     Workers are forked, so that they start at once and a script needs no `if __name__ == "__main__"`; they never touch
     the GPU. Pinning memory has DataLoader receive what they send in a thread.
     """
-    options: dict[str, Any] = {}
-    if workers:
-        options = {"multiprocessing_context": "fork", "prefetch_factor": PREFETCH_CHUNKS}
-        options["pin_memory"] = torch.cuda.is_available()
-        options["worker_init_fn"] = lambda _: signal.signal(signal.SIGINT, signal.SIG_IGN)  # this process handles it
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Python warns of forks beside threads, PyTorch of many workers
         loader = DataLoader(
@@ -277,7 +276,10 @@ def _read_batches(
             num_workers=workers,
             collate_fn=list,
             generator=torch.Generator(),  # leaves PyTorch's own random numbers as they are
-            **options,
+            multiprocessing_context="fork" if workers else None,
+            prefetch_factor=PREFETCH_CHUNKS if workers else None,
+            pin_memory=workers > 0 and torch.cuda.is_available(),
+            worker_init_fn=_ignore_interrupts,
         )
         chunks = iter(loader)
     batch: list[ReadImage] = []
