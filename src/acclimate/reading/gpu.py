@@ -11,7 +11,7 @@ than one grey level in the mean, and by a few levels at sharp edges.
 import os
 import signal
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from functools import cache, partial
 from itertools import chain, groupby, islice
@@ -27,7 +27,7 @@ from acclimate.arrays import Array, HostArray
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ImageError, RunError, lacking
 from acclimate.images.opening import examine_image, open_image, read_path, unreadable
-from acclimate.reading.walk import Batch, Preparer, ReadImage, describe, make_batch, precision_of, read_ahead
+from acclimate.reading.walk import Preparer, ReadImage, describe, precision_of, read_ahead
 from acclimate.sources.source import read_file
 from acclimate.views.augment import ModelInput
 from acclimate.views.tensor import make_views
@@ -224,19 +224,17 @@ class BatchEncoder:
 
 
 def encode_on_gpu(
-    images: Iterable[Any], preparer: Preparer, batch_images: int, workers: int | None, start: int, device: str
-) -> Generator[Batch, None, None]:
-    """Encode images in order, batch by batch; see `encode_ahead`, which calls it.
+    numbered: Iterator[tuple[int, Any]], preparer: Preparer, batch_images: int, workers: int | None, device: str
+) -> Generator[tuple[list[ReadImage], Array], None, None]:
+    """Yield the images of each batch, and the features of those that could be read; see `encode_ahead`.
 
     Args:
-        images: as for `encode_ahead`.
+        numbered: images as for `encode_ahead`, with their positions in the stream.
         preparer: how images are prepared, and by which encoder they are encoded.
         batch_images: images of a batch, each with all of its views.
         workers: processes that read; one per core when not given, up to `MAX_WORKERS`.
-        start: position of the first of `images` in the whole stream.
         device: device of the encoder.
     """
-    numbered = enumerate(images, start)
     first = list(islice(numbered, FEW_IMAGES + 1))
     reader = ImageReader(preparer)
     encode = BatchEncoder(reader, device)
@@ -252,8 +250,7 @@ def encode_on_gpu(
                 stream = torch.cuda.current_stream(encode.device)
                 stream.wait_event(done)
                 features.record_stream(stream)
-            yield make_batch(start, read, features)
-            start += len(read)
+            yield read, features
 
 
 def _ignore_interrupts(_: int) -> None:

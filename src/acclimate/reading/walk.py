@@ -252,32 +252,32 @@ def encode_ahead(
         on_error: "raise" an ImageError that names an image which cannot be read, or "skip" it: its batch says why.
     """
     size = max(1, (batch_size or default_batch_size(preparer.encoder)) // preparer.views)
+    numbered = enumerate(images, start)
     if preparer.gpu is None:
-        batches = _encode_in_threads(images, preparer, size, workers or default_workers(), start)
+        encoded = _encode_in_threads(numbered, preparer, size, workers or default_workers())
     else:
         from acclimate.reading.gpu import encode_on_gpu
 
-        batches = encode_on_gpu(images, preparer, size, workers, start, preparer.gpu)
-    with closing(batches):
-        for batch in batches:
-            bad = [index for index, error in enumerate(batch.errors) if error]
+        encoded = encode_on_gpu(numbered, preparer, size, workers, preparer.gpu)
+    with closing(encoded):
+        for read, features in encoded:
+            bad = [image for image in read if image.error]
             if bad and on_error == "raise":
-                name = batch.names[bad[0]] or f"image {batch.start + bad[0]}"
-                raise ImageError(f"{name:.200} cannot be read: {batch.errors[bad[0]]}")
-            yield batch
+                name = bad[0].name or f"image {bad[0].position}"
+                raise ImageError(f"{name:.200} cannot be read: {bad[0].error}")
+            names = [image.name for image in read]
+            errors = [image.error for image in read]
+            yield Batch(read[0].position, names, errors, features, [image.truth for image in read])
 
 
 def _encode_in_threads(
-    images: Iterable[Any], preparer: Preparer, size: int, workers: int, start: int
-) -> Generator[Batch, None, None]:
+    numbered: Iterator[tuple[int, Any]], preparer: Preparer, size: int, workers: int
+) -> Generator[tuple[list[ReadImage], Array], None, None]:
     # Views are large, 38 MB per image at 224 pixels, so no more of them wait than keep workers and encoder busy.
     ahead = workers + (PREFETCH_BATCHES * size if preparer.views == 1 else size)
-    prepared = read_ahead(partial(_read, preparer), enumerate(images, start), workers, ahead)
-    with closing(prepared):
+    with closing(read_ahead(partial(_read, preparer), numbered, workers, ahead)) as prepared:
         while batch := list(islice(prepared, size)):
-            features = preparer.encode([image.inputs for image in batch if image.error is None])
-            yield make_batch(start, batch, features)
-            start += len(batch)
+            yield batch, preparer.encode([image.inputs for image in batch if image.error is None])
 
 
 def _read(preparer: Preparer, item: tuple[int, Any]) -> ReadImage:
@@ -297,10 +297,3 @@ def describe(image: Any) -> tuple[str, str | None]:
     name = os.fspath(image) if isinstance(image, (str, os.PathLike)) else getattr(image, "name", "")
     truth = getattr(image, "label", None)
     return name if isinstance(name, str) else "", truth if isinstance(truth, str) else None
-
-
-def make_batch(start: int, images: Sequence[ReadImage], features: Array) -> Batch:
-    """Return a batch of images that were read, of which those without an error have features."""
-    names = [image.name for image in images]
-    errors = [image.error for image in images]
-    return Batch(start, names, errors, features, [image.truth for image in images])
