@@ -16,10 +16,9 @@ from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, count, nearest
 
 if TYPE_CHECKING:
+    from acclimate import Adapter, Correction
     from acclimate.encoders import Encoder
-    from acclimate.methods import Adapter
-    from acclimate.methods.corrections import Correction
-    from acclimate.sources.source import Sample
+    from acclimate.sources import Sample
 
 # Columns of fixes; the last one is a column of results.
 FILE = "file"

@@ -100,39 +100,36 @@ def _draw(
     """Return the classes, the images to fit to, and those to choose settings by."""
     import numpy as np
 
-    from acclimate.prompts import clean_labels
     from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 
-    samples = _labelled(source)
-    found = sorted({str(sample.label) for sample in samples})
-    names = clean_labels(found) if labels is None else arguments.read_labels(labels)
+    names, known = _labelled(source, None if labels is None else arguments.read_labels(labels))
     arguments.note_language(names, model)
-    known = _of_classes(samples, names)
     most = 0 if no_validation or validation is not None else min(shots, MOST_HELD_OUT)
     classes = np.array([names.index(str(sample.label)) for sample in known], dtype=np.int64)
     drawn, rest = draw_shots(classes, names, shots, seed, most)
-    held = [known[i] for i in rest] if validation is None else _of_classes(_labelled([validation]), names)
+    held = [known[i] for i in rest] if validation is None else _labelled([validation], names)[1]
     if validation is not None and not held:
         raise InputError(f"no image of {validation} is labelled with one of the classes; check its labels.")
     return names, [known[i] for i in drawn], held
 
 
-def _labelled(source: Sequence[str]) -> "Sequence[Sample]":
-    """Return the images of sources; every one must have a label."""
+def _labelled(source: Sequence[str], names: tuple[str, ...] | None) -> "tuple[tuple[str, ...], list[Sample]]":
+    """Return the classes, by default all labels of the images, and the images of these classes.
+
+    Images are labelled with the names of the classes: underscores count as spaces.
+    """
+    from acclimate.prompts import clean_labels
+
     samples = arguments.list_images(source)
     if without := [sample.name for sample in samples if sample.label is None]:
         raise InputError(
             f"{len(without)} of the {len(samples)} images of {' '.join(source)} have no label ({without[0]}); "
             "put the images of each class into a folder named after it, or list them with a label column."
         )
-    return samples
-
-
-def _of_classes(samples: "Sequence[Sample]", names: Sequence[str]) -> "list[Sample]":
-    """Return the images of the named classes, labelled with these names: underscores count as spaces."""
+    names = names or clean_labels(sorted({str(sample.label) for sample in samples}))
     by_words = {as_words(name): name for name in names}
     labels = [by_words.get(as_words(str(sample.label))) for sample in samples]
     if others := {str(sample.label) for sample, label in zip(samples, labels, strict=True) if label is None}:
         shown = ", ".join(sorted(others)[:5]) + (", ..." if len(others) > 5 else "")
         say(f"note: images of other classes are left out: {shown}.", err=True)
-    return [replace(sample, label=label) for sample, label in zip(samples, labels, strict=True) if label]
+    return names, [replace(sample, label=label) for sample, label in zip(samples, labels, strict=True) if label]

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar, cast
 
 import numpy as np
 
@@ -82,8 +82,7 @@ def finish(steps: Steps[Result], progress: Callable[[int, int], None]) -> Result
         try:
             progress(*next(steps))
         except StopIteration as end:
-            result: Result = end.value
-            return result
+            return cast(Result, end.value)
 
 
 def head_steps(
