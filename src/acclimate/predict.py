@@ -215,7 +215,10 @@ class Predictions(Sequence[Prediction]):
         """
         count = len(evidence)
         none = np.full(count, np.nan) if none is None else none
-        own, own_scores = with_none(*best_of(evidence.probs, 1), none, len(head), 1)
+        xp = namespace(evidence.probs)
+        own = to_host(xp.argmax(evidence.probs, axis=1))[:, None]
+        own_scores = to_host(xp.max(evidence.probs, axis=1))[:, None]
+        own, own_scores = with_none(own, own_scores, none, len(head), 1)
         best, scores = with_none(*best_of(softmax_and_entropy(step.logits)[0], top_k), none, len(head), top_k)
         admitted: list[tuple[str, ...]] = [()] * count
         for name, change in step.changes.items():
@@ -305,7 +308,7 @@ class Predictions(Sequence[Prediction]):
         The scores of "none of these" stay: they do not depend on what was learnt.
         """
         rows = _readable_rows(self.errors)
-        found = list(islice(answers, self.answered))
+        found = list(islice(answers, int((rows >= 0).sum())))
         if not found:
             return self
         classes = np.stack([each for each, _ in found])
@@ -313,11 +316,6 @@ class Predictions(Sequence[Prediction]):
         classes, scores = with_none(classes, scores, self.none[rows >= 0], len(self.labels) - 1, top_k)
         unsure_rows = _spread(scores[:, 0] < unsure, rows, False)
         return replace(self, classes=_spread(classes, rows, -1), scores=_spread(scores, rows, 0.0), unsure=unsure_rows)
-
-    @property
-    def answered(self) -> int:
-        """Number of images that could be read."""
-        return sum(error is None for error in self.errors)
 
     @property
     def probs(self) -> HostArray:
