@@ -125,7 +125,7 @@ class Adapter(ABC):
         self.frozen = False
         self.parts: dict[str, State] = {}
         self.corrections = Corrections(self.head)
-        self.corrections.changed = self._review
+        self.corrections.changed = self._follow_corrections
         self.declare("corrections", self.corrections)
         self.setup()
         self.derive()
@@ -284,15 +284,15 @@ class Adapter(ABC):
 
     def add_classes(self, class_vectors: Array, class_names: Sequence[str]) -> None:
         """Append classes: vectors (N, d) and names; what was learnt of the others stays."""
-        self._follow(self.head.add(class_vectors, class_names))
+        self._follow_head(self.head.add(class_vectors, class_names))
 
     def remove_classes(self, class_names: Iterable[str]) -> None:
         """Remove classes and what was learnt of them; what was learnt of the others stays."""
-        self._follow(self.head.remove(class_names))
+        self._follow_head(self.head.remove(class_names))
 
     def to(self, like: Array) -> None:
         """Move to where `like` lives: array library, device and dtype."""
-        self._follow(self.head.to(like))
+        self._follow_head(self.head.to(like))
 
     def dump(self) -> Dump:
         """Return the whole state as host arrays named "PART.ARRAY"."""
@@ -313,13 +313,12 @@ class Adapter(ABC):
             part.restore(dumps[name])
         self.derive()
 
-    def _review(self) -> None:
-        """Follow a change of the corrections."""
+    def _follow_corrections(self) -> None:
         for part in self.parts.values():
             part.review()
         self.derive()
 
-    def _follow(self, head: Head) -> None:
+    def _follow_head(self, head: Head) -> None:
         found = {name: i for i, name in enumerate(head.class_names)}
         position = np.array([found.get(name, -1) for name in self.head.class_names])
         for part in self.parts.values():

@@ -144,7 +144,7 @@ def build_adapter(
     except (ArithmeticError, LookupError, ValueError) as error:
         raise StateError(f"{what} holds values that no stream can lead to ({error}); use another copy.") from error
     adapter.frozen = description["frozen"]
-    if like is not None and _elsewhere(head.class_vectors, like.head.class_vectors):
+    if like is not None and _lives_elsewhere(head.class_vectors, like.head.class_vectors):
         adapter.to(like.head.class_vectors)
     return adapter, description["notes"]
 
@@ -171,8 +171,7 @@ def check_description(description: Mapping[str, Any], what: object) -> None:
         raise StateError(f"{what} is not a complete state: 'seen' must hold counts; it was damaged or edited.")
 
 
-def _elsewhere(one: Array, other: Array) -> bool:
-    """Return True if two arrays differ in library, device or dtype."""
+def _lives_elsewhere(one: Array, other: Array) -> bool:
     return namespace(one) is not namespace(other) or device(one) != device(other) or one.dtype != other.dtype
 
 

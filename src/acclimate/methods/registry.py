@@ -65,7 +65,7 @@ def list_methods() -> dict[str, type[Adapter]]:
     _import_own()
     for entry in _installed():
         try:
-            _load(entry)
+            _register_entry_point(entry)
         except InputError as error:
             warnings.warn(f"left out: {error}", stacklevel=2)
     return dict(sorted(_REGISTRY.items()))
@@ -88,7 +88,7 @@ def find_method(name: str) -> type[Adapter]:
             known = sorted({*_REGISTRY, *(entry.name for entry in _installed())})
             own = "A method of your own must be imported first; on the command line: --plugin FILE.py."
             raise InputError(f"unknown method {name!r:.80}; {nearest(name, known)} {own}")
-        _load(entry)
+        _register_entry_point(entry)
     return _REGISTRY[name]
 
 
@@ -167,8 +167,7 @@ def _installed() -> tuple[EntryPoint, ...]:
     return tuple(entry_points(group=PACKAGE))
 
 
-def _load(entry: EntryPoint) -> None:
-    """Import and register the method of an entry point."""
+def _register_entry_point(entry: EntryPoint) -> None:
     of = f"the method {entry.name!r} of the package {entry.dist.name if entry.dist else entry.module!r} ({entry.value})"
     try:
         method = entry.load()

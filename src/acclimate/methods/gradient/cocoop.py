@@ -92,7 +92,6 @@ class CoCoOp(TrainedPrompt):
             return Step(self.answer([self._logits(each, context, layers) for each in self.tensor(evidence.features)]))
 
     def _logits(self, feature: Any, context: Any, layers: Sequence[Any]) -> Any:
-        """Return logits (K,) of one image."""
         vectors = self.prompts(len(context)).vectors(context + _shift(feature, layers))
         return self.logits_of(feature, vectors)
 
