@@ -9,7 +9,6 @@ import typer
 
 from acclimate.cli import arguments
 from acclimate.cli.console import say
-from acclimate.serve import check_installed
 
 if TYPE_CHECKING:
     from acclimate.serve.command import NewStreams
@@ -162,6 +161,8 @@ def serve(
 
 
 def _serve(options: Mapping[str, Any]) -> None:
+    from acclimate.serve import check_installed
+
     check_installed()
     from acclimate.serve.command import run_service
     from acclimate.serve.limits import Limits
@@ -251,6 +252,8 @@ def cluster_serve(
 
 
 def _serve_on_cluster(options: Mapping[str, Any]) -> None:
+    from acclimate.serve import check_installed
+
     check_installed()
     from acclimate.cluster.serving.cluster_command import run_cluster_service
     from acclimate.serve.limits import Limits
