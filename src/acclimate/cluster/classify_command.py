@@ -44,8 +44,6 @@ def classify_on_cluster(
         The run, and False if it was stopped.
     """
     import_ray()
-    from acclimate.cluster.run import ClusterRun
-
     shown: dict[str, int] = {}  # stage -> images that its bar shows
 
     def progress(done: int, total: int, stage: str) -> None:
@@ -66,26 +64,40 @@ def classify_on_cluster(
         send_plugins()
         size = f"{count(len(there.nodes), 'node')}, {count(workers[1], 'encoder')}"
         with running(classifier, size) as (show, stop):
-            run = ClusterRun(
-                classifier=classifier,
-                samples=samples,
-                out=storage,
-                policy=options.policy,
-                shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
-                ordered_first=options.ordered_first,
-                every=options.block_images(len(samples)),
-                workers=workers,
-                cpus=options.cpus,
-                gpus=options.gpus or 0.0,
-                adapter_gpus=options.adapter_gpus,
-                top_k=options.top_k,
-                passes=options.passes,
-                state=None if options.freeze or options.state is None else str(options.state),
-                model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
-                checkpoint_every=options.checkpoint_every,
-                progress=progress,
-                ray_progress=options.ray_progress,
-                stop=stop,
-            )
+            run = _make_run(options, classifier, samples, storage, workers, progress, stop)
             progress(0, len(samples), "first pass")
             return run, run.run(options.resume, options.overwrite)
+
+
+def _make_run(
+    options: ClusterOptions,
+    classifier: Classifier,
+    samples: Sequence[Sample],
+    storage: Storage,
+    workers: tuple[int, int],
+    progress: Callable[[int, int, str], None],
+    stop: Stop,
+) -> "ClusterRun":
+    from acclimate.cluster.run import ClusterRun
+
+    return ClusterRun(
+        classifier=classifier,
+        samples=samples,
+        out=storage,
+        policy=options.policy,
+        shards=options.shards or (DEFAULT_SHARDS if options.policy == "merged" else 1),
+        ordered_first=options.ordered_first,
+        every=options.block_images(len(samples)),
+        workers=workers,
+        cpus=options.cpus,
+        gpus=options.gpus or 0.0,
+        adapter_gpus=options.adapter_gpus,
+        top_k=options.top_k,
+        passes=options.passes,
+        state=None if options.freeze or options.state is None else str(options.state),
+        model={name: getattr(options, name) for name in ("device", "precision", "compile", "decoder")},
+        checkpoint_every=options.checkpoint_every,
+        progress=progress,
+        ray_progress=options.ray_progress,
+        stop=stop,
+    )
