@@ -28,6 +28,7 @@ class TextTower:
         text_features: maps token ids to features (n, d).
 
     Attributes:
+        table: the model's own table of embeddings.
         width: length of an embedding.
         shortens: whether prompts are cut to the longest one; padding is never looked at, and costs time.
 
@@ -41,14 +42,14 @@ class TextTower:
         tables = [each for name, each in model.named_modules() if name.rpartition(".")[2] == "token_embedding"]
         if not tables:
             raise ModelError(_cannot(model, "it has no table named token_embedding"))
-        self._table = tables[0]
+        self.table = tables[0]
         self._token_ids = token_ids
         self._text_features = text_features
         self._given = local()
-        self._table.register_forward_hook(lambda *_: getattr(self._given, "embeddings", None))
+        self.table.register_forward_hook(lambda *_: getattr(self._given, "embeddings", None))
         self._prompts = lru_cache(CACHED_PROMPTS)(partial(Prompts, self))
-        self.width = int(self._table.weight.shape[1])
-        self.device = self._table.weight.device
+        self.width = int(self.table.weight.shape[1])
+        self.device = self.table.weight.device
         for parameter in model.parameters():
             parameter.requires_grad_(False)
         self.end = int(token_ids([""])[0, 1])  # the token that ends a text
@@ -58,11 +59,7 @@ class TextTower:
         """Return the embeddings (M, width) of the words of a text."""
         ids = self._token_ids([text]).to(self.device)
         with torch.no_grad():
-            return self._table(ids[0, 1 : self._ends(ids)[0]]).float()
-
-    def embed(self, ids: Tensor) -> Tensor:
-        """Return the model's own embeddings (n, length, width) of token ids."""
-        return self._table(ids)
+            return self.table(ids[0, 1 : self._ends(ids)[0]]).float()
 
     def prompts(self, class_names: Sequence[str], context: int) -> "Prompts":
         """Return the prompts of K classes that begin with `context` vectors; the most recent are kept."""
@@ -75,7 +72,7 @@ class TextTower:
 
     def encode(self, embeddings: Tensor, ids: Tensor) -> Tensor:
         """Encode prompts with embeddings (n, length, width) to features (n, d); the ids say where each prompt ends."""
-        self._given.embeddings = embeddings.to(self._table.weight.dtype)
+        self._given.embeddings = embeddings.to(self.table.weight.dtype)
         try:
             return self._text_features(ids)
         finally:
@@ -103,7 +100,7 @@ class TextTower:
         short = whole[:, : ends[0] + 1]
         with torch.no_grad():
             expected = self._text_features(whole)
-            own = self._table(whole)
+            own = self.table(whole)
             same, moved = (
                 torch.allclose(self.encode(each, whole), expected, atol=1e-4) for each in (own, own.flip(-1))
             )
@@ -135,7 +132,7 @@ class Prompts:
         names = [f"{SECOND_CLASS.sub('', name).replace('_', ' ')}." for name in class_names]
         self.ids, _ = tower.read(names, context, shorten)
         with torch.no_grad():
-            embedded = tower.embed(self.ids)
+            embedded = tower.table(self.ids)
         self._start = embedded[:, :1]
         self._rest = embedded[:, 1 + context :]
 

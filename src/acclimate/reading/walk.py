@@ -174,9 +174,15 @@ class Preparer:
         """Draw the random choices for the views of an image of this width and height, but itself and generated ones."""
         target = cast(ModelInput, self.target)
         smallest = LARGE if self.kind == "large-crop" else AREA[0]
-        count = self.views - 1 - generated
-        view = (target.width, target.height)
-        return draw_plan(self.seed, index, count, size, view, self.kind == "augmix", smallest)
+        return draw_plan(
+            self.seed,
+            index,
+            count=self.views - 1 - generated,
+            image_size=size,
+            view_size=(target.width, target.height),
+            augmix=self.kind == "augmix",
+            smallest=smallest,
+        )
 
     def __call__(self, index: int, image: Image.Image, name: str = "") -> list[Any]:
         """Return the encoder's inputs for the views of an RGB image, the first of which is the image itself."""

@@ -53,7 +53,12 @@ class ImageVariations:
         seeds = np.random.SeedSequence([seed, crc32(name.encode("utf-8", "surrogatepass"))]).generate_state(count)
         images: list[Image.Image] = []
         with self._lock:
-            pixels = self._pixels(image)
+            extractor = self._pipeline.feature_extractor
+            pixels = torch.as_tensor(np.array(image).transpose(2, 0, 1)[None]).float() / 255
+            size = (extractor.crop_size["height"], extractor.crop_size["width"])
+            pixels = torch.nn.functional.interpolate(pixels, size, mode="bicubic", align_corners=False)
+            mean, std = (torch.tensor(each)[:, None, None] for each in (extractor.image_mean, extractor.image_std))
+            pixels = (pixels - mean) / std
             for begin in range(0, count, BATCH_IMAGES):
                 noise = [torch.Generator().manual_seed(each) for each in seeds[begin : begin + BATCH_IMAGES].tolist()]
                 images += self._pipeline(
@@ -64,17 +69,6 @@ class ImageVariations:
                     generator=noise,
                 ).images
         return images
-
-    def _pixels(self, image: Image.Image) -> Any:
-        """Return the pixels (1, 3, h, w) that the model's image encoder takes."""
-        import torch
-
-        extractor = self._pipeline.feature_extractor
-        pixels = torch.as_tensor(np.array(image).transpose(2, 0, 1)[None]).float() / 255
-        size = (extractor.crop_size["height"], extractor.crop_size["width"])
-        pixels = torch.nn.functional.interpolate(pixels, size, mode="bicubic", align_corners=False)
-        mean, std = (torch.tensor(each)[:, None, None] for each in (extractor.image_mean, extractor.image_std))
-        return (pixels - mean) / std
 
     @cached_property
     def _pipeline(self) -> Any:
