@@ -260,7 +260,8 @@ class Predictions(Sequence[Prediction]):
         labels = (*class_names, NONE)
         classes = {label: row for row, label in enumerate(labels)}
         absent = {"label": None, "score": 0.0}
-        best = [[*top, *[absent] * (max(map(len, tops)) - len(top))] for top in tops]
+        width = max(map(len, tops), default=0)
+        best = [[*top, *[absent] * (width - len(top))] for top in tops]
 
         def column(name: str, kind: Callable[[Any], Any], absent: Any) -> HostArray:
             return np.array([absent if record[name] in (None, "") else kind(record[name]) for record in records])
