@@ -15,6 +15,8 @@ from drawn_images import draw
 
 torch = pytest.importorskip("torch")
 
+from acclimate.encoders.image_tower import fold_quick_gelu  # noqa: E402 (it needs torch)
+
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 PREPROCESS = Preprocess(32, 24, 28, "bicubic", (0.48, 0.46, 0.41), (0.27, 0.26, 0.28), "round")
 
@@ -93,6 +95,29 @@ def test_a_model_that_overflows_in_float16_is_run_in_bfloat16():
     torch.testing.assert_close(weights[0], weights[1].bfloat16(), rtol=0, atol=0)
     prepared = [PREPROCESS(image) for image in pictures()]
     assert cosines(found.encode_images(prepared), exact.encode_images(prepared)).min() > 0.999
+
+
+def test_quick_gelu_is_folded_into_the_layers_around_it(tiny_clip):
+    encoder = load_encoder(f"local:{tiny_clip}", "cpu")
+    prepared = [encoder.prepare(image) for image in pictures()]
+    expected = encoder.encode_images(prepared)
+    fold_quick_gelu(encoder.model.vision_model)
+    kinds = [type(module).__name__ for module in encoder.model.vision_model.modules()]
+    assert kinds.count("SiLU") == 2
+    assert "QuickGELUActivation" not in kinds
+    np.testing.assert_allclose(encoder.encode_images(prepared), expected, rtol=1e-3, atol=1e-4)
+
+    class QuickGELU(torch.nn.Module):
+        def forward(self, values):
+            return values * torch.sigmoid(1.702 * values)
+
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(8, 16), QuickGELU(), torch.nn.Linear(16, 8, bias=False))
+    values = torch.randn(5, 8)
+    before = block(values)
+    fold_quick_gelu(block)
+    assert isinstance(block[1], torch.nn.SiLU)
+    torch.testing.assert_close(block(values), before)
 
 
 def test_batch_normalisation_stays_in_single_precision():
