@@ -28,8 +28,7 @@ from acclimate.arrays import Array
 from acclimate.bench.leaderboard import SHORT, plan_board
 from acclimate.bench.measurements import Measurements
 from acclimate.bench.orders import shape_title
-from acclimate.bench.pages import markdown_table, points, write_page
-from acclimate.bench.results import Score
+from acclimate.bench.results import Score, markdown_table, points, write_page
 from acclimate.cli.bench import as_patterns
 from acclimate.files import write_atomically, writing
 from acclimate.methods import register

@@ -23,9 +23,8 @@ os.environ.setdefault(
 )  # loopback only; set before Ray is imported, like `connect`
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
-from acclimate.bench.pages import write_page
 from acclimate.bench.plots import shown
-from acclimate.bench.results import hardware
+from acclimate.bench.results import hardware, write_page
 from cluster_parts.figures import Figures
 
 PARTS = ("whole", "overhead", "exchange", "chain", "service", "agreement")

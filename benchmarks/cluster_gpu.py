@@ -23,8 +23,7 @@ os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # set before Ra
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Classifier
-from acclimate.bench.pages import markdown_table, write_page
-from acclimate.bench.results import hardware
+from acclimate.bench.results import hardware, markdown_table, write_page
 from acclimate.classify.outputs import ResultFile
 from acclimate.classify.run import Classification
 from acclimate.cluster.connection import connect

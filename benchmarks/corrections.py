@@ -22,8 +22,8 @@ import numpy as np
 from acclimate import create, read_stream, refine
 from acclimate.arrays import softmax_and_entropy
 from acclimate.bench.orders import stream_order
-from acclimate.bench.pages import markdown_table, points, write_csv, write_page
 from acclimate.bench.plots import BLUE, GREEN, GREY, check_picture, pyplot
+from acclimate.bench.results import markdown_table, points, write_csv, write_page
 from acclimate.cli.bench import as_patterns
 from acclimate.methods import Adapter, duplicate
 

@@ -21,8 +21,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 
 from acclimate import Head, list_methods, read_stream
-from acclimate.bench.pages import markdown_table, points, write_csv, write_page
 from acclimate.bench.plots import BLUE, GREEN, GREY, RED, check_picture, pyplot
+from acclimate.bench.results import markdown_table, points, write_csv, write_page
 from acclimate.cli.bench import as_patterns
 from acclimate.serve.guard import GuardRules
 from acclimate.serve.limits import Limits

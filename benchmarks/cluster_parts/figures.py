@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
-from acclimate.bench.pages import markdown_table, write_csv
+from acclimate.bench.results import markdown_table, write_csv
 
 
 @dataclass(frozen=True)

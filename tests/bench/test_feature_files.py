@@ -8,8 +8,8 @@ import pytest
 from acclimate.bench.comparison import group_results, recipe_tables
 from acclimate.bench.datasets import DATASETS, dataset_named
 from acclimate.bench.recipes import RECIPES
-from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE
+from acclimate.bench.suite import plan_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.stream import read_stream, write_stream

@@ -20,9 +20,8 @@ from acclimate.bench.leaderboard import (
     summary_rows,
 )
 from acclimate.bench.orders import SHAPES, shape_title, stream_order
-from acclimate.bench.pages import points, write_csv
 from acclimate.bench.prequential import compare
-from acclimate.bench.results import score_all
+from acclimate.bench.results import points, score_all, write_csv
 from acclimate.bench.scoring import expected_calibration_error, squared_errors
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError

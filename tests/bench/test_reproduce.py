@@ -11,8 +11,8 @@ from acclimate.bench.plots import FIGURES
 from acclimate.bench.plots import FORMATS as PICTURES
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import RECIPES, row_of, usual_row
-from acclimate.bench.reproduction import plan_streams
 from acclimate.bench.results import OF_FILE, read_results
+from acclimate.bench.suite import plan_streams
 from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.methods import find_method

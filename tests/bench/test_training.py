@@ -6,9 +6,8 @@ import pytest
 from acclimate.bench.datasets import list_images
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import RECIPES
-from acclimate.bench.reproduction import plan_recipes
 from acclimate.bench.store import FeatureStore
-from acclimate.bench.suite import IMAGENET, TRAINING, Trainer
+from acclimate.bench.suite import IMAGENET, TRAINING, Trainer, plan_recipes
 from acclimate.errors import InputError
 from miniatures import draw_dataset, draw_training_images, few
 

@@ -15,19 +15,15 @@ from typing import NamedTuple
 import numpy as np
 
 from acclimate.bench.datasets import DATASETS, Dataset
-from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_page
 from acclimate.bench.plots import FIGURES, shown
 from acclimate.bench.prequential import Variant
 from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
-from acclimate.bench.results import OF_FILE, Score
+from acclimate.bench.results import ABSENT, OF_FILE, Score, markdown_list, markdown_table, write_page
 from acclimate.methods import list_methods
 
 SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
-PAPER_GAIN = "the paper's gain is over its CLIP row, which has prompts and views of its own."
-ROUNDING = 0.0049  # largest distance of a printed average from the mean of the printed cells; two round a half up
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
-DESCRIBED = {f"openai clip {paper.lower()}": paper for paper in BACKBONES}  # the same in words, and nothing more
 
 LEGEND = "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here."
 ALWAYS = (
@@ -44,8 +40,10 @@ computed beforehand. The table below says with which prompts, and on how many of
 change the accuracies, so compare the gains over zero-shot with the same prompts, in the second table of each suite. The
 paper's rows that cannot be measured from features are shown with its figures alone."""
 ON_DATASETS = "Each row has the prompts and views that it has in the paper, unless its cells say otherwise."
-TEX = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", ABSENT: "--"}
-TEX |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+TEX = {
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$", ABSENT: "--"},
+    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
+}
 
 
 @dataclass(frozen=True)
@@ -93,10 +91,11 @@ def backbone(model: str) -> str | None:
     nothing more: features of that model that were centred afterwards are not those of the paper.
     """
     name = model.lower()
-    if ":" not in name:
-        return DESCRIBED.get(name)
-    matching = (paper for paper, pattern in BACKBONES.items() if re.search(pattern, name))
-    return next(matching, None) if "openai" in name else None
+    for paper, pattern in BACKBONES.items():
+        loaded = ":" in name and "openai" in name and re.search(pattern, name)
+        if loaded or name == f"openai clip {paper.lower()}":
+            return paper
+    return None
 
 
 def paper_dataset(result: Score) -> Dataset | None:
@@ -113,13 +112,12 @@ def reasons(result: Score, model: str) -> tuple[str, ...]:
     row = row_of(result.method, dataset)
     changed = changed_settings(result, row) if result.settings == "given" else []
     authors = dataset.authors.get(result.method, {}) if result.settings == "paper" else {}
-    paper = "in the paper"
+    others = [f"{name.lower()}: {ours}; in the paper: {theirs}." for name, (ours, theirs) in deviations(result).items()]
     rules = (
         (result.n not in dataset.counts, f"{images_text(result)}."),
-        (result.classes != dataset.classes, f"{result.classes:,} classes; {paper}: {dataset.classes:,}."),
-        *((True, f"{name.lower()}: {ours}; {paper}: {theirs}.") for name, (ours, theirs) in deviations(result).items()),
-        *((True, remark) for remark in row.remarks),
-        (result.trained != row.trained, f"fitted to {result.trained}; {paper}: {row.trained}."),
+        (result.classes != dataset.classes, f"{result.classes:,} classes; in the paper: {dataset.classes:,}."),
+        *((True, remark) for remark in (*others, *row.remarks)),
+        (result.trained != row.trained, f"fitted to {result.trained}; in the paper: {row.trained}."),
         (bool(changed), f"the settings are not the paper's: {', '.join(changed)}."),
         (
             any(result.config[name] != value for name, value in authors.items()),
@@ -154,9 +152,9 @@ def deviations(result: Score) -> dict[str, tuple[str, str]]:
     if dataset is None:
         return {}
     row = row_of(result.method, dataset)
-    kind = result.views_kind or row.views_kind  # results of old versions do not name the kind
+    ours = views_text(result.views, result.views_kind or row.views_kind)  # results of old versions do not name the kind
     theirs = views_text(dataset.views_of(row.views), row.views_kind)
-    pairs = {"Prompts": (result.prompts, row.prompts), "Views": (views_text(result.views, kind), theirs)}
+    pairs = {"Prompts": (result.prompts, row.prompts), "Views": (ours, theirs)}
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -321,22 +319,22 @@ def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
     reported = {}
     remarks = {}
     for name in recipe.reported[model]:
-        figures = _paper_row(recipe, model, name, columns)
         for label, found in measured.pop(recipe.rows[name].method, {name: {}}).items():
             rows[label] = found
-            reported[label], remarks[label] = figures
+            reported[label], remarks[label] = _paper_row(recipe, model, name, columns)
     for others in measured.values():
         rows |= others
     notes = tuple(_how(label, list(found.values())) for label, found in rows.items() if found)
     title = f"{recipe.title}: top-1 accuracy, %"
     accuracies = _table(group, title, "method", rows, columns, reported, model, remarks=remarks)
     rows = {label: found for label, found in rows.items() if found and label != "zero-shot"}
-    title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
     base = reported["zero-shot"]
     paper = {
         label: {at: figure - base[at] for at, figure in reported.get(label, {}).items() if at in base} for label in rows
     }
-    remarks = {label: dict.fromkeys(figures, PAPER_GAIN) for label, figures in paper.items()}
+    remark = "the paper's gain is over its CLIP row, which has prompts and views of its own."
+    remarks = {label: dict.fromkeys(figures, remark) for label, figures in paper.items()}
+    title = f"{recipe.title}: gain over zero-shot with the same prompts and views, points"
     gains = _table(group, title, "method", rows, columns, paper, model, "gain", remarks)
     return [replace(accuracies, notes=notes), *([gains] if rows else [])]
 
@@ -376,7 +374,7 @@ def _paper_row(
         if cells.keys() >= set(keys):
             mean = float(np.mean([cells[key] for key in keys]))
             figures[heading] = recipe.printed_averages[model][name].get(heading, mean)
-            if abs(figures[heading] - mean) > ROUNDING:
+            if abs(figures[heading] - mean) > 0.0049:  # more than rounding explains; two averages round a half up
                 remarks[heading] = f"printed in the paper; its cells give {mean:.6g}."
     return figures, remarks
 
@@ -528,15 +526,14 @@ def write_report(
 
     `lacking` holds for each recipe the methods that were not measured, and what they need.
     """
-    parts = [
-        "# Results",
-        f"Generated by the command below from the results in `runs/`.\n\n```\n{command}\n```",
-    ]
+    parts = ["# Results", f"Generated by the command below from the results in `runs/`.\n\n```\n{command}\n```"]
     made = [(group, [(each, recipe_tables(each, group)) for each in recipes]) for group in group_results(results)]
     every = [table for _, sections in made for _, tables in sections for table in tables]
     known = letters(every)
     for number, (group, sections) in enumerate(made, 1):
-        opening = _opening(group)
+        first = (group.results or group.timed)[0]
+        opening = ON_DATASET_FILES if first.file else ON_DATASETS
+        opening = opening if paper_dataset(first) else ON_STREAMS
         parts += [] if opening in parts else [opening]
         parts += [group.context, *([_datasets(group)] if group.results else [])]
         for recipe, tables in sections:
@@ -557,16 +554,9 @@ def _section(table: Table, known: Mapping[str, str], known_context: str = "") ->
         (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
         for name, cells in table.rows
     ]
-    context = [] if table.context == known_context else [table.context]
-    shown_table = markdown_table((table.corner, *table.columns), rows)
-    return [f"### {table.title}", *context, shown_table, *markdown_list(table.notes)]
-
-
-def _opening(group: ResultGroup) -> str:
-    first = (group.results or group.timed)[0]
-    if paper_dataset(first) is None:
-        return ON_STREAMS
-    return ON_DATASET_FILES if first.file else ON_DATASETS
+    body = markdown_table((table.corner, *table.columns), rows)
+    parts = [f"### {table.title}", table.context, body, *markdown_list(table.notes)]
+    return [part for part in parts if part != known_context]
 
 
 def _datasets(group: ResultGroup) -> str:

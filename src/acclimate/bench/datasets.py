@@ -6,7 +6,6 @@ The facts about each dataset are data: `data/datasets.json` (folders, counts, se
 """
 
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +27,6 @@ from acclimate.sources.folder import is_image, natural_key
 
 WNID = re.compile(r"n\d{8}")
 SPLITS = "CoOp's DATASETS.md"
-MAX_LISTED = 5  # items of a long list that are named
 
 
 @dataclass(frozen=True)
@@ -111,11 +109,11 @@ def _read_datasets() -> dict[str, Dataset]:
     described = read_data("datasets.json")
     for key, about in described.items():
         whole = about.get("part_of", key)
-        facts = {**described[whole], **about}
         known = classes.get(whole, imagenet)
         wnids = tuple(known.get("wnids", ()))
-        names = tuple(known["names"]) if "names" in known else tuple(name_of[wnid] for wnid in wnids)
-        datasets[key] = Dataset(key, names, wnids, **facts, folder_names=known.get("folders", {}))
+        names = known["names"] if "names" in known else (name_of[wnid] for wnid in wnids)
+        facts = {**described[whole], **about, "folder_names": known.get("folders", {})}
+        datasets[key] = Dataset(key, tuple(names), wnids, **facts)
     return datasets
 
 
@@ -183,9 +181,8 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
     elif dataset.layout == "variants":
         rows = _read_variants(dataset, images, split)
     else:
-        present = set(sub_folders(images))
-        labelled = enumerate(dataset.class_folders)
-        rows = [(path, label) for label, name in labelled if name in present for path in folder_images(images / name)]
+        folders = [(images / name, label) for label, name in enumerate(dataset.class_folders)]
+        rows = [(path, label) for folder, label in folders if folder.is_dir() for path in folder_images(folder)]
     if dataset.without:
         rows = [(path, label) for path, label in rows if dataset.without not in path.name]
     if not rows:
@@ -197,9 +194,8 @@ def list_images(dataset: Dataset, root: Path) -> Listing:
 
 def folder_images(folder: Path) -> list[Path]:
     """Return the images of one folder without hidden files, in natural order."""
-    with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if is_image(entry.name) and not entry.name.startswith(".")]
-    return [folder / name for name in sorted(names, key=natural_key)]
+    images = (path for path in folder.iterdir() if is_image(path.name) and not path.name.startswith("."))
+    return sorted(images, key=lambda path: natural_key(path.name))
 
 
 def sub_folders(folder: Path) -> list[str]:
@@ -328,18 +324,16 @@ def _class_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
         return
     lines = [line.split(" ", 1) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     listed = [wnid for wnid, *_ in lines]
-    numbers = sorted(listed)
-    if listed != numbers:
+    if listed != (numbers := sorted(listed)):
         strings = [numbers[int(number)] for number in sorted(map(str, range(len(numbers))))]
         how = "the string order of their numbers (0, 1, 10, 100, ...)" if listed == strings else "a different order"
         yield Finding("class order", f"{path} lists the classes in {how}; copy the file of CoOp's ImageNet again.")
     name_of = dict(zip(dataset.wnids, dataset.class_names, strict=True))
-    swapped = [
+    if swapped := [
         f"{wnid} is {name_of[wnid]!r}, not {name!r}"
         for wnid, name in (line for line in lines if len(line) == 2)
         if wnid in name_of and name != name_of[wnid] and name in name_of.values()  # other spellings are fine
-    ]
-    if swapped:
+    ]:
         yield Finding("class order", f"{path} gives classes the names of others: {_some(swapped)}.")
 
 
@@ -349,8 +343,8 @@ def _variants_file(dataset: Dataset, path: Path) -> Iterator[Finding]:
         return
     lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
     if tuple(lines) != dataset.class_names:
-        pairs = enumerate(zip(lines, dataset.class_names, strict=False), 1)
-        first = next((number for number, (line, name) in pairs if line != name), 1)
+        same = [line == name for line, name in zip(lines, dataset.class_names, strict=False)]
+        first = 1 + same.index(False) if False in same else 1
         yield Finding("class order", f"{path} differs from the published list from line {first}; unpack it again.")
 
 
@@ -358,8 +352,7 @@ def _counts(listing: Listing) -> Iterator[Finding]:
     dataset = listing.dataset
     images_of = Counter(listing.labels.tolist())
     counts = [(name, images_of[label]) for label, name in enumerate(dataset.class_names)]
-    empty = [name for name, count in counts if not count]
-    if empty:
+    if empty := [name for name, count in counts if not count]:
         yield Finding("count", f"{len(empty)} of {dataset.classes} classes have no images: {_some(empty)}.")
     wrong = [f"{name} {count}" for name, count in counts if count not in (0, dataset.per_class)]
     if wrong and dataset.per_class is not None:
@@ -369,10 +362,8 @@ def _counts(listing: Listing) -> Iterator[Finding]:
         fewest = "" if empty else f" The smallest class is {name!r} with {least}."
         expected = " or ".join(map(str, dataset.counts))
         yield Finding("count", f"{len(listing)} test images instead of {expected}.{fewest}")
-    missing = [path for path in listing.paths if not path.is_file()]
-    if missing:
-        folders = Counter(path.parent for path in missing)
-        listed = _some([f"{count} in {folder}" for folder, count in folders.items()])
+    if missing := [path for path in listing.paths if not path.is_file()]:
+        listed = _some([f"{count} in {folder}" for folder, count in Counter(path.parent for path in missing).items()])
         yield Finding("count", f"{len(missing)} test images are missing ({listed}), such as {missing[0].name}.")
 
 
@@ -384,12 +375,11 @@ def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
             return path, str(error)
         return path, None
 
-    workers = default_workers()
-    for path, problem in read_ahead(problem_with, paths, workers, 4 * workers):
+    for path, problem in read_ahead(problem_with, paths, default_workers(), 4 * default_workers()):
         progress(1)
         if problem is not None:
             yield Finding("image", f"{path} cannot be read: {problem}; get it again.")
 
 
-def _some(items: Sequence[str]) -> str:
-    return ", ".join(items[:MAX_LISTED]) + (f" and {len(items) - MAX_LISTED} more" if len(items) > MAX_LISTED else "")
+def _some(items: Sequence[str], limit: int = 5) -> str:
+    return ", ".join(items[:limit]) + (f" and {len(items) - limit} more" if len(items) > limit else "")

@@ -20,16 +20,12 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.bench import Progress, silent
 from acclimate.bench.orders import order_names, stream_order
-from acclimate.bench.pages import DIGITS, markdown_table, points
 from acclimate.bench.prequential import Outcome, Run, Variant, compare
-from acclimate.bench.results import Score, summarise
+from acclimate.bench.results import DIGITS, Score, markdown_table, points, summarise
 from acclimate.errors import InputError, MissingExtraError, nearest
 from acclimate.methods import Adapter, FewShot, find_method, register
 from acclimate.stream import FeatureStream, read_stream
 
-RESAMPLES = 2000
-LEVEL = 0.95
-RESAMPLES_AT_ONCE = 100  # bounds the memory
 INTERVAL = "95 % interval"
 MAX_VARIANTS = 256  # adapters that share a pass, all of them in memory
 ROW_COLUMNS = (
@@ -224,7 +220,7 @@ def as_variants(methods: Method | Sequence[Method]) -> list[Variant]:
         for variant in found:
             if variants.setdefault(variant.title, variant) != variant:
                 raise InputError(f"two methods would be called {variant.title!r}; evaluate them one after the other.")
-    return limited([variant for variant in variants.values() if variant.method != "zero-shot"])
+    return [variant for variant in variants.values() if variant.method != "zero-shot"]
 
 
 def sweep(method: str, settings: Mapping[str, Any]) -> list[Variant]:
@@ -243,13 +239,6 @@ def sweep(method: str, settings: Mapping[str, Any]) -> list[Variant]:
     return variants
 
 
-def limited(variants: list[Variant]) -> list[Variant]:
-    """Return the variants; InputError if they are too many to share a pass."""
-    if len(variants) > MAX_VARIANTS:
-        raise InputError(f"{len(variants)} methods and settings are too many for one run; take at most {MAX_VARIANTS}.")
-    return variants
-
-
 def run_streams(
     streams: Mapping[Key, FeatureStream],
     variants: Sequence[Variant],
@@ -261,6 +250,8 @@ def run_streams(
     origin: str = "",
 ) -> dict[Key, list[Outcome]]:
     """Run zero-shot and variants on streams; orders are checked before anything is run."""
+    if len(variants) > MAX_VARIANTS:
+        raise InputError(f"{len(variants)} methods and settings are too many for one run; take at most {MAX_VARIANTS}.")
     second = sum(find_method(each.method).kind == "online" for each in variants) if passes == 2 else 0
     samples = sum(len(stream_order(stream, name)) for stream in streams.values() for name in orders)
     with progress(samples * (1 + len(variants) + second), "adapting", "samples") as advance:
@@ -304,9 +295,9 @@ def add_comparison(scores: Sequence[Score], evaluation: Evaluation, per_class: b
     }
     classes: dict[str, dict[str, dict[str, float | int | None]]] = {}
     for row in evaluation.per_class if per_class else ():
-        found = {"samples": row.samples, "recall": row.recall, "precision": row.precision, "gain": row.gain}
         classes.setdefault(row.method, {})[row.class_name] = {
-            name: None if value != value else value for name, value in found.items()
+            name: None if (value := getattr(row, name)) != value else value
+            for name in ("samples", "recall", "precision", "gain")
         }
     return [
         replace(each, gain_interval=intervals.get(each.title), per_class=classes.get(each.title)) for each in scores
@@ -349,7 +340,7 @@ def gather(samples: int, runs: Sequence[Sequence[Run]]) -> HostArray:
     return predictions
 
 
-def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, seed: int = 0) -> HostArray:
+def resample(right: HostArray, taken: HostArray, resamples: int = 2000, seed: int = 0) -> HostArray:
     """Return accuracies (M, resamples), the mean over the orders, of samples and orders drawn with replacement.
 
     `right` (M, n, O) says which answers are right, and `taken` (n, O) which samples each order takes. One order is
@@ -362,8 +353,8 @@ def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, see
     table = table[first].astype(np.float32)  # exact for counts below 2^24
     rng = np.random.default_rng(seed)
     blocks = []
-    for start in range(0, resamples, RESAMPLES_AT_ONCE):
-        size = min(RESAMPLES_AT_ONCE, resamples - start)
+    for start in range(0, resamples, 100):  # 100 at once bound the memory
+        size = min(100, resamples - start)
         drawn = rng.multinomial(samples, counts / samples, size).astype(np.float32) @ table  # (size, (M + 1) O)
         answered = drawn.reshape(size, methods + 1, orders)
         accuracies = answered[:, :-1] / np.maximum(answered[:, -1:], 1)  # (size, M, O)
@@ -374,7 +365,7 @@ def resample(right: HostArray, taken: HostArray, resamples: int = RESAMPLES, see
 
 def interval(resampled: HostArray) -> tuple[float, float]:
     """Return the middle part, 95 %, of resampled differences."""
-    low, high = np.quantile(resampled, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(resampled, [0.025, 0.975])
     return float(low), float(high)
 
 

@@ -15,10 +15,9 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.bench.measurements import Measurements, read_labelled, read_once
 from acclimate.bench.orders import part_of, stream_order
-from acclimate.bench.pages import ABSENT, markdown_list, markdown_table, write_csv, write_page
 from acclimate.bench.plots import draw_few_shot, shown
 from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.results import Score, summarise
+from acclimate.bench.results import ABSENT, Score, markdown_list, markdown_table, summarise, write_csv, write_page
 from acclimate.errors import InputError
 from acclimate.methods import FewShot, create, find_method, require
 from acclimate.sources.shots import draw_shots
@@ -87,17 +86,16 @@ def plan_few_shot(
     short = []
     most = 0
     for name, stream in streams.items():
-        assert stream.labels is not None
-        counts = (np.bincount(stream.labels, minlength=len(stream.head)) + 1) // 2
+        drawn, _ = halve(stream, seed=0)  # a class has as many samples there whatever the seed
+        labels = np.asarray(stream.labels)[drawn]
+        counts = np.bincount(labels, minlength=len(stream.head))
         most = max(most, int(counts.max()))
         rarest = stream.head.class_names[int(counts.argmin())]
         if not counts.min():
             raise InputError(f"{name} has no sample of the class {rarest!r}; every class needs one to learn from.")
-        drawn, _ = halve(stream, seed=0)  # a class has as many samples there whatever the seed
-        labels = stream.labels[drawn]
-        most_held_out = int(counts.max()) if held_out is None else held_out
         for each in numbers:
-            fitted, _ = draw_shots(labels, stream.head.class_names, each, held_out=most_held_out, allow_fewer=True)
+            kept = len(drawn) if held_out is None else held_out
+            fitted, _ = draw_shots(labels, stream.head.class_names, each, held_out=kept, allow_fewer=True)
             given = np.bincount(labels[fitted], minlength=len(counts))
             if fewer := int((given < each).sum()):
                 short.append(
@@ -116,9 +114,8 @@ def measure(
 ) -> list[Score]:
     """Score zero-shot and methods on the second half of a stream; few-shot methods are fitted to shots of the first."""
     stream = read_once(path)
-    assert stream.labels is not None
     drawn, scored = halve(stream, seed)
-    labels = stream.labels[drawn]
+    labels = np.asarray(stream.labels)[drawn]
     features = stream.features[drawn]
     most = len(drawn) if held_out is None else held_out
     runs: list[Variant] = []
@@ -149,11 +146,11 @@ def halve(stream: FeatureStream, seed: int) -> tuple[HostArray, HostArray]:
 
     Each class is halved; of an odd number of samples, the first half gets one more.
     """
-    assert stream.labels is not None
+    labels = np.asarray(stream.labels)
     rng = np.random.default_rng(seed)
     first = np.zeros(len(stream), bool)
-    for label in np.unique(stream.labels):
-        members = rng.permutation(np.flatnonzero(stream.labels == label))
+    for label in np.unique(labels):
+        members = rng.permutation(np.flatnonzero(labels == label))
         first[members[: (len(members) + 1) // 2]] = True
     order = stream_order(stream, "stored")
     return np.flatnonzero(first), order[~first[order]]
@@ -167,7 +164,22 @@ def curves(scores: Sequence[Score]) -> list[Curve]:
 
 def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, command: str) -> list[list[str]]:
     """Write few-shot.md, .png and .csv to a folder; `command` made them. Return the headings and lines of the table."""
-    write_csv(list(map(_csv_row, scores)), folder / "few-shot.csv")
+    rows = [
+        {
+            "stream": score.stream,
+            "method": score.method,
+            "shots": score.learnt["fit"]["shots"],
+            "seed": score.seed,
+            "samples": score.samples,
+            "validation": score.learnt["fit"]["validation"],
+            "acc1": score.accuracy,
+            "gain": score.gain,
+            "alpha": score.learnt["fit"]["alpha"],
+            "beta": score.learnt["fit"]["beta"],
+        }
+        for score in scores
+    ]
+    write_csv(rows, folder / "few-shot.csv")
     board = curves(scores)
     streams = list(plan.streams)
     panels = {name: [name] for name in streams}
@@ -197,22 +209,6 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
         parts += ["## Classes with fewer samples", *markdown_list(plan.notes)]
     write_page(parts, folder / "few-shot.md")
     return table
-
-
-def _csv_row(score: Score) -> dict[str, Any]:
-    fit = score.learnt["fit"]
-    return {
-        "stream": score.stream,
-        "method": score.method,
-        "shots": fit["shots"],
-        "seed": score.seed,
-        "samples": score.samples,
-        "validation": fit["validation"],
-        "acc1": score.accuracy,
-        "gain": score.gain,
-        "alpha": fit["alpha"],
-        "beta": fit["beta"],
-    }
 
 
 def _chosen_settings(board: Sequence[Curve], streams: Sequence[str]) -> list[str]:

@@ -21,10 +21,18 @@ from acclimate.bench.orders import (
     shape_title,
     stream_order,
 )
-from acclimate.bench.pages import markdown_list, markdown_table, points, write_csv, write_page
 from acclimate.bench.plots import draw_leaderboard, shown
 from acclimate.bench.prequential import Variant, compare
-from acclimate.bench.results import Score, hardware, score_all
+from acclimate.bench.results import (
+    Score,
+    hardware,
+    markdown_list,
+    markdown_table,
+    points,
+    score_all,
+    write_csv,
+    write_page,
+)
 from acclimate.errors import InputError, nearest
 from acclimate.methods import find_method, list_methods
 from acclimate.stream import FeatureStream
@@ -145,12 +153,10 @@ def measure(path: Path, order: str, methods: Sequence[str], limit: int | None, p
     return score_all(path.stem, stream, compare(stream, list(map(Variant, methods)), [order], passes=passes))
 
 
-def standings(scores: Iterable[Score]) -> list[Standing]:
+def standings(scores: Sequence[Score]) -> list[Standing]:
     """Return the methods by decreasing mean gain."""
-    by_title: dict[str, list[Score]] = {}
-    for score in scores:
-        by_title.setdefault(score.title, []).append(score)
-    every = [Standing(title, tuple(each)) for title, each in by_title.items()]
+    titles = {score.title for score in scores}
+    every = [Standing(title, tuple(score for score in scores if score.title == title)) for title in titles]
     return sorted(every, key=lambda standing: (-standing.mean("gain"), standing.title))
 
 
@@ -195,13 +201,12 @@ def summary_rows(board: Iterable[Standing]) -> list[tuple[str, ...]]:
     """Return the lines of the main table, with the columns of `SUMMARY`."""
     rows: list[tuple[str, ...]] = []
     for standing in board:
-        worst = standing.worst
-        where = f" ({worst.stream}, {worst.order})" if standing.title != "zero-shot" else ""
+        where = f" ({standing.worst.stream}, {standing.worst.order})" if standing.title != "zero-shot" else ""
         rows.append(
             (
                 standing.title,
                 points(standing.mean("gain")),
-                f"{points(worst.gain or 0.0)}{where}",
+                f"{points(standing.worst.gain or 0.0)}{where}",
                 f"{100 * standing.mean('acc1'):.2f}",
                 f"{100 * standing.mean('ece'):.2f}",
                 f"{standing.mean('brier'):.3f}",

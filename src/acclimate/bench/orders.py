@@ -19,7 +19,6 @@ SEGMENT_SAMPLES = 100  # mean length of a segment of a correlated stream
 TAIL_RATIO = 50  # share of samples kept by the first class of a long tail / share kept by the last
 SHORT_SAMPLES = 200  # length of a short stream
 LEAVING_OUT_CLASSES = 4  # fewest classes of a stream of which some can be left out
-SHAPE_TITLES = {"seed": "shuffled", "correlated": "bursts"}  # other shapes are called by their names
 
 
 def take_order(
@@ -35,10 +34,8 @@ def take_order(
     (shuffled) or "correlated:1". Orders by class need labels (n,), those by domain a name for each of n samples. All
     n samples are taken (m = n), except by few-classes, half-classes, long-tail and first-200.
     """
-    if order == "stored" and stored is not None:
-        return stored
     if order in ("stored", "rows"):
-        return np.arange(count)
+        return np.arange(count) if order == "rows" or stored is None else stored
     shape, seed = parse_order(order)
     if shape not in SHAPES or seed is None:
         raise InputError(
@@ -52,7 +49,7 @@ def take_order(
             raise InputError(f"the order {shape!r} needs labels, and this stream has none; use seed:N, or add labels.")
         groups = labels
         present = len(np.unique(labels))
-        if arrange in (_few, _half) and present < LEAVING_OUT_CLASSES:
+        if shape in ("few-classes", "half-classes") and present < LEAVING_OUT_CLASSES:
             raise InputError(
                 f"the order {shape!r} leaves classes out and needs samples of at least {LEAVING_OUT_CLASSES}, "
                 f"but the stream has samples of {present}; use seed:N."
@@ -88,7 +85,7 @@ def order_names(order: str, count: int) -> list[str]:
 
 def shape_title(shape: str) -> str:
     """Return the name of a shape in tables and figures."""
-    return SHAPE_TITLES.get(shape, shape.replace("-", " "))
+    return {"seed": "shuffled", "correlated": "bursts"}.get(shape, shape.replace("-", " "))
 
 
 def _sequential(groups: HostArray, rng: np.random.Generator) -> HostArray:
@@ -132,10 +129,6 @@ def _few(groups: HostArray, rng: np.random.Generator) -> HostArray:
     return _some(groups, int(rng.integers(2, max(count // 5, min(3, count // 2)), endpoint=True)), rng)
 
 
-def _half(groups: HostArray, rng: np.random.Generator) -> HostArray:
-    return _some(groups, len(np.unique(groups)) // 2, rng)
-
-
 def _some(groups: HostArray, count: int, rng: np.random.Generator) -> HostArray:
     return rng.permutation(np.flatnonzero(np.isin(groups, rng.choice(np.unique(groups), count, replace=False))))
 
@@ -160,7 +153,7 @@ SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
     "mixed-domains": ("domain", _mixed),
     "domain-shift": ("domain", _shift),
     "few-classes": ("class", _few),
-    "half-classes": ("class", _half),
+    "half-classes": ("class", lambda groups, rng: _some(groups, len(np.unique(groups)) // 2, rng)),
     "long-tail": ("class", _tail),
     f"first-{SHORT_SAMPLES}": (None, lambda groups, rng: rng.permutation(len(groups))[:SHORT_SAMPLES]),
 }

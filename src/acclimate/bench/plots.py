@@ -30,8 +30,15 @@ COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # 
 GREY, GREEN, RED, BLUE, *_ = COLOURS
 OTHER_COLOURS = (*COLOURS[1:], GREY)  # taken in turn
 BY_METHOD = {"zero-shot": GREY, "positive": BLUE, "negative": RED, "both": GREEN, "tda": GREEN}
-BY_ROW = {"coop": "#b08900", "cocoop": "#e0c068", "tip-adapter": RED, "tpt": BLUE, "difftpt": "#8fb0d8"}
-BY_ROW |= {**BY_METHOD, "tda, authors-per-dataset": "#7fb89f"}
+BY_ROW = {
+    **BY_METHOD,
+    "coop": "#b08900",
+    "cocoop": "#e0c068",
+    "difftpt": "#8fb0d8",
+    "tda, authors-per-dataset": "#7fb89f",
+    "tip-adapter": RED,
+    "tpt": BLUE,
+}
 REPORTED: dict[str, Any] = {"marker": "D", "facecolors": "none", "edgecolors": "black", "s": 34, "zorder": 5}
 REPORTED_LABEL = "reported\nin the paper"
 STYLE = {
@@ -47,11 +54,7 @@ STYLE = {
     "svg.hashsalt": "acclimate",
 }
 GAIN = "gain over zero-shot, points"
-LOSS_TO_GAIN = ("#d9694f", "#ffffff", "#4fa384")  # light enough for black figures on them
-FULL_COLOUR_POINTS = 6.0  # gain or loss with the full colour
 FEW_SHOT_COLUMNS = 4  # panels side by side
-LEAST_SPAN_POINTS = 4.0  # the least range of accuracies of a panel, so that noise does not look like an effect
-NOTABLE_LOSS_POINTS = -1.0  # a worse run is shown in red
 
 
 def pyplot() -> Any:
@@ -89,8 +92,11 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
     to come together, and bands are one sd. Where orders take different numbers of samples, the shortest says how far
     the lines go.
     """
-    every = [pair for outcome in outcomes for pair in outcome.by_title.items()]
-    correct = {title: [run.correct for run in runs.values()] for title, runs in every}
+    correct = {
+        method: [run.correct for run in runs.values()]
+        for outcome in outcomes
+        for method, runs in outcome.by_title.items()
+    }
     length = min(len(values) for runs in correct.values() for values in runs)
     window = max(50, length // 20)
     first, *_ = correct.values()
@@ -106,14 +112,13 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
             mean = curves.mean(axis=0)
             accuracies = 100 * np.array([np.mean(values) for values in runs])
             spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
-            label = f"{method}  {accuracies.mean():.2f}{spread} %"
-            axes.plot(x, mean, line, color=colour, linewidth=1.8, label=label)
+            axes.plot(x, mean, line, color=colour, linewidth=1.8, label=f"{method}  {accuracies.mean():.2f}{spread} %")
             if many:
                 sd = curves.std(axis=0, ddof=1)
                 axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title)
         scale = ("gain over zero-shot", "points") if many else ("accuracy", "%")
         axes.set(xlabel="samples seen", ylabel=f", last {window} samples, ".join(scale), xlim=(0, length))
+        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title)
         if crowded:
             figure.legend(loc="outside right center")
         else:
@@ -139,7 +144,7 @@ def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
             axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
         axes.set_ylabel(GAIN)
-        _finish(figure, tables[:1])
+        _finish(figure, [table.title.partition(":")[0]])
 
 
 def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
@@ -172,7 +177,7 @@ def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
             axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else table.title.partition(":")[2])
             if categories:
                 axes.label_outer()
-        _finish(figure, tables)
+        _finish(figure, [table.title.partition(":")[0] for table in tables])
 
 
 def draw_times(tables: "Sequence[Table]", path: Path) -> None:
@@ -186,9 +191,7 @@ def draw_times(tables: "Sequence[Table]", path: Path) -> None:
             axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
             axes.set(xscale="log", xlabel=table.columns[0], ylabel="top-1 accuracy, %")
             axes.label_outer()
-        _finish(figure, tables)
-        for axes, table in zip(panels, tables, strict=True):
-            axes.set_title(table.title.partition(": ")[2])
+        _finish(figure, [table.title.partition(": ")[2] for table in tables])
 
 
 def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
@@ -199,24 +202,40 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
     gains = 100 * np.array(  # (methods, 1 + shapes, 2) mean and worst, of all runs and of those of each shape
         [[(each.mean("gain"), each.worst.gain or 0.0), *map(each.gains, shapes)] for each in methods]
     )
-    columns = [name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))]
-    columns += [f"ECE\n({100 * zero_shot.mean('ece'):.1f})", f"Brier\n({zero_shot.mean('brier'):.2f})"]
-    columns += ["µs per\nsample", "state"]
+    columns = [
+        *(name.replace(" ", "\n", 1) for name in ("all shapes", *map(shape_title, shapes))),
+        f"ECE\n({100 * zero_shot.mean('ece'):.1f})",
+        f"Brier\n({zero_shot.mean('brier'):.2f})",
+        "µs per\nsample",
+        "state",
+    ]
     high = len(methods)
     wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
-        colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", LOSS_TO_GAIN)
-        edges = (np.arange(wide + 1) - 0.5, np.arange(high + 1) - 0.5)
-        most = {"vmin": -FULL_COLOUR_POINTS, "vmax": FULL_COLOUR_POINTS}
-        axes.pcolormesh(*edges, gains[..., 0], cmap=colours, **most, edgecolors="white", linewidth=2)
+        # From loss to gain, light enough for black figures.
+        colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", ("#d9694f", "#ffffff", "#4fa384"))
+        axes.pcolormesh(
+            np.arange(wide + 1) - 0.5,
+            np.arange(high + 1) - 0.5,
+            gains[..., 0],
+            cmap=colours,
+            vmin=-6,  # points with the full colour
+            vmax=6,
+            edgecolors="white",
+            linewidth=2,
+        )
         middle: dict[str, Any] = {"ha": "center", "va": "center"}
         for y, standing in enumerate(methods):
             for x, (mean, worst) in enumerate(gains[y]):
                 axes.text(x, y - 0.12, f"{mean:+.1f}", **middle, fontsize=11, weight="normal" if x else "bold")
-                colour = "#a3200d" if worst < NOTABLE_LOSS_POINTS else "#444444"
+                colour = "#a3200d" if worst < -1 else "#444444"  # a loss of more than a point is red
                 axes.text(x, y + 0.26, f"worst {worst:+.1f}", **middle, fontsize=7, color=colour)
-            further = [f"{100 * standing.mean('ece'):.1f}", f"{standing.mean('brier'):.2f}"]
-            further += [f"{standing.mean('us_per_sample'):.0f}", standing.size]
+            further = [
+                f"{100 * standing.mean('ece'):.1f}",
+                f"{standing.mean('brier'):.2f}",
+                f"{standing.mean('us_per_sample'):.0f}",
+                standing.size,
+            ]
             for x, text in enumerate(further, wide):
                 axes.text(x, y, text, **middle, fontsize=9)
         axes.grid(visible=False)
@@ -238,9 +257,8 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
     """
     rows = -(-len(panels) // FEW_SHOT_COLUMNS)
     width = 2.4 + 3.0 * -(-len(panels) // rows)
-    height = 0.6 + 2.9 * rows
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
-    with _figure(path, len(panels), width, height=height, rows=rows) as (figure, grid):
+    with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as (figure, grid):
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
             for curve, other in zip(board, cycle(OTHER_COLOURS), strict=False):
                 colour = BY_METHOD.get(curve.method, other)
@@ -256,7 +274,7 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
             axes.set(title=title, xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
             axes.set_xticks(ticks, map(str, ticks))
             low, high = axes.get_ylim()
-            spare = max(0.0, LEAST_SPAN_POINTS - (high - low)) / 2
+            spare = max(0.0, 4.0 - (high - low)) / 2  # at least four points, so that noise does not look like an effect
             axes.set_ylim(low - spare, high + spare)
         figure.supxlabel("labelled shots per class", fontsize=10)
         figure.supylabel("top-1 accuracy, %", fontsize=10)
@@ -291,9 +309,9 @@ def _figure(
         write_atomically(path, content.getvalue())
 
 
-def _finish(figure: Any, tables: "Sequence[Table]") -> None:
-    for axes, table in zip(figure.axes, tables, strict=True):
-        axes.set_title(table.title.partition(":")[0])
+def _finish(figure: Any, titles: Sequence[str]) -> None:
+    for axes, title in zip(figure.axes, titles, strict=True):
+        axes.set_title(title)
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
 
 

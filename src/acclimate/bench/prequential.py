@@ -247,10 +247,9 @@ def on_device(head: Head, device: str) -> Head:
         return head
     try:
         import torch
+
+        return head.to(torch.asarray(head.class_vectors, device=device))
     except ImportError:
         raise missing(f"device {device!r} needs PyTorch", "torch", "or use numpy") from None
-    try:
-        return head.to(torch.asarray(head.class_vectors, device=device))
     except (RuntimeError, AssertionError) as error:  # unknown device, or a build without it
-        reason = str(error).splitlines()[0]
-        raise InputError(f"cannot use device {device!r}: {reason}. Use numpy or cpu.") from error
+        raise InputError(f"cannot use device {device!r}: {str(error).splitlines()[0]}. Use numpy or cpu.") from error

@@ -1,13 +1,16 @@
-"""Results as JSON files, a superset of clip_benchmark's format so that its tools can read them.
+"""Results as files: JSON, Markdown and CSV.
 
-Everything that differs between two runs of the same command (times, memory) is under one key, "cost".
+The JSON is a superset of clip_benchmark's format, so that its tools can read it. Everything that differs between two
+runs of the same command (times, memory) is under one key, "cost".
 """
 
+import csv
+import io
 import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import cache
@@ -18,18 +21,17 @@ from typing import Any
 import numpy as np
 
 from acclimate import __version__
-from acclimate.bench.pages import DIGITS
 from acclimate.bench.prequential import SECOND_PASS, Outcome, Run
 from acclimate.bench.scoring import accuracy_over_time, changes, early_phase, learnt, worst_tenth
 from acclimate.errors import InputError
-from acclimate.files import MAX_LIST, open_text, write_atomically, writing
+from acclimate.files import MAX_LIST, open_text, to_cell, write_atomically, writing
 from acclimate.sources.source import parse_order
 from acclimate.stream import FeatureStream
 
+ABSENT = "\N{EN DASH}"  # a cell without a figure
+DIGITS = 6  # further digits depend on the machine's arithmetic, not on the method
 OF_FILE = "those of the feature file"  # the prompts are known to the author of the file alone
 CLIP_BENCHMARK = {"pretrained": "", "task": "zeroshot_classification", "language": "en"}  # the other keys of its format
-METRICS = ("acc1", "acc5", "mean_per_class_recall")
-PACKAGES = ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch")
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def summarise(
         classes=len(stream.head),
         n=samples,
         n_skipped=stream.skipped,
-        metrics={name: scores.get(name) for name in METRICS},
+        metrics={name: scores.get(name) for name in ("acc1", "acc5", "mean_per_class_recall")},
         baseline=baseline or None,
         gain=scores["acc1"] - baseline["acc1"] if scores else None,
         **_mean([changes(a.predictions, b.predictions, a.labels) for a, b in zip(runs, baselines, strict=True)]),
@@ -200,8 +202,9 @@ def score_all(
 
 def write_results(scores: Sequence[Score], path: Path) -> None:
     """Write one score as a JSON object, several as a list with one score per line."""
-    content = [{**_rounded(asdict(score)), **CLIP_BENCHMARK} for score in scores]
-    lines = ",\n".join(json.dumps(each) for each in content)
+    exact = json.dumps([{**asdict(score), **CLIP_BENCHMARK} for score in scores])
+    content = json.loads(exact, parse_float=lambda digits: round(float(digits), DIGITS))
+    lines = ",\n".join(map(json.dumps, content))
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
     with writing(path):
         write_atomically(path, text.encode() + b"\n")
@@ -209,9 +212,8 @@ def write_results(scores: Sequence[Score], path: Path) -> None:
 
 def read_results(path: Path) -> list[Score]:
     """Read all scores in a JSON file, or in the JSON files below a folder in path order; other JSON is ignored."""
-    paths = sorted(path.rglob("*.json")) if path.is_dir() else [path]
     scores: list[Score] = []
-    for each in paths:
+    for each in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
         try:
             content = json.loads(open_text(each, MAX_LIST).read())
         except (OSError, ValueError) as error:
@@ -224,11 +226,45 @@ def read_results(path: Path) -> list[Score]:
     return scores
 
 
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return rows of text as a Markdown table."""
+    lines = [columns, ["---", *["---:"] * (len(columns) - 1)], *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_list(lines: Sequence[str]) -> list[str]:
+    """Return one part of a page with lines as a Markdown list; no part if there are none."""
+    return ["\n".join(f"- {line}" for line in lines)] if lines else []
+
+
+def points(fraction: float) -> str:
+    """Return a difference of accuracies in points; zero is +0.00, never -0.00."""
+    return f"{round(100 * fraction, 2) + 0.0:+.2f}"
+
+
+def write_page(parts: Iterable[str], path: Path) -> None:
+    """Write a Markdown file of paragraphs, headings and tables."""
+    with writing(path):
+        write_atomically(path, "\n\n".join(parts).encode() + b"\n")
+
+
+def write_csv(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write a CSV file with a line per row; the keys of the first are the columns."""
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(rows[0])
+    for row in rows:
+        values = [round(value, DIGITS) if isinstance(value, float) else value for value in row.values()]
+        lines.writerow([to_cell(value) if isinstance(value, str) else value for value in values])
+    with writing(path):
+        write_atomically(path, text.getvalue().encode())
+
+
 @cache
 def versions() -> dict[str, str]:
     """Return the versions of everything that can change a result: this library, Python, array and model libraries."""
     found = {"acclimate": __version__, "python": platform.python_version()}
-    for package in PACKAGES:
+    for package in ("numpy", "pillow", "onnxruntime", "torch", "transformers", "open_clip_torch"):
         with suppress(PackageNotFoundError):
             found[package] = version(package)
     return found
@@ -295,14 +331,6 @@ def _cost(
         "peak_memory_mb": peak_memory_mb(outcome.device),
         "state_bytes": sum(values.nbytes for values in outcome.adapter.dump().values()) if last_order else 0,
     }
-
-
-def _rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _rounded(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return round(value, DIGITS) if isinstance(value, float) else value
 
 
 def _mean(each: Sequence[Mapping[str, float | None]]) -> dict[str, Any]:

@@ -4,12 +4,16 @@ Each dataset is encoded once for each kind of views, and all settings with the s
 Few-shot methods are fitted to ImageNet's training images, as the train-time rows of the paper's tables are. Shots are
 drawn by a seed and encoded into the feature store. A fitted adapter is a state file in the store; its name ends in a
 fingerprint of everything it depends on, so that it is read where it was fitted before.
+
+The recipes of the paper's tables and figures are planned here, on its datasets or on feature files: what runs, and what
+cannot run here and why.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,10 +22,12 @@ import numpy as np
 
 from acclimate.arrays import HostArray, to_host
 from acclimate.bench import Advance, Progress, silent
-from acclimate.bench.datasets import DATASETS, Dataset, Listing, read_dataset
+from acclimate.bench.comparison import BACKBONES, backbone
+from acclimate.bench.datasets import DATASETS, Dataset, Listing, dataset_named, present_datasets, read_dataset
+from acclimate.bench.measurements import read_labelled
 from acclimate.bench.orders import stream_order, take_order
 from acclimate.bench.prequential import Outcome, Record, Variant, compare, on_device
-from acclimate.bench.recipes import SEARCHED, trained_on, with_authors_settings
+from acclimate.bench.recipes import SEARCHED, Recipe, row_of, trained_on, with_authors_settings
 from acclimate.bench.results import (
     OF_FILE,
     Score,
@@ -54,12 +60,14 @@ from acclimate.reading.walk import encode_ahead, gpu_of
 from acclimate.sources.shots import MOST_HELD_OUT, draw_shots
 from acclimate.stream import FeatureStream
 from acclimate.views import Kind
+from acclimate.views.generated import open_generator
 
 IMAGENET = DATASETS["imagenet"]
 TRAINING = replace(IMAGENET, images="images/train")  # folders named by WordNet ids, like the validation images
 DRAW_SEED = 1
 VERSIONS = 16  # each shot is the image and 15 random crops; the authors crop anew in each epoch
 HELD_OUT = f" (settings searched on other training images, up to {MOST_HELD_OUT} per class)"
+Settings = Mapping[str, Mapping[str, Any]]  # method -> settings given by the user
 WARM_UP_IMAGES = 2  # the first ones pay for everything that is loaded and compiled once
 
 
@@ -81,9 +89,8 @@ class Trainer:
         count = self._shots or row.shots
         if count not in self._drawn:
             every = read_dataset(TRAINING, self._store.root)
-            drawn = draw_shots(every.labels, IMAGENET.class_names, count, DRAW_SEED, MOST_HELD_OUT)
-            shots, rest = (every.part(positions) for positions in drawn)
-            self._drawn[count] = (shots, rest)
+            shots, rest = draw_shots(every.labels, IMAGENET.class_names, count, DRAW_SEED, MOST_HELD_OUT)
+            self._drawn[count] = (every.part(shots), every.part(rest))
         return self._drawn[count]
 
     def fitted(self, variant: Variant, dataset: Dataset, head: Head) -> Variant:
@@ -119,33 +126,22 @@ class Trainer:
         store = self._store
         versions = replace(variant, views=VERSIONS, views_kind=None)
         original = replace(variant, views=1)
-        others = validation and store.describe(validation, store.preparer(IMAGENET, original))
         description = {
             "method": variant.method,
             "settings": variant.config,
             "prompts": variant.prompts,
             "shots": store.describe(shots, store.preparer(TRAINING, versions)),
-            "validation": others,
+            "validation": validation and store.describe(validation, store.preparer(IMAGENET, original)),
         }
         path = store.folder / "fitted" / f"{variant.method}-{digest(description)}.safetensors"
         with suppress(StateError):  # missing or damaged
             return load_fitted(path, store.encoder, store.model)[0]
-        adapter = self._fit(variant, versions, shots, validation)
-        notes: dict[str, Any] = {"model": store.model, "fingerprint": store.encoder.fingerprint, "seed": DRAW_SEED}
-        notes |= {"shots": len(shots) // len(adapter.head), "templates": template_name(IMAGENET, variant)}
-        with writing(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-        save_state(adapter, path, {NOTE: {**notes, "source": "ImageNet's training images"}})
-        return adapter
-
-    def _fit(self, variant: Variant, versions: Variant, shots: Listing, validation: Listing | None) -> FewShot:
-        store = self._store
         with store.progress(len(shots), "encoding shots of imagenet", "images") as advance:
             stream = store.stream(shots, versions, advance)
         held_out = None
         if validation is not None:
             with store.progress(len(validation), "encoding validation images of imagenet", "images") as advance:
-                held_out = (store.stream(validation, replace(variant, views=1), advance).features, validation.labels)
+                held_out = (store.stream(validation, original, advance).features, validation.labels)
         head = on_device(stream.head, gpu_of(store.encoder) or "numpy")
         text = store.encoder if "text" in find_method(variant.method).needs else None
         adapter = create(variant.method, head, text=text, **variant.settings)
@@ -153,6 +149,17 @@ class Trainer:
         steps = adapter.fit_steps(len(shots), 0 if validation is None else len(validation))
         with store.progress(steps, f"fitting {variant.method}", "steps") as advance:
             adapter.fit(stream.features, shots.labels, validation=held_out, progress=advance)
+        notes = {
+            "model": store.model,
+            "fingerprint": store.encoder.fingerprint,
+            "seed": DRAW_SEED,
+            "shots": len(shots) // len(head),
+            "templates": template_name(IMAGENET, variant),
+            "source": "ImageNet's training images",
+        }
+        with writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        save_state(adapter, path, {NOTE: notes})
         return adapter
 
 
@@ -275,15 +282,10 @@ def run_dataset(
     for (prompts, *_), group in groups.items():
         with store.progress(len(listing), f"encoding {dataset.key}", "images") as advance:
             stream = store.stream(listing, group[0], advance)
-        ready = [trainer.fitted(variant, dataset, stream.head) for variant in distinct(group)]
+        ready = [trainer.fitted(variant, dataset, stream.head) for variant in group]
         made = run_stream(dataset.key, stream, ready, orders, store.progress, prompts, device, store.encoder)
         scores += [score for score in made if any(score.method == variant.method for variant in ready)]
     return scores
-
-
-def distinct(variants: Iterable[Variant]) -> list[Variant]:
-    """Return variants without those that give the same result: recipes have some in common."""
-    return list({(each.method, each.settings_name, repr(each.config)): each for each in variants}.values())
 
 
 def run_stream(
@@ -297,8 +299,9 @@ def run_stream(
     text: Encoder | None = None,
     file: str = "",
 ) -> list[Score]:
-    """Score zero-shot and variants, each once, in one pass over a stream for each order."""
-    adapting = [variant for variant in distinct(variants) if variant.method != "zero-shot"]
+    """Score zero-shot and variants, those that give the same result once, in one pass over a stream for each order."""
+    distinct = {(each.method, each.settings_name, repr(each.config)): each for each in variants}
+    adapting = [variant for variant in distinct.values() if variant.method != "zero-shot"]
     total = sum(len(stream_order(stream, order)) for order in orders) * (1 + len(adapting))
     with progress(total, f"adapting {name}", "samples") as advance:
         outcomes = compare(stream, adapting, orders, device=device, progress=advance, text=text)
@@ -367,3 +370,198 @@ def time_variant(
     zero_shot, adapted = outcomes
     score = summarise(listing.dataset.key, stream, adapted, zero_shot, variant.prompts)
     return replace(score, end_to_end=True, cost={**score.cost, "baseline_s": None})
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """The runs of recipes. Everything that can be refused was checked."""
+
+    runs: Mapping[str, Callable[[], list[Score]]]  # results file -> the measurement
+    lacking: Mapping[str, Mapping[str, str]]  # recipe -> the paper's methods that cannot be run here -> what they need
+    other_files: Mapping[str, str] = field(default_factory=dict)  # files that stand for no dataset -> the reason
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on files that stand for no dataset, and on methods that cannot be run."""
+        files = [f"{name} does not stand for a dataset of the paper: {why}." for name, why in self.other_files.items()]
+        return files + [
+            f"{recipe}: {row} is not measured; it needs {lack}."
+            for recipe, needs in self.lacking.items()
+            for row, lack in needs.items()
+        ]
+
+    def run(self, folder: Path) -> list[Score]:
+        """Run everything, write each results file to a folder as JSON, and return all scores."""
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        scores: list[Score] = []
+        for name, measure in self.runs.items():
+            write_results(measure(), folder / f"{name}.json")
+            scores += read_results(folder / f"{name}.json")
+        return scores
+
+
+def plan_recipes(
+    recipes: Sequence[Recipe],
+    store: FeatureStore,
+    orders: Sequence[str] = ("seed:1",),
+    methods: Sequence[str] = (),
+    settings: Settings | None = None,
+    shots: int | None = None,
+    limit: int = 1000,
+) -> Reproduction:
+    """Decide what recipes run on those of their datasets that are present, before anything is encoded.
+
+    Args:
+        recipes: tables and figures of the paper.
+        store: datasets, model and features.
+        orders: the orders to take the samples in.
+        methods: those to run besides zero-shot; all rows of the paper that can be run when not given.
+        settings: settings of methods, in place of the paper's.
+        shots: training images per class; the paper's number when not given.
+        limit: the number of images that are timed.
+
+    Raises:
+        InputError: a dataset is damaged, or a method that was chosen by name cannot be run.
+    """
+    keys = dict.fromkeys(key for recipe in recipes for key in recipe.datasets)
+    present = [dataset.key for dataset in present_datasets([DATASETS[key] for key in keys], store.root)]
+    if store.generated is not None:
+        open_generator(store.generated, store.device)
+    listings = list_datasets(store.root, present, orders)
+    trainer = Trainer(store, shots)
+    given = settings or {}
+    variants: dict[str, list[Variant]] = {}
+    timed: dict[str, list[Variant]] = {}
+    lacking: dict[str, dict[str, str]] = {}
+    for recipe in recipes:
+        lack_of = partial(_lack, recipe=recipe, store=store, trainer=trainer, given=given)
+        rows, lacking[recipe.name] = _rows(recipe, methods, lack_of)
+        for key in (key for key in recipe.datasets if key in listings):
+            found = (timed if recipe.kind == "cost" else variants).setdefault(key, [])
+            for row in rows:
+                found += recipe.variants(row, DATASETS[key], given.get(row.method))
+            found += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
+    runs: dict[str, Callable[[], list[Score]]] = {
+        key: partial(run_dataset, store, trainer, listings[key], each, orders) for key, each in variants.items()
+    }
+    for key, each in timed.items():
+        runs[f"{key}-times"] = partial(time_variants, store, trainer, listings[key], each, orders[0], limit)
+    return Reproduction(runs, lacking)
+
+
+def plan_streams(
+    recipes: Sequence[Recipe],
+    paths: Sequence[Path],
+    orders: Sequence[str] = ("stored",),
+    methods: Sequence[str] = (),
+    settings: Settings | None = None,
+    progress: Progress = silent,
+) -> Reproduction:
+    """Decide what recipes run on feature files with labels, as `plan_recipes` does on datasets.
+
+    Ablations run on all of them. The rows of a suite run on those that stand for one of its datasets.
+
+    Raises:
+        InputError: a file cannot be used, none stands for a dataset of a suite, two stand for the same one, a method
+            that was chosen by name cannot be run, or a recipe measures time.
+    """
+    streams = read_labelled(paths)
+    found = {name: _dataset_of(name, stream) for name, stream in streams.items()}
+    datasets = {name: each for name, each in found.items() if isinstance(each, Dataset)}
+    why_not = {name: each for name, each in found.items() if isinstance(each, str)}
+    # The paper's datasets come first, in the paper's order.
+    ordered = sorted(datasets, key=lambda name: list(DATASETS).index(datasets[name].key))
+    keys = {name: datasets[name].key for name in ordered} | {name: name for name in why_not}
+    for key in keys.values():
+        if list(keys.values()).count(key) > 1:
+            raise InputError(f"the results of two feature files would be those of {key!r}; leave out one of them.")
+    variants: dict[str, list[Variant]] = {name: [] for name in keys}
+    lacking: dict[str, dict[str, str]] = {}
+    for recipe in recipes:
+        if recipe.kind == "cost":
+            raise InputError(f"{recipe.name} measures the time from the image to the answer: it needs --data.")
+        suite = [name for name in ordered if keys[name] in recipe.datasets]
+        if recipe.rows and not suite:
+            why = "; ".join(f"{name}: {why_not.get(name, 'not in this table')}" for name in keys)
+            raise InputError(f"no feature file stands for a dataset of {recipe.name} ({why}).")
+        views = min((streams[name].views for name in suite), default=1)
+        rows, lacking[recipe.name] = _rows(recipe, methods, partial(_file_lack, views=views))
+        for name in suite:
+            for row in rows:
+                variants[name] += recipe.variants(row, datasets[name], (settings or {}).get(row.method))
+        for own in variants.values():
+            own += (variant for sweep in recipe.sweeps for variant in sweep.rows.values())
+    runs: dict[str, Callable[[], list[Score]]] = {}
+    for name, key in keys.items():
+        if variants[name]:
+            recorded = streams[name].prompts
+            prompts = (re.sub(r" *\([^()]*\)", "", recorded) or recorded) if name in datasets else OF_FILE
+            run = partial(run_stream, key, streams[name], variants[name], orders, progress, prompts)
+            runs[key] = partial(run, file=name)
+    return Reproduction(runs, lacking, why_not)
+
+
+def _dataset_of(name: str, stream: FeatureStream) -> Dataset | str:
+    """Return the dataset that a feature file stands for, or why it stands for none."""
+    dataset = dataset_named(name)
+    if dataset is None:
+        return "no dataset of the paper has this name"
+    if len(stream.head) != dataset.classes:
+        return f"{len(stream.head):,} classes, and {dataset.title} has {dataset.classes:,}"
+    if backbone(stream.encoder) is None:
+        return f"the encoder is {stream.encoder or 'not recorded'}, and not OpenAI CLIP {' or '.join(BACKBONES)}"
+    return dataset if stream.prompts else "the prompts of its class vectors are not recorded"
+
+
+def _rows(
+    recipe: Recipe, methods: Iterable[str], lack_of: Callable[[Variant], str]
+) -> tuple[list[Variant], dict[str, str]]:
+    """Return how to measure the chosen rows of a recipe, and what the paper's rows that cannot be measured need."""
+    if not recipe.rows:
+        return [], {}
+    names = {row.method: name for name, row in recipe.rows.items()}
+    rows = []
+    lacking = {}
+    for method in dict.fromkeys(("zero-shot", *methods) if methods else names):
+        row = recipe.row(method) if method in names else row_of(method, DATASETS[recipe.datasets[0]])
+        if not (lack := lack_of(row)):
+            rows.append(row)
+        elif methods:
+            raise InputError(f"{method} in {recipe.name} needs {lack}.")
+        else:
+            lacking[names[method]] = lack
+    return rows, lacking
+
+
+def _file_lack(row: Variant, views: int) -> str:
+    """Return what a row needs and feature files with this number of views do not have; "" if it can be measured."""
+    needs = find_method(row.method).needs
+    rules = (
+        (row.shots > 0, "ImageNet's training images: --data"),
+        ("text" in needs, "the text tower of a model: --data"),
+        ("views" in needs and views == 1, "feature files with several views per image"),
+    )
+    return next((lack for applies, lack in rules if applies), "")
+
+
+def _lack(row: Variant, recipe: Recipe, store: FeatureStore, trainer: Trainer, given: Settings) -> str:
+    """Return what a row needs and does not have, in words; "" if it can be measured."""
+    method = find_method(row.method)
+    folder = TRAINING.image_folder(store.root)
+    new_classes = not all(DATASETS[key].wnids for key in recipe.datasets)
+    settings = {**row.config, **given.get(row.method, {})}
+    if issubclass(method, FewShot) and new_classes and not method.takes_new_classes(settings):
+        return "the classes that it was fitted to, as it cannot take new ones"
+    if row.shots and not folder.is_dir():
+        return f"ImageNet's training images in {folder}"
+    if row.views_kind == "diffusion" and store.generated is None:
+        return "generated images: --generated"
+    if "text" in method.needs and (lack := text_lack(store.encoder)):
+        return lack
+    try:
+        if row.shots:
+            trainer.draw(row)
+    except InputError as error:
+        return f"more training images ({str(error).rstrip('.')})"
+    return ""

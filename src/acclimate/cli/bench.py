@@ -1,9 +1,10 @@
 """`acclimate bench`: the paper's benchmarks, one JSON file per result."""
 
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -23,6 +24,10 @@ from acclimate.cli.console import progress_bar, say
 from acclimate.cli.tables import print_results
 from acclimate.errors import InputError, MissingExtraError
 
+if TYPE_CHECKING:
+    from acclimate.bench.measurements import Measurements
+    from acclimate.bench.results import Score
+
 Orders = Annotated[
     int, typer.Option(help="Run over this many orders of that shape (shuffled by default), seeds 0 to N-1.", min=0)
 ]
@@ -32,34 +37,32 @@ EncodeSize = Annotated[int, typer.Option("--batch-size", help="Images encoded at
 Methods = Annotated[
     list[str] | None, typer.Option(help="Method to run; can be repeated.", show_default=", ".join(COMPARED))
 ]
-Suites = Annotated[list[str] | None, typer.Option(help="ood or cross-domain; can be repeated.")]
-FittedBeside = Annotated[
-    Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
-]
 SettingsOf = Annotated[
     Literal["paper", "authors-per-dataset"],
     typer.Option(help="The same settings for all datasets, or those the authors published for each dataset."),
 ]
-Prompts = Annotated[
-    str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
-]
-ShapedOrder = Annotated[str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")]
 
 
 def bench(
     data: Annotated[Path, typer.Option(help="The folder of all datasets; see `acclimate data check`.")],
     model: Model,
-    suite: Suites = None,
+    suite: Annotated[list[str] | None, typer.Option(help="ood or cross-domain; can be repeated.")] = None,
     dataset: Annotated[list[str] | None, typer.Option(help="One dataset, such as dtd; can be repeated.")] = None,
     method: Methods = None,
     plugin: Plugins = None,
-    fitted: FittedBeside = None,
+    fitted: Annotated[
+        Path | None, typer.Option(help="A file of `acclimate fit`, to run in place of --method or beside it.")
+    ] = None,
     settings: SettingsOf = "paper",
-    prompts: Prompts = "dataset",
+    prompts: Annotated[
+        str, typer.Option(help="dataset (a template set per dataset), the name of a set for all, or learned:FILE.")
+    ] = "dataset",
     views: Annotated[Literal["paper", "1", "64"], typer.Option(help="Views per image.")] = "paper",
     views_kind: ViewsKind = None,
     generated: Generated = None,
-    order: ShapedOrder = "seed:1",
+    order: Annotated[
+        str, typer.Option(help="seed:N, rows, or a shape such as class-sequential:N, correlated:N.")
+    ] = "seed:1",
     orders: Orders = 0,
     store: Store = Path("features"),
     out: Out = Path("results"),
@@ -128,6 +131,19 @@ def as_patterns(paths: Sequence[Path]) -> str:
         matched = set(pattern.parent.glob(pattern.name))
         words[str(pattern if len(matched) > 1 and matched <= set(paths) else path)] = None
     return " ".join(words)
+
+
+def run_measurements(plan: "Measurements", out: Path, jobs: int | None, note: str) -> "list[Score]":
+    """Make the folder of the results, report what is left out, and make the measurements in several processes."""
+    from acclimate.files import writing
+
+    report_pictures()
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+    for sentence in plan.notes:
+        say(f"{note}: {sentence}", err=True)
+    with interruptible("nothing was written."):
+        return plan.run(jobs or os.cpu_count() or 1, progress_bar)
 
 
 def report_pictures() -> None:

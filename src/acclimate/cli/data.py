@@ -40,10 +40,8 @@ def check(
         raise InputError(f"no folder at {root}; pass the folder that contains the datasets.")
     chosen = find_datasets([] if dataset else list(SUITES), dataset or [])
     here = sum(each.test for each in chosen if (root / each.folder).is_dir())
-    findings = {}
     with progress_bar(here, "reading", "images") as advance:
-        for each in chosen:
-            findings[each.key] = check_dataset(each, root, decode, advance)
+        findings = {each.key: check_dataset(each, root, decode, advance) for each in chosen}
     states = {
         key: "missing" if any(one.kind == "missing" for one in found) else "wrong" if found else "found"
         for key, found in findings.items()

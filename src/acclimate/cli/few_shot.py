@@ -1,14 +1,13 @@
 """`acclimate few-shot`: methods that learn from a few labelled samples beside methods that use no labels."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli.arguments import COMPARED, Plugins, Settings, parse_settings
-from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
-from acclimate.cli.console import progress_bar, say
+from acclimate.cli.bench import Out, as_patterns, options_text, run_measurements
+from acclimate.cli.console import say
 from acclimate.cli.tables import print_table
 
 METHODS = (*COMPARED, "tip-adapter", "tip-adapter-f")
@@ -42,18 +41,11 @@ def few_shot(
     """
     from acclimate.bench.few_shot import plan_few_shot, write_few_shot
     from acclimate.bench.prequential import Variant
-    from acclimate.files import writing
 
-    report_pictures()
     chosen = list(dict.fromkeys(method or METHODS))
     variants = [Variant(name, parse_settings(name, setting, chosen)) for name in chosen]
     plan = plan_few_shot(files, variants, shots, seeds, held_out)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.notes:
-        say(f"note: {sentence}", err=True)
-    with interruptible("nothing was written."):
-        scores = plan.run(jobs or os.cpu_count() or 1, progress_bar)
+    scores = run_measurements(plan, out, jobs, "note")
     options = options_text(
         shots=shots, method=method, set=setting, plugin=plugin, seeds=seeds, held_out=held_out, out=out
     )

@@ -1,14 +1,13 @@
 """`acclimate leaderboard`: every training-free method on many streams in every shape, as one table and one picture."""
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from acclimate.cli.arguments import Plugins
-from acclimate.cli.bench import Out, as_patterns, interruptible, options_text, report_pictures
-from acclimate.cli.console import progress_bar, say
+from acclimate.cli.bench import Out, as_patterns, options_text, run_measurements
+from acclimate.cli.console import say
 from acclimate.cli.tables import print_table
 
 
@@ -37,16 +36,9 @@ def leaderboard(
     Writes leaderboard.md, leaderboard.png, and leaderboard.csv with every run.
     """
     from acclimate.bench.leaderboard import DEFAULT_SHAPES, SUMMARY, plan_board, write_board
-    from acclimate.files import writing
 
-    report_pictures()
     plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
-    with writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-    for sentence in plan.notes:
-        say(f"left out: {sentence}", err=True)
-    with interruptible("nothing was written."):
-        scores = plan.run(jobs or os.cpu_count() or 1, progress_bar)
+    scores = run_measurements(plan, out, jobs, "left out")
     second = 2 if passes == 2 else None
     options = options_text(
         orders=orders, shape=shape, method=method, plugin=plugin, passes=second, limit=limit, out=out

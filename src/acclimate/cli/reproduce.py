@@ -96,8 +96,8 @@ def reproduce(
     from acclimate.bench.comparison import write_report
     from acclimate.bench.orders import order_names
     from acclimate.bench.recipes import RECIPES
-    from acclimate.bench.reproduction import plan_recipes, plan_streams
     from acclimate.bench.store import FeatureStore
+    from acclimate.bench.suite import plan_recipes, plan_streams
 
     names = list(dict.fromkeys(name for name in recipes if name in RECIPES))
     files = [Path(name) for name in recipes if name not in RECIPES]

@@ -30,7 +30,6 @@ StreamOrder = Annotated[
         "mixed-domains:N, domain-shift:N, few-classes:N, half-classes:N, long-tail:N or first-200:N."
     ),
 ]
-Passes = Annotated[int, typer.Option(help="2 to answer once more at the end, from everything seen.", min=1, max=2)]
 PerClass = Annotated[
     bool, typer.Option("--per-class", help="Print the accuracy on each class, and write it to --json.")
 ]
@@ -52,7 +51,9 @@ def run(
     order: StreamOrder = "stored",
     orders: Orders = 0,
     batch_size: Annotated[int, typer.Option(help="Samples per step; the answers do not depend on it.", min=1)] = 256,
-    passes: Passes = 1,
+    passes: Annotated[
+        int, typer.Option(help="2 to answer once more at the end, from everything seen.", min=1, max=2)
+    ] = 1,
     device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
     labels: Annotated[Path | None, typer.Option(help="True classes, .npy or .pt, if not in the file.")] = None,
     class_vectors: Annotated[Path | None, typer.Option(help="Class vectors, .npy or .pt, if not in the file.")] = None,
@@ -106,14 +107,14 @@ def run(
 
 
 def _variants(method: list[str] | None, setting: list[str] | None, fitted: Path | None) -> "list[Variant]":
-    from acclimate.bench.evaluation import limited, sweep
+    from acclimate.bench.evaluation import sweep
     from acclimate.bench.prequential import Variant
     from acclimate.methods import load_fitted
 
     names = [name for name in dict.fromkeys(method or (() if fitted else COMPARED)) if name != "zero-shot"]
     if setting and not names:
         raise InputError("--set is for the methods of --method; a fitted file has its settings, zero-shot has none.")
-    variants = limited([each for name in names for each in sweep(name, parse_sweep(name, setting, names))])
+    variants = [each for name in names for each in sweep(name, parse_sweep(name, setting, names))]
     if fitted is not None:
         adapter, _ = load_fitted(fitted)
         variants.append(Variant(adapter.name, adapter.settings, fitted=adapter))
@@ -128,11 +129,13 @@ def _check_outputs(
 
     for path in filter(None, (json, plot, save_state)):
         check_writable(path)
-    if files > 1 and plot:
-        raise InputError("--plot needs one file.")
-    if save_state and (files > 1 or orders):
-        raise InputError("--save-state needs one file and one order.")
-    if save_state and variants != 1:
-        raise InputError("--save-state writes the state of one method; name one with --method.")
+    refusals = {
+        "--plot needs one file.": plot and files > 1,
+        "--save-state needs one file and one order.": save_state and (files > 1 or orders),
+        "--save-state writes the state of one method; name one with --method.": save_state and variants != 1,
+    }
+    for message, applies in refusals.items():
+        if applies:
+            raise InputError(message)
     if plot:
         check_picture(plot)
