@@ -274,7 +274,7 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
             axes.set(title=title, xlim=(ticks[0] / 1.2, ticks[-1] * 1.2))
             axes.set_xticks(ticks, map(str, ticks))
             low, high = axes.get_ylim()
-            spare = max(0.0, 4.0 - (high - low)) / 2  # at least four points, so that noise does not look like an effect
+            spare = max(0.0, 4.0 - (high - low)) / 2  # four points at least; noise is no effect
             axes.set_ylim(low - spare, high + spare)
         figure.supxlabel("labelled shots per class", fontsize=10)
         figure.supylabel("top-1 accuracy, %", fontsize=10)

@@ -30,6 +30,7 @@ StreamOrder = Annotated[
         "mixed-domains:N, domain-shift:N, few-classes:N, half-classes:N, long-tail:N or first-200:N."
     ),
 ]
+Passes = Annotated[int, typer.Option(help="2 to answer once more at the end, from everything seen.", min=1, max=2)]
 PerClass = Annotated[
     bool, typer.Option("--per-class", help="Print the accuracy on each class, and write it to --json.")
 ]
@@ -51,9 +52,7 @@ def run(
     order: StreamOrder = "stored",
     orders: Orders = 0,
     batch_size: Annotated[int, typer.Option(help="Samples per step; the answers do not depend on it.", min=1)] = 256,
-    passes: Annotated[
-        int, typer.Option(help="2 to answer once more at the end, from everything seen.", min=1, max=2)
-    ] = 1,
+    passes: Passes = 1,
     device: Annotated[str, typer.Option(help="numpy, or a PyTorch device: cpu, cuda, cuda:1.")] = "numpy",
     labels: Annotated[Path | None, typer.Option(help="True classes, .npy or .pt, if not in the file.")] = None,
     class_vectors: Annotated[Path | None, typer.Option(help="Class vectors, .npy or .pt, if not in the file.")] = None,
