@@ -390,7 +390,7 @@ class Classifier:
     @property
     def corrections(self) -> list[Correction]:
         """The corrections, sorted by id."""
-        return self.adapter.corrections.listed()
+        return list(self.adapter.corrections)
 
     def add_labels(self, labels: Sequence[str]) -> None:
         """Add classes; what was learnt of the others stays."""

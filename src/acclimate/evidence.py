@@ -83,11 +83,6 @@ class Evidence:
         """The classes (B,) of the highest logits as a NumPy array."""
         return to_host(namespace(self.logits).argmax(self.logits, axis=-1))
 
-    def require_finite(self) -> None:
-        """Refuse evidence that holds NaN or infinity."""
-        if not np.isfinite(self.host_entropy).all():
-            raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
-
 
 @dataclass(frozen=True, eq=False)
 class Head:

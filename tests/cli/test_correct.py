@@ -94,7 +94,7 @@ def test_undo_refuses_results_that_do_not_have_the_image(invoke, classified, mod
     records[0]["file"] = "elsewhere.png"
     write_results(path, records)
     before = path.read_bytes(), (here / STATE).read_bytes()
-    correction = load_state(STATE).corrections.listed()[0].id
+    correction = next(iter(load_state(STATE).corrections)).id
     said = invoke("correct", path, "--undo", correction, "--state", STATE, exit_code=2).stderr
     assert f"is not in {path}; leave {path} out" in said
     assert before == (path.read_bytes(), (here / STATE).read_bytes())

@@ -151,11 +151,11 @@ def test_corrections_survive_saving_resetting_clears_and_frozen_adapters_take_th
     adapter.corrections.correct(STREAM.features[:3], [1, 2, 3], names=["ä.jpg", "", "c/" * 50])
     save_state(adapter, tmp_path / "state.safetensors")
     loaded = load_state(tmp_path / "state.safetensors")
-    assert loaded.corrections.listed() == adapter.corrections.listed()
+    assert list(loaded.corrections) == list(adapter.corrections)
     assert sorted(each.name for each in loaded.corrections) == ["", "c/" * 50, "ä.jpg"]
     np.testing.assert_array_equal(loaded.step(STREAM.features), adapter.step(STREAM.features))
     adapter.reset()
-    assert adapter.corrections.listed() == []
+    assert list(adapter.corrections) == []
     assert adapter.dump().keys() == create("accord", STREAM.head).dump().keys()
 
 
@@ -307,10 +307,10 @@ def test_invalid_corrections_are_refused_and_change_nothing():
     ]:
         with pytest.raises(InputError):
             adapter.corrections.correct(features, classes, ids)
-    with pytest.raises(InputError, match="no correction has the id 3; there is none"):
+    with pytest.raises(InputError, match="no correction has the id 3; there are: none"):
         adapter.corrections.undo([3])
     adapter.corrections.correct(good, [0, 1], [7, 8])
-    with pytest.raises(InputError, match="no correction has the id 3; there are 7, 8"):
+    with pytest.raises(InputError, match="no correction has the id 3; there are: 7, 8"):
         adapter.corrections.undo([7, 3])
     assert len(adapter.corrections) == 2
     adapter.corrections.undo([7, 8])

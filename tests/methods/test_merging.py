@@ -164,7 +164,7 @@ def test_a_correction_that_one_of_them_took_back_is_gone(order):
     forks[0].corrections.undo([0, 2])
     pairs = [merge_states(forks[:2], start), merge_states(forks[2:], start)]
     for each in (pairs, forks):
-        assert merge_states(each, start).corrections.listed() == merged.corrections.listed()[1:]
+        assert list(merge_states(each, start).corrections) == list(merged.corrections)[1:]
 
 
 def test_corrections_that_all_took_back_leave_nothing():

@@ -119,23 +119,24 @@ class Accord(Adapter):
             raise InputError(f"rounds must be at least 0, got {self.rounds}.")
         self.sums = self.declare("sums", self._new_sums())
         beliefs = len((EVEN, SEEN))
-        counted: dict[str, Any] = {
-            "samples": (1,),
-            "evened": (CLASSES,),  # zero-shot's answers, evened out
-            "answered": (CLASSES,),
-            "predicted": (CLASSES,),  # samples by zero-shot's class
-            "equal": (1,),  # samples with zero-shot's class of the sample before
-            "compared": (1,),  # samples on which the views were compared
-            "confidence": (1,),  # zero-shot's confidence
-            "agree": (beliefs,),  # samples on which the views agree with each other
-            "with_zero_shot": (beliefs,),  # samples on which a view agrees with zero-shot
-            "stake": (beliefs,),
-            "information": (1,),  # information in the shares of the classes
-            "tempered": (1,),  # samples on which temperatures were measured
-            "reached": (len(BETAS),),  # confidence of the answer at each temperature
-            "losses": (beliefs, len(TAUS)),  # cross-entropies to zero-shot at each temperature of the classifier
-        }
-        self.counted = self.declare("counted", Sums(self.head, **counted))
+        counted = Sums(
+            self.head,
+            samples=(1,),
+            evened=(CLASSES,),  # zero-shot's answers, evened out
+            answered=(CLASSES,),
+            predicted=(CLASSES,),  # samples by zero-shot's class
+            equal=(1,),  # samples with zero-shot's class of the sample before
+            compared=(1,),  # samples on which the views were compared
+            confidence=(1,),  # zero-shot's confidence
+            agree=(beliefs,),  # samples on which the views agree with each other
+            with_zero_shot=(beliefs,),  # samples on which a view agrees with zero-shot
+            stake=(beliefs,),
+            information=(1,),  # information in the shares of the classes
+            tempered=(1,),  # samples on which temperatures were measured
+            reached=(len(BETAS),),  # confidence of the answer at each temperature
+            losses=(beliefs, len(TAUS)),  # cross-entropies to zero-shot at each temperature of the classifier
+        )
+        self.counted = self.declare("counted", counted)
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
         last = Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,))
         self.last = self.declare("last", last)
@@ -180,18 +181,14 @@ class Accord(Adapter):
             if rows.start < len(evidence):
                 losses = cross_entropies(scores, evidence.probs, rows)
                 self.counted.add(**information(scores, rows), losses=losses, reached=confidence_reached(pooled[rows]))
-        self._learn(self.sums, evidence.features, self._label(answered, probs))
+        # Labels are the mean of the answer, which learns, and of zero-shot, which does not drift.
+        self._learn(self.sums, evidence.features, 0.5 * (answered + probs))
         return Step(logits)
 
     def _tempered(self, first: int) -> slice:
         """Return the samples, from position `first` on, on which temperatures are measured: fewer for many classes."""
         every = max(1, len(self.head) // MEASURED_CLASSES)
         return slice(-first % every, None, every)
-
-    @staticmethod
-    def _label(answered: Array, probs: Array) -> Array:
-        """Return soft labels (B, K): the mean of the answer, which learns, and of zero-shot, which does not drift."""
-        return 0.5 * (answered + probs)
 
     @staticmethod
     def _learn(sums: Sums, features: Array, labels: Array) -> None:
@@ -345,7 +342,7 @@ class Accord(Adapter):
         for parameters in rounds:
             log_probs, pooled = parameters.pool(evidence.logits, parameters.model(evidence.features, labels))
             answer = log_softmax(parameters.beta * pooled)
-            labels = self._label(xp.exp(answer), xp.exp(log_probs))
+            labels = 0.5 * (xp.exp(answer) + xp.exp(log_probs))
         return answer, labels
 
     def _round(self, features: Array, rounds: Sequence[Parameters]) -> Parameters:

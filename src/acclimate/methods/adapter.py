@@ -152,9 +152,11 @@ class Adapter(ABC):
     def settles_at(self, seen: int) -> int:
         """Return the position of the stream, after `seen` samples, where the state settles next; 0 for nowhere.
 
-        Batches are cut at these positions, so `respond` never sees samples before and after one at once.
+        Batches are cut at these positions, so `respond` never sees samples before and after one at once. By default, a
+        method that has a setting `refresh` settles every so many samples, and others nowhere.
         """
-        return 0
+        refresh: int = getattr(self, "refresh", 0)
+        return (seen // refresh + 1) * refresh if refresh else 0
 
     def advice(self) -> str:
         """Return one line that a user should know of the stream; "" if there is nothing to say."""
@@ -225,11 +227,10 @@ class Adapter(ABC):
         """
         require(type(self), views=evidence.views is not None, text=True, labels=bool(self.seen))
         count = len(evidence)
-        first = self.samples_seen
         chosen = learn & self.counts_samples & ~self.corrections.knows(evidence)
-        ids = first + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
-        if chosen.any() and len(self.parts) > 1:
-            evidence.require_finite()
+        ids = self.samples_seen + np.cumsum(chosen) - chosen if ids is None else np.asarray(ids, dtype=np.int64)
+        if chosen.any() and len(self.parts) > 1 and not np.isfinite(evidence.host_entropy).all():
+            raise InputError("the evidence holds NaN or infinity; check the features and class vectors it was made of.")
         runs = [*(np.flatnonzero(np.diff(chosen)) + 1).tolist(), count]  # ends of runs of samples of one kind
         steps = []
         start = 0

@@ -1,7 +1,6 @@
 """BCA: class vectors and their priors, adapted by Bayes' rule (Zhou et al., CVPR 2025)."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -57,13 +56,14 @@ class BCA(Adapter):
         """Declare the displacements of prototypes and priors from their start, and the numbers of updates."""
         if self.prototype_weight <= 0 or self.prior_weight <= 0:
             raise InputError("prototype_weight and prior_weight must be above 0.")
-        axes: dict[str, Any] = {
-            "moved": (CLASSES, DIM),
-            "moves": (CLASSES,),
-            "priors": (CLASSES, CLASSES),
-            "updates": (CLASSES,),
-        }
-        self.tensors = self.declare("tensors", Tensors(self.head, **axes))
+        tensors = Tensors(
+            self.head,
+            moved=(CLASSES, DIM),
+            moves=(CLASSES,),
+            priors=(CLASSES, CLASSES),
+            updates=(CLASSES,),
+        )
+        self.tensors = self.declare("tensors", tensors)
 
     def derive(self) -> None:
         """Compute the prototypes (K, d)."""
@@ -71,8 +71,8 @@ class BCA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the logarithms of the posteriors, (B, K)."""
-        xp = namespace(evidence.features)
         features = evidence.features
+        xp = namespace(features)
         posteriors = []
         for i in range(len(ids) if learn else 0):
             posteriors.append(self._posterior(features[i : i + 1]))

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
-from acclimate.errors import InputError, StateError
+from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
 from acclimate.methods.state import LARGEST_ID, Dump, Ids, State, check_integers
 
@@ -82,19 +82,14 @@ class Corrections(State):
         return len(self.ids)
 
     def __iter__(self) -> Iterator[Correction]:
-        return iter(self.listed())
+        labels = [self.head.class_names[label] for label in self.classes]
+        names = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in self.names]
+        return map(Correction, self.ids.tolist(), self.classes.tolist(), labels, names)
 
     def clear(self) -> None:
         """Forget every correction."""
         none = np.empty(0, np.int64)
         self._take({"keys": np.empty((0, self.head.dim)), "classes": none, "ids": none, "names": _as_bytes([])})
-
-    def listed(self) -> list[Correction]:
-        """Return all corrections, sorted by id."""
-        labels = [self.head.class_names[label] for label in self.classes]
-        names = [bytes(row).rstrip(b"\0").decode(errors="replace") for row in self.names]
-        columns = (self.ids.tolist(), self.classes.tolist(), labels, names)
-        return [Correction(*each) for each in zip(*columns, strict=True)]
 
     def correct(
         self, features: Array, classes: Sequence[int] | HostArray, ids: Ids | None = None, names: Sequence[str] = ()
@@ -116,8 +111,8 @@ class Corrections(State):
             raise InputError(f"{TOO_MANY}.")
         named = [id_of(key) for key in keys] if ids is None else ids
         given = check_integers(named, len(keys), LARGEST_ID, "ids")
-        added = {"keys": keys, "classes": labels.astype(np.int64), "ids": given.astype(np.int64)}
-        rows = _stacked([self._rows(), added | {"names": _as_bytes(names or [""] * len(keys))}])
+        added = {"keys": keys, "classes": labels, "ids": given, "names": _as_bytes(names or [""] * len(keys))}
+        rows = _stacked([self._rows(), added])
         same = rows["keys"] @ keys.T >= SAME_IMAGE_COSINE
         same |= rows["ids"][:, None] == given
         kept = ~np.triu(same, 1 - len(self)).any(axis=1)  # the last correction of each image
@@ -131,9 +126,7 @@ class Corrections(State):
         """Take back the corrections with these ids, as if they had never been made."""
         gone = check_integers(ids, len(ids), LARGEST_ID, "ids")
         if unknown := sorted(set(gone.tolist()) - set(self.ids.tolist())):
-            known = f"there are {', '.join(map(str, self.ids[:5].tolist()))}" if len(self) else "there is none"
-            more = f" and {len(self) - 5} more" if len(self) > 5 else ""
-            raise InputError(f"no correction has the id {unknown[0]}; {known}{more}.")
+            raise InputError(f"no correction has the id {unknown[0]}; {nearest(str(unknown[0]), map(str, self.ids))}")
         kept = ~np.isin(self.ids, gone)
         self._take({name: values[kept] for name, values in self._rows().items()})
         self.changed()

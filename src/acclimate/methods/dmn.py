@@ -60,11 +60,12 @@ class DMN(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the logarithm of the sum of both answers, (B, K)."""
-        xp = namespace(evidence.logits)
-        logits = evidence.logits
         plan = self.memory.plan(np.full(len(ids), learn), evidence.predicted, evidence.host_entropy, ids)
         cosines = self._cosines(evidence.features, plan)
-        answer = xp.logaddexp(log_softmax(logits), log(self.fusion) + log_softmax(self.head.logit_scale * cosines))
+        zero_shot = log_softmax(evidence.logits)
+        answer = namespace(zero_shot).logaddexp(
+            zero_shot, log(self.fusion) + log_softmax(self.head.logit_scale * cosines)
+        )
         self.memory.commit(plan, evidence.features)
         return Step(answer, {"memory": Change(plan.samples, plan.dropped)})
 

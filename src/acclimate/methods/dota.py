@@ -85,10 +85,6 @@ class DOTA(Adapter):
             raise InputError("refresh must be at least 1, variance above 0, and ridge from 0 to 1.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def settles_at(self, seen: int) -> int:
-        """Return the end of the block of samples that is under way."""
-        return (seen // self.refresh + 1) * self.refresh
-
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
         xp = namespace(self.sums["outer"])
@@ -104,10 +100,9 @@ class DOTA(Adapter):
         """Return zero-shot logits plus the weighted discriminant, (B, K)."""
         x = evidence.features
         p = evidence.probs
-        logits = evidence.logits + x @ self.weights.T + self.offsets
         if learn:
             self.sums.add(counts=namespace(p).sum(p, axis=0), features=p.T @ x, outer=x.T @ x)
-        return Step(logits)
+        return Step(evidence.logits + x @ self.weights.T + self.offsets)
 
     def learnt(self) -> dict[str, HostArray]:
         """Return samples per class, and the angle in degrees between its mean and its text vector (90 for no mean)."""

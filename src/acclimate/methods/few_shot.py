@@ -129,8 +129,7 @@ class FewShot(Adapter):
 
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
         unit = self.head.unit_features(features)
-        last = len(self.head) - 1
-        return Labelled(unit, check_integers(labels, unit.shape[0], last, "labels", "class index"))
+        return Labelled(unit, check_integers(labels, unit.shape[0], len(self.head) - 1, "labels", "class index"))
 
 
 def load_fitted(

@@ -60,10 +60,6 @@ class FreeTTA(Adapter):
             raise InputError("refresh must be at least 1, and decay at least 0.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def settles_at(self, seen: int) -> int:
-        """Return the end of the block of samples that is under way."""
-        return (seen // self.refresh + 1) * self.refresh
-
     def derive(self) -> None:
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
         xp = namespace(self.sums["outer"])
@@ -77,8 +73,8 @@ class FreeTTA(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the weighted discriminant, (B, K)."""
-        xp = namespace(evidence.features)
         x = evidence.features
+        xp = namespace(x)
         logits = evidence.logits + x @ self.weights.T + self.offsets
         if learn:
             highest = log(len(self.head)) or 1.0  # highest entropy; with one class it is 0

@@ -1,7 +1,7 @@
 """OGA: Gaussians of the most confident samples (Fuchs et al., CVPR 2025 workshops)."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -60,12 +60,8 @@ class OGA(Adapter):
         if min(self.cache_capacity, self.refresh) < 1:
             raise InputError("cache_capacity and refresh must be at least 1.")
         self.cache = self.declare("cache", Cache(self.head, self.cache_capacity))
-        axes: dict[str, Any] = {"moved": (CLASSES, DIM), "precision": (DIM, DIM)}
-        self.gaussians = self.declare("gaussians", Tensors(self.head, **axes))
-
-    def settles_at(self, seen: int) -> int:
-        """Return the end of the block of samples that is under way."""
-        return (seen // self.refresh + 1) * self.refresh
+        gaussians = Tensors(self.head, moved=(CLASSES, DIM), precision=(DIM, DIM))
+        self.gaussians = self.declare("gaussians", gaussians)
 
     def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from math import log, log1p, sqrt
-from typing import Any
 
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
@@ -62,8 +61,7 @@ class OnZeta(Adapter):
         """Declare the duals, and the displacements of the proxies from the class vectors."""
         if not (0 <= self.balance <= 1 and 0 < self.mix < 1 and self.horizon > 0 and self.sharpness > 0):
             raise InputError("balance must be from 0 to 1, mix between 0 and 1, horizon and sharpness above 0.")
-        axes: dict[str, Any] = {"duals": (CLASSES,), "moved": (CLASSES, DIM)}
-        self.tensors = self.declare("tensors", Tensors(self.head, **axes))
+        self.tensors = self.declare("tensors", Tensors(self.head, duals=(CLASSES,), moved=(CLASSES, DIM)))
 
     def settles_at(self, seen: int) -> int:
         """Return the end of the block of samples that is under way."""

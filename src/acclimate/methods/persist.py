@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-from acclimate.arrays import Array, device, namespace, to_host
+from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
@@ -122,15 +122,16 @@ def build_adapter(
         settings = method.default_settings() | check_settings(method, description["settings"])
     except InputError as error:
         raise StateError(f"{what} was written with something this acclimate does not have: {error}") from error
-    if like is not None and (differences := _differences(name, settings, head, like)):
-        raise StateError(
-            f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
-        )
+    if like is not None:
+        if differences := _differences(name, settings, head, like):
+            raise StateError(
+                f"{what} does not match: {'; '.join(differences)}. Use a state of the same kind, or start a new one."
+            )
+        head = head.to(like.head.class_vectors)
     text = (text or (like and like.text)) if "text" in method.needs else None
     require(method, views=True, text=text is not None, labels=True)
-    made_with = description.get(ENCODER, "")
-    given = getattr(text, "fingerprint", "")
-    if made_with and given and made_with != given:
+    fingerprints = {description.get(ENCODER), getattr(text, "fingerprint", None)} - {None, ""}
+    if len(fingerprints) > 1:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
     try:
         adapter = method(head, origin=description["origin"], text=text, **settings)
@@ -144,8 +145,6 @@ def build_adapter(
     except (ArithmeticError, LookupError, ValueError) as error:
         raise StateError(f"{what} holds values that no stream can lead to ({error}); use another copy.") from error
     adapter.frozen = description["frozen"]
-    if like is not None and _lives_elsewhere(head.class_vectors, like.head.class_vectors):
-        adapter.to(like.head.class_vectors)
     return adapter, description["notes"]
 
 
@@ -171,10 +170,6 @@ def check_description(description: Mapping[str, Any], what: object) -> None:
         raise StateError(f"{what} is not a complete state: 'seen' must hold counts; it was damaged or edited.")
 
 
-def _lives_elsewhere(one: Array, other: Array) -> bool:
-    return namespace(one) is not namespace(other) or device(one) != device(other) or one.dtype != other.dtype
-
-
 def duplicate(adapter: AnyAdapter) -> AnyAdapter:
     """Return an independent copy of an adapter."""
     return copy.deepcopy(adapter, {id(each): each for each in (adapter.head, adapter.text)})
@@ -189,6 +184,7 @@ def _differences(name: str, settings: Mapping[str, Any], head: Head, other: Adap
     """Compare the state of an adapter that is not made yet with an adapter."""
     if name != other.name:
         return [f"method {name!r} against {other.name!r}"]
-    pairs = [(key, value, other.settings[key]) for key, value in settings.items()]
-    differences = [f"{key} {ours!r:.80} against {theirs!r:.80}" for key, ours, theirs in pairs if ours != theirs]
-    return differences + head.differences(other.head)
+    theirs = other.settings
+    differing = [key for key, value in settings.items() if value != theirs[key]]
+    words = [f"{key} {settings[key]!r:.80} against {theirs[key]!r:.80}" for key in differing]
+    return words + head.differences(other.head)

@@ -59,18 +59,13 @@ class SCA(Adapter):
             raise InputError("refresh must be at least 1, ridge above 0, and cover from 0 to 1.")
         self.sums = self.declare("sums", Moments(self.head))
 
-    def settles_at(self, seen: int) -> int:
-        """Return the end of the block of samples that is under way."""
-        return (seen // self.refresh + 1) * self.refresh
-
     def derive(self) -> None:
         """Compute the weights (K, d) of the ridge classifier, on the scale of logits."""
         outer = self.sums["outer"]
-        like = self.head.class_vectors
         xp = namespace(outer)
         gram = outer + self.ridge * xp.eye(self.head.dim, dtype=outer.dtype, device=device(outer))
         weights = xp.linalg.solve(gram, self.sums["features"].T).T
-        self.weights = xp.astype(self.cache_scale * self.head.logit_scale * weights, like.dtype)
+        self.weights = xp.astype(self.cache_scale * self.head.logit_scale * weights, self.head.class_vectors.dtype)
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot and ridge logits, weighted by their entropies, (B, K)."""

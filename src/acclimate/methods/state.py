@@ -114,12 +114,10 @@ class State(ABC):
             self.require(values.dtype.kind == kind and values.ndim == axes, f"{name} must be {numbers} of {axes} axes")
             self.require(len(values) == len(arrays["classes"]), f"{name} must have one row per entry")
             self.require(np.isfinite(values).all(), f"{name} must be finite")
-        classes = arrays["classes"]
-        count = len(self.head)
         self.require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
-        self.require(np.all((classes >= 0) & (classes < count)), f"classes must be from 0 to {count - 1}")
-        known = (arrays["ids"] >= 0) & (arrays["ids"] <= LARGEST_ID)
-        self.require(known.all(), f"ids must be from 0 to {LARGEST_ID}")
+        for name, largest in (("classes", len(self.head) - 1), ("ids", LARGEST_ID)):
+            within = (arrays[name] >= 0) & (arrays[name] <= largest)
+            self.require(within.all(), f"{name} must be from 0 to {largest}")
 
 
 class Tensors(State):

@@ -59,6 +59,6 @@ class Zero(Adapter):
         rows = xp.arange(samples, device=where)
         decides = xp.argmax(xp.astype(leads[rows[:, None], walk], xp.int64), axis=1)
         winner = walk[rows, decides][:, None]
-        share = xp.astype(votes == winner, unit.dtype)
-        share = (share / xp.sum(share, axis=-1, keepdims=True))[:, :, None]
-        return Step(xp.sum(share * each.logits[flat[:, :voters]], axis=1))
+        agree = xp.astype(votes == winner, unit.dtype)
+        shares = agree / xp.sum(agree, axis=-1, keepdims=True)
+        return Step(xp.sum(shares[:, :, None] * each.logits[flat[:, :voters]], axis=1))

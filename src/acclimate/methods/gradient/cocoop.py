@@ -51,10 +51,16 @@ class CoCoOp(TrainedPrompt):
         super().setup()
         tokens, width = self.words(self.context).shape
         hidden = max(1, self.head.dim // NARROWER)
-        axes: dict[str, Any] = {"weight_1": (hidden, DIM), "bias_1": (hidden,)}
-        axes |= {"weight_2": (width, hidden), "bias_2": (width,), "mean_shift": (width,)}
-        axes["context"] = (tokens, width)
-        self.learned = self.declare("learned", Tensors(self.head, **axes))
+        learned = Tensors(
+            self.head,
+            weight_1=(hidden, DIM),
+            bias_1=(hidden,),
+            weight_2=(width, hidden),
+            bias_2=(width,),
+            mean_shift=(width,),
+            context=(tokens, width),
+        )
+        self.learned = self.declare("learned", learned)
         # The context of the mean image, for `acclimate.prompts.LearnedPrompts`
         self.exported = self.declare("exports", Tensors(self.head, context=(tokens, width)))
 
