@@ -30,7 +30,6 @@ _HOMES = {name: f"acclimate.{module}" for module, names in _MODULES.items() for 
 
 
 def _methods() -> dict[str, Any]:
-    """Return the methods of this library by the names of their classes."""
     from acclimate.methods.registry import own_methods
 
     return {method.__name__: method for method in own_methods()}

@@ -71,7 +71,6 @@ def index(positions: HostArray | Sequence[int], like: Array) -> Array:
 
 
 def _upload(values: HostArray, like: Array) -> Array:
-    """Bring host values to the namespace and device of `like`."""
     xp = namespace(like)
     if not is_tensor(like):
         return xp.asarray(values, device=device(like))
@@ -79,6 +78,16 @@ def _upload(values: HostArray, like: Array) -> Array:
     if like.is_cuda:
         tensor = tensor.pin_memory()  # copies from pinned memory do not wait for the kernels in the queue
     return tensor.to(device(like), non_blocking=True)
+
+
+def check_integers(values: Sequence[int] | HostArray, samples: int, largest: int, name: str) -> HostArray:
+    """Return one number per sample, from 0 to the largest, as an array; `name` is a word for errors."""
+    values = np.asarray(values)
+    if values.dtype.kind not in "iu" or values.shape != (samples,):
+        raise InputError(f"{name} must be {samples} whole numbers, got {values.dtype} of shape {values.shape}.")
+    if samples and (values.min() < 0 or values.max() > largest):
+        raise InputError(f"{name} must be from 0 to {largest}, got {values.min()} to {values.max()}.")
+    return values.astype(np.int64)
 
 
 def unit_rows(x: Array, what: str) -> Array:
@@ -94,23 +103,18 @@ def unit_rows(x: Array, what: str) -> Array:
     if not ordinary.all():
         # Bad rows, or values so large or small that their squares lose their digits.
         peak = xp.max(xp.abs(x), axis=-1)
-        _refuse_directionless(to_host(peak), what)
+        host_peak = to_host(peak)
+        bad = np.argwhere(~(np.isfinite(host_peak) & (host_peak > 0)))
+        if len(bad):
+            where = ", ".join(str(int(i)) for i in bad[0])
+            kind = "is all zeros" if host_peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
+            raise InputError(
+                f"{what}: row {where} {kind} ({len(bad)} of {peak.size} rows); remove such rows and run again."
+            )
         x = x / peak[..., None]
         squares = row_products(x, x)
     unit = xp.abs(squares - 1.0) <= UNIT_TOLERANCE_ULPS * xp.finfo(x.dtype).eps
     return x / xp.where(unit, xp.ones_like(squares), xp.sqrt(squares))[..., None]
-
-
-def _refuse_directionless(peak: HostArray, what: str) -> None:
-    """Refuse rows (...) whose largest number is zero or not finite."""
-    good = np.isfinite(peak) & (peak > 0)
-    if not good.all():
-        bad = np.argwhere(~good)
-        where = ", ".join(str(int(i)) for i in bad[0])
-        kind = "is all zeros" if peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
-        raise InputError(
-            f"{what}: row {where} {kind} ({len(bad)} of {peak.size} rows); remove such rows and run again."
-        )
 
 
 def row_products(x: Array, y: Array) -> Array:
@@ -121,8 +125,8 @@ def row_products(x: Array, y: Array) -> Array:
 
 def first_equal_rows(x: HostArray) -> HostArray:
     """Return the index (n,) of the first of the unit rows (n, d) that equals each row up to rounding."""
-    direction = np.random.default_rng(0).standard_normal(x.shape[1])
-    order = np.argsort(x @ direction, kind="stable")  # equal rows are neighbours along any direction
+    along = x @ np.random.default_rng(0).standard_normal(x.shape[1])
+    order = np.argsort(along, kind="stable")  # equal rows are neighbours along any direction
     apart = np.linalg.norm(np.diff(x[order], axis=0), axis=1) > UNIT_TOLERANCE_ULPS * np.finfo(x.dtype).eps
     groups = np.append(0, np.cumsum(apart))
     first = np.empty_like(order)

@@ -49,9 +49,9 @@ class ModelError(AcclimateError):
     """A model that cannot be found or used."""
 
 
-def reason(error: OSError) -> str:
-    """Return the reason of the operating system in its own words: "No space left on device"."""
-    return error.strerror or str(error)
+def reason(error: Exception) -> str:
+    """Return the reason of an error in its own words, for one of the operating system "No space left on device"."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def missing(what: str, extra: str, otherwise: str = "") -> MissingExtraError:
@@ -194,7 +194,6 @@ def printable(text: object) -> str:
 
 
 def _characters(text: str, categories: Collection[str]) -> set[str]:
-    """Return the characters of a text that belong to one of the categories."""
     if text.isascii() and text.isprintable():
         return set()
     return {each for each in set(text) if unicodedata.category(each) in categories}

@@ -245,8 +245,7 @@ class Head:
     def remove(self, class_names: Iterable[str]) -> "Head":
         """Return a head without these classes."""
         gone = set(class_names)
-        unknown = sorted(gone.difference(self.class_names))
-        if unknown:
+        if unknown := sorted(gone.difference(self.class_names)):
             raise InputError(f"no class named {unknown[0]!r} to remove; {nearest(unknown[0], self.class_names)}")
         kept = [i for i, name in enumerate(self.class_names) if name not in gone]
         if not kept:

@@ -233,8 +233,7 @@ def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], d
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
         raise StateError(f"no state file at {path}.") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a null byte
-        why = reason(error) if isinstance(error, OSError) else str(error)
-        raise StateError(f"{path} cannot be read: {why}.") from error
+        raise StateError(f"{path} cannot be read: {reason(error)}.") from error
     return parse_snapshot(content, path)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from acclimate.arrays import HostArray, as_floats, is_array_api_obj, to_host, unit_rows
+from acclimate.arrays import HostArray, check_integers, is_array_api_obj, to_host
 from acclimate.errors import AcclimateError, InputError, missing
 from acclimate.evidence import Head
 from acclimate.files import to_bytes, write_atomically, writing
@@ -176,7 +176,6 @@ def _npz_bytes(arrays: Mapping[str, HostArray]) -> bytes:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """Return everything a file says, by name."""
     readers = {".safetensors": _read_safetensors, ".npz": _read_numpy, ".npy": _read_numpy, ".pt": _read_pt}
     if path.suffix not in readers:
         raise InputError(f"{path}: cannot tell what it holds; feature files end in {', '.join(readers)}.")
@@ -244,25 +243,24 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
             raise InputError(f"{path} holds no {name}; add it to the file, or pass {name}{known} with it.")
     used = {*TENSORS, *LISTS, *TEXTS, "logit_scale", "logit_bias", "encode_s", "skipped"}
     try:
-        features = as_floats(np.asarray(content["features"]), "features")
-        if features.ndim not in (2, 3) or 0 in features.shape:
-            raise InputError(f"features must be (samples, dim) or (samples, views, dim), got {features.shape}.")
         head = Head(
             np.asarray(content["class_vectors"]),
             _number(content, "logit_scale", None),
             _number(content, "logit_bias", 0.0),
             () if content.get("class_names") is None else tuple(map(str, content["class_names"])),
         )
-        if features.shape[-1] != head.dim:
-            raise InputError(f"features have dim {features.shape[-1]}, class vectors {head.dim}.")
+        features = head.unit_features(np.asarray(content["features"]))
         count = len(features)
-        order = _integers(content, "order", count, count)
+        labels = content.get("labels")
+        if labels is not None:
+            labels = check_integers(labels, count, len(head) - 1, "labels")
+        order = None if content.get("order") is None else check_integers(content["order"], count, count - 1, "order")
         if order is not None and len(np.unique(order)) != count:
             raise InputError(f"order must hold every position from 0 to {count - 1} once.")
         return FeatureStream(
-            features=unit_rows(features, "features"),
+            features=features,
             head=head,
-            labels=_integers(content, "labels", count, len(head)),
+            labels=labels,
             order=order,
             domains=_names(content, "domains", count),
             files=_names(content, "files", count),
@@ -292,14 +290,3 @@ def _names(content: Mapping[str, Any], name: str, count: int) -> tuple[str, ...]
     if len(names) != count:
         raise InputError(f"{name} must name every sample: {len(names)} names for {count} samples.")
     return names
-
-
-def _integers(content: Mapping[str, Any], name: str, length: int, below: int) -> HostArray | None:
-    if content.get(name) is None:
-        return None
-    values = np.asarray(content[name])
-    if values.dtype.kind not in "iu" or values.shape != (length,):
-        raise InputError(f"{name} must be {length} whole numbers, got {values.dtype} of shape {values.shape}.")
-    if values.min() < 0 or values.max() >= below:
-        raise InputError(f"{name} must lie between 0 and {below - 1}, got {values.min()} to {values.max()}.")
-    return values.astype(np.int64)

@@ -83,7 +83,7 @@ def test_class_vectors_that_cannot_be_used(arguments, message):
 def test_ids_must_be_one_per_sample(stream):
     adapter = TDA(stream.head)
     for ids in ([1, 2], 3, ["a"] * 400, np.zeros(400)):
-        with pytest.raises(InputError, match="ids must be one integer per sample: 400 samples"):
+        with pytest.raises(InputError, match="ids must be 400 whole numbers"):
             adapter.step(stream.features, ids=ids)
     adapter.step(stream.features, ids=range(1000, 1400))
     assert min(entry.id for entry in adapter.entries()["positive"]) >= 1000

@@ -282,7 +282,7 @@ def test_a_context_of_zeros_answers(encoder, drawn):
 
 
 def test_diverging_prompts_are_reported(encoder, drawn, views, monkeypatch):
-    monkeypatch.setattr("acclimate.methods.settings.LARGEST_REAL", 1e30)  # no rate that is allowed diverges here
+    monkeypatch.setattr("acclimate.methods.adapter.LARGEST_REAL", 1e30)  # no rate that is allowed diverges here
     head, features, labels = drawn
     for method in ("coop", "cocoop"):
         adapter = create(method, head, text=encoder, learning_rate=1e30, **FAST[method] | {"epochs": 2})

@@ -28,7 +28,6 @@ def shifted_stream(samples: int = 3000, classes: int = 20, dim: int = 64, seed: 
     shifted = np.arange(samples) >= samples // 3
     displacement = noise(classes) + 0.5 * noise()
     features = unit(centres[labels] + shifted[:, None] * displacement[labels] + 0.6 * noise(samples))
-    names = tuple(f"class {i}" for i in range(classes))
-    head = Head(vectors, logit_scale=10.0, class_names=names)
+    head = Head(vectors, logit_scale=10.0, class_names=tuple(f"class {i}" for i in range(classes)))
     encoder = f"synthetic clusters, seed {seed}, shifted from sample {samples // 3} on"
     return FeatureStream(features, head, labels, encoder=encoder)

@@ -19,7 +19,7 @@ class Trial:
         stream = self.stream(180)
         self.head = stream.head
         self.features = stream.features
-        self.labels = stream.labels
+        self.labels = np.asarray(stream.labels)
 
     def stream(self, samples: int) -> FeatureStream:
         """Return a stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""
@@ -33,15 +33,14 @@ class Trial:
         """Make an adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
         head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
         adapter = self.method(head, **self.settings, **arguments)
-        if isinstance(adapter, FewShot):
-            self.fit(adapter)
+        self.fit(adapter)
         return adapter
 
-    def fit(self, adapter: FewShot) -> None:
-        """Fit a few-shot adapter to the first 60 samples of its classes."""
-        assert self.labels is not None
-        shots = np.flatnonzero(self.labels[:60] < len(adapter.head))
-        adapter.fit(self.features[shots], self.labels[shots])
+    def fit(self, adapter: Adapter) -> None:
+        """Fit a few-shot adapter to the first 60 samples of its classes; others learn from the stream alone."""
+        if isinstance(adapter, FewShot):
+            shots = np.flatnonzero(self.labels[:60] < len(adapter.head))
+            adapter.fit(self.features[shots], self.labels[shots])
 
     def warm(self) -> Adapter:
         """Make an adapter that was shown the first 100 samples."""

@@ -10,8 +10,10 @@ from acclimate.methods.adapter import (
     Step,
     ViewsKind,
     block_size,
+    check_settings,
     observed,
     refine,
+    require,
 )
 from acclimate.methods.cache import Cache, affinities
 from acclimate.methods.corrections import Correction
@@ -43,7 +45,6 @@ from acclimate.methods.registry import (
     loaded_plugins,
     register,
 )
-from acclimate.methods.settings import check_settings, require
 from acclimate.methods.state import CLASSES, DIM, Entry, MergeRule, Moments, State, Sums, Tensors
 
 __all__ = [

@@ -46,7 +46,9 @@ class Parameters(NamedTuple):
     model: TwoViews
     taus: Sequence[float] = (FIRST_TAU, FIRST_TAU)  # temperatures of the classifier, by belief
     weights: Sequence[float] = (1.0, 0.0, 0.0)  # weights of zero-shot, "even" and "seen"
-    trust: float = 1.0  # factor on the logarithms of the classes' shares
+    trust: float = (
+        1.0  # factor on the log-shares of the classes: how sure zero-shot is, by whose labels they are counted
+    )
     zero_shot_offset: Array | float = 0.0  # (K,) added to zero-shot's logits to even them out
     beta: float = 1.0  # temperature of the answer
     offset: Array | float = 0.0  # (K,) added to the answer to even it out
@@ -138,11 +140,9 @@ class Accord(Adapter):
         )
         self.counted = self.declare("counted", counted)
         # Of the last sample: its probabilities, and 1 for zero-shot's class. Merged streams have no last sample.
-        last = Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,))
-        self.last = self.declare("last", last)
+        self.last = self.declare("last", Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,)))
 
     def _new_sums(self) -> Sums:
-        """Make empty sums of samples with soft labels."""
         shapes: dict[str, Any] = {"counts": (CLASSES,), "by_class": (CLASSES, DIM), "features": (DIM,)}
         for number, view in enumerate(VIEWS):
             shapes[f"outer_{number}"] = 2 * (len(range(self.head.dim)[view]),)
@@ -241,7 +241,8 @@ class Accord(Adapter):
             return
         self.likeness = self._likeness(figures)
         self.trial = self._offset(figures["evened"], 1.0)
-        self.parameters = Parameters(self._model(self.sums, samples))
+        model = TwoViews(self.sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
+        self.parameters = Parameters(model)
         if not figures["compared"][0]:
             return
         # Where classes come in runs, their shares so far say nothing of the next sample: only even is asked.
@@ -250,14 +251,11 @@ class Accord(Adapter):
         self.parameters = self.parameters._replace(
             taus=[best_tau(losses) for losses in figures["losses"]],
             weights=weights,
-            trust=self._trust(figures),
+            trust=float(figures["confidence"][0] / figures["compared"][0]),
             zero_shot_offset=strength * self.trial,
             beta=temperature(figures, weights),
             offset=self._offset(figures["answered"], strength),
         )
-
-    def _model(self, sums: Sums, samples: float) -> TwoViews:
-        return TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
 
     def _likeness(self, figures: Figures) -> float:
         """Return how often neighbours have one class beyond chance, less what may be luck."""
@@ -293,11 +291,6 @@ class Accord(Adapter):
         """Return how far even is believed rather than seen, which is how far answers are evened out."""
         _, even, seen = weights
         return even / max(even + seen, 1e-9)
-
-    @staticmethod
-    def _trust(figures: Figures) -> float:
-        """Return how far the shares are believed: as far as zero-shot, whose labels they are counted by, is sure."""
-        return float(figures["confidence"][0] / figures["compared"][0])
 
     def _offset(self, answered: HostArray, strength: float) -> Array:
         """Return offsets (K,) that make classes which are answered more often than others less likely."""
@@ -352,7 +345,7 @@ class Accord(Adapter):
             self._learn(sums, evidence.features, self._relabel(evidence, rounds)[1])
         sums.settle()
         samples = features.shape[0]
-        model = self._model(sums, samples)
+        model = TwoViews(sums, samples, self.head.class_vectors, self.ANCHORS, self.SHRINK)
         step = ceil(samples / max(256, min(MEASURED_SAMPLES, 2**22 // len(self.head))))
         evidence = self.head.observe(features[::step])
         scores = model(evidence.features, self._relabel(evidence, rounds)[1])
@@ -363,7 +356,8 @@ class Accord(Adapter):
         weights = self._weigh(figures)
         strength = self._evenness(weights)
         trial = self._evened(log_softmax(evidence.logits), 1.0, step)
-        parameters = Parameters(model, taus, weights, self._trust(figures), zero_shot_offset=strength * trial)
+        trust = float(figures["confidence"][0] / figures["compared"][0])
+        parameters = Parameters(model, taus, weights, trust, zero_shot_offset=strength * trial)
         _, pooled = parameters.pool(evidence.logits, scores)
         figures["reached"] = to_host(confidence_reached(pooled[rows]))
         beta = temperature(figures, weights)

@@ -57,11 +57,7 @@ class BCA(Adapter):
         if self.prototype_weight <= 0 or self.prior_weight <= 0:
             raise InputError("prototype_weight and prior_weight must be above 0.")
         tensors = Tensors(
-            self.head,
-            moved=(CLASSES, DIM),
-            moves=(CLASSES,),
-            priors=(CLASSES, CLASSES),
-            updates=(CLASSES,),
+            self.head, moved=(CLASSES, DIM), moves=(CLASSES,), priors=(CLASSES, CLASSES), updates=(CLASSES,)
         )
         self.tensors = self.declare("tensors", tensors)
 
@@ -86,7 +82,6 @@ class BCA(Adapter):
         return likelihoods + likelihoods @ self.tensors["priors"]
 
     def _learn(self, feature: Array, posterior: Array) -> None:
-        """Move the prototype and the priors of the answered class."""
         state = self.tensors
         k = int(namespace(posterior).argmax(posterior))
         confidence = float(posterior[k])

@@ -173,21 +173,21 @@ class Cache(State):
 
         Those that corrections contradict are among them, where they would be without the corrections.
         """
-        entropies = np.empty(self.size, np.float64)
-        ids = np.empty(self.size, np.int64)
         sign = -1.0 if self.highest else 1.0
-        for queue in self.queues.values():
-            for rank, entry_id, slot in queue:
-                entropies[slot] = sign * rank
-                ids[slot] = entry_id
-        arrays = {"keys": to_host(self.keys).copy(), "classes": self.classes, "entropies": entropies, "ids": ids}
-        arrays["targets"] = targets = self.targets
+        held = sorted((slot, entry_id, sign * rank) for queue in self.queues.values() for rank, entry_id, slot in queue)
+        arrays = {
+            "keys": to_host(self.keys).copy(),
+            "classes": self.classes,
+            "entropies": np.array([entropy for _, _, entropy in held], np.float64),
+            "ids": np.array([entry_id for _, entry_id, _ in held], np.int64),
+            "targets": self.targets,
+        }
         if self._aside:
-            aside = self._aside | {"targets": _widened(self._aside["targets"], targets.shape[1])}
+            aside = self._aside | {"targets": _widened(self._aside["targets"], self.targets.shape[1])}
             arrays = {
                 name: np.insert(values, self._aside_positions, aside[name], axis=0) for name, values in arrays.items()
             }
-            targets = arrays["targets"]
+        targets = arrays["targets"]
         width = max(1, int((targets >= 0).sum(axis=1).max(initial=1)))  # the width of evicted entries is not state
         return arrays | {"targets": targets[:, :width].copy()}
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, device, index, move, namespace, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, check_integers, device, index, move, namespace, to_host, unit_rows
 from acclimate.errors import InputError, StateError, nearest
 from acclimate.evidence import Evidence
-from acclimate.methods.state import LARGEST_ID, Dump, Ids, State, check_integers
+from acclimate.methods.state import LARGEST_ID, Dump, Ids, State
 
 SAME_IMAGE_COSINE = 0.999  # features that are closer are of the same image
 SAME_ID_COSINE = 0.6  # the same for features with the same id, as one may be of other views of the image
@@ -106,7 +106,7 @@ class Corrections(State):
             The n ids.
         """
         keys = to_host(self.head.observe(features).original_view)
-        labels = check_integers(classes, len(keys), len(self.head) - 1, "classes", "class index")
+        labels = check_integers(classes, len(keys), len(self.head) - 1, "classes")
         if len(keys) > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
         named = [id_of(key) for key in keys] if ids is None else ids

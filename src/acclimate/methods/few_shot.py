@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from acclimate.arrays import Array, HostArray
+from acclimate.arrays import Array, HostArray, check_integers
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot
 from acclimate.methods.adapter import Adapter, MethodKind, ViewsKind
 from acclimate.methods.persist import VECTORS, build_adapter, check_description
-from acclimate.methods.state import check_integers
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
 NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
@@ -129,7 +128,7 @@ class FewShot(Adapter):
 
     def _labelled(self, features: Array, labels: Labels) -> Labelled:
         unit = self.head.unit_features(features)
-        return Labelled(unit, check_integers(labels, unit.shape[0], len(self.head) - 1, "labels", "class index"))
+        return Labelled(unit, check_integers(labels, unit.shape[0], len(self.head) - 1, "labels"))
 
 
 def load_fitted(

@@ -21,6 +21,7 @@ NEAREST_SHARE = 0.05  # share of the negatives, the nearest to a label, that are
 THRESHOLD = 0.5  # an image with at least this score belongs to no label
 # The logistic function of the score, fitted by benchmarks/none_of_these.py (to seven sets, 2 to 102 labels)
 GAP = 2.15
+LABELS = 1.0
 OFFSET = 6.55
 
 
@@ -149,7 +150,7 @@ class Rejector(Gate):
         gaps = self.gaps(evidence, logits)
         xp = namespace(gaps)
         # The range of the exponent is limited for the sake of float32; scores beyond are 0 or 1 to twelve digits.
-        exponent = xp.clip(GAP * gaps - math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
+        exponent = xp.clip(GAP * gaps - LABELS * math.log(len(self.head)) + OFFSET, min=-30.0, max=30.0)
         return 1.0 / (1.0 + xp.exp(exponent))
 
     def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:

@@ -49,11 +49,9 @@ def lay_out(targets: HostArray, like: Array) -> Layout:
     """
     flat = np.ravel(targets)
     used = np.flatnonzero(flat >= 0)
+    used = used[_stable_order(flat[used])]
     entries = used // targets.shape[1]
     classes = flat[used]
-    by_class = _stable_order(classes)
-    classes = classes[by_class]
-    entries = entries[by_class]
     counts = np.bincount(classes)
     if is_tensor(like):
         held = np.flatnonzero(counts)

@@ -60,8 +60,7 @@ class OGA(Adapter):
         if min(self.cache_capacity, self.refresh) < 1:
             raise InputError("cache_capacity and refresh must be at least 1.")
         self.cache = self.declare("cache", Cache(self.head, self.cache_capacity))
-        gaussians = Tensors(self.head, moved=(CLASSES, DIM), precision=(DIM, DIM))
-        self.gaussians = self.declare("gaussians", gaussians)
+        self.gaussians = self.declare("gaussians", Tensors(self.head, moved=(CLASSES, DIM), precision=(DIM, DIM)))
 
     def settle(self) -> None:
         """Compute the means, as displacements from the class vectors, and the precision from the cache as it is."""

@@ -9,9 +9,8 @@ from acclimate.arrays import to_host
 from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import parse_snapshot, read_snapshot, snapshot_bytes, write_atomically, writing
-from acclimate.methods.adapter import Adapter
+from acclimate.methods.adapter import Adapter, check_settings, require
 from acclimate.methods.registry import find_method
-from acclimate.methods.settings import check_settings, require
 from acclimate.methods.state import LARGEST_ID
 
 VECTORS = "class_vectors"
@@ -181,7 +180,6 @@ def compare_states(one: Adapter, other: Adapter) -> list[str]:
 
 
 def _differences(name: str, settings: Mapping[str, Any], head: Head, other: Adapter) -> list[str]:
-    """Compare the state of an adapter that is not made yet with an adapter."""
     if name != other.name:
         return [f"method {name!r} against {other.name!r}"]
     theirs = other.settings

@@ -20,8 +20,7 @@ from typing import Any, TypeVar
 
 from acclimate.errors import AcclimateError, InputError, nearest
 from acclimate.evidence import Head
-from acclimate.methods.adapter import Adapter
-from acclimate.methods.settings import check_settings
+from acclimate.methods.adapter import Adapter, check_settings
 
 DEFAULT_METHOD = "accord"
 REPLACED = {"halves": "accord"}  # removed methods, and what replaced them

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, device, move, namespace, to_host
-from acclimate.errors import InputError, StateError
+from acclimate.errors import StateError
 from acclimate.evidence import Head
 
 MergeRule = Literal["union", "sum"]
@@ -290,14 +290,3 @@ class Moments(Sums):
 
     def __init__(self, head: Head) -> None:
         super().__init__(head, counts=(CLASSES,), features=(CLASSES, DIM), outer=(DIM, DIM))
-
-
-def check_integers(values: Ids, samples: int, largest: int, name: str, kind: str = "integer") -> HostArray:
-    """Return one number per sample, from 0 to the largest, as an array; `name` and `kind` are words for errors."""
-    values = np.asarray(values)
-    if values.dtype.kind not in "iu" or values.shape != (samples,):
-        got = f"{samples} samples, {values.dtype} {name} {values.shape}"
-        raise InputError(f"{name} must be one {kind} per sample: {got}.")
-    if samples and (values.min() < 0 or values.max() > largest):
-        raise InputError(f"{name} must be from 0 to {largest}, got {values.min()} to {values.max()}.")
-    return values

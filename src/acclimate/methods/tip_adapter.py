@@ -112,8 +112,7 @@ class TipAdapter(FewShot):
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return zero-shot logits plus the votes of the shots."""
         logits = evidence.logits
-        xp = namespace(evidence.logits)
-        votes = xp.empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
+        votes = namespace(logits).empty(logits.shape[::-1], dtype=logits.dtype, device=device(logits))
         votes[...] = logits.T
         alpha, beta = self.chosen().values()
         self.shots.vote(votes, evidence.features, Schedule(), alpha=alpha, beta=beta)

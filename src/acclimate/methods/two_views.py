@@ -226,5 +226,4 @@ def temperature(figures: Figures, weights: Sequence[float]) -> float:
     experts = np.asarray(weights[1:])
     deserved = float(experts @ np.minimum(right, 1.0) / max(experts.sum(), 1e-9))
     target = 0.5 * (float(figures["confidence"][0]) / compared + deserved)
-    reached = figures["reached"] / figures["tempered"][0]
-    return float(np.exp(np.interp(min(0.98, target), reached, np.log(BETAS))))
+    return float(np.exp(np.interp(min(0.98, target), figures["reached"] / figures["tempered"][0], np.log(BETAS))))

@@ -98,8 +98,7 @@ class CoCoOp(TrainedPrompt):
             return Step(self.answer([self._logits(each, context, layers) for each in self.tensor(evidence.features)]))
 
     def _logits(self, feature: Any, context: Any, layers: Sequence[Any]) -> Any:
-        vectors = self.prompts(len(context)).vectors(context + _shift(feature, layers))
-        return self.logits_of(feature, vectors)
+        return self.logits_of(feature, self.prompts(len(context)).vectors(context + _shift(feature, layers)))
 
 
 def _shift(feature: Any, layers: Sequence[Any]) -> Any:
