@@ -4,6 +4,7 @@ import shutil
 import threading
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -200,7 +201,8 @@ def test_a_folder_that_vanishes_during_a_look_ends_nothing(tmp_path, monkeypatch
     follow = Follow(str(tmp_path))
     assert follow._look(()) == []
     with monkeypatch.context() as patch:
-        patch.setattr("acclimate.sources.follow.list_files", Follow)  # raises an InputError for what is not a folder
+        # raises an InputError for what is not a folder
+        patch.setattr("acclimate.sources.follow.LOCAL", SimpleNamespace(list_files=Follow))
         follow.folder = str(tmp_path / "gone")
         assert follow._look(()) == []
     follow.folder = str(tmp_path)

@@ -17,7 +17,7 @@ from acclimate import Classifier
 from acclimate.errors import ImageError, InputError, MissingExtraError, install_command
 from acclimate.images.opening import open_image
 from acclimate.sources import open_source
-from acclimate.sources.video import _Decoder, is_frame, open_video
+from acclimate.sources.video import _Decoder, _decoder, is_frame, open_video
 from small_images import draw, labels, names
 
 av = pytest.importorskip("av")
@@ -207,6 +207,7 @@ def test_a_length_that_cannot_be_believed_is_counted(clip, monkeypatch):
 
 def test_pixels_are_limited(clip, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    _decoder.cache_clear()
     (sample,) = open_source(clip)
     with pytest.raises(OSError, match=r"64 x 48 pixels: more than 0\.002 million; .* a larger --max-pixels"):
         sample.read()

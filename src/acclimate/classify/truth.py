@@ -9,7 +9,7 @@ from acclimate.errors import InputError, nearest, reason, same_words
 from acclimate.files import MAX_LIST, from_cell, open_text
 from acclimate.predict import NONE, readable_name
 from acclimate.sources.source import Sample
-from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, READERS
+from acclimate.sources.table import FILE_KEYS, LABEL_KEYS, read_rows
 
 TRUTH_KEYS = ("true_label", "truth", *LABEL_KEYS)
 HOW = "write one image per line as file,label, or name the columns file and label"
@@ -94,7 +94,7 @@ def _rows(path: Path) -> Iterator[Row]:
 
 
 def _read_jsonl(path: Path, lines: Iterable[str]) -> Iterator[Row]:
-    for line, fields in READERS[".jsonl"](str(path), lines):
+    for line, fields in read_rows(str(path), lines, ".jsonl"):
         label = fields[_key(path, line, TRUTH_KEYS, fields)]
         yield line, str(fields[_key(path, line, FILE_KEYS, fields)]), "" if label is None else str(label).strip()
 

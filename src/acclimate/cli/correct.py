@@ -114,11 +114,11 @@ def _check_model(encoder: "Encoder", model: str, adapter: "Adapter", notes: Mapp
 def _read_fixes(path: Path) -> list[tuple[str, str]]:
     """Return files with their right labels, which may be empty if the file is results."""
     from acclimate.files import MAX_LIST
-    from acclimate.sources.table import READERS
+    from acclimate.sources.table import read_rows
 
     text = io.StringIO(arguments.read_text(path, "fixes", MAX_LIST), newline="")
     try:
-        rows = [fields for _, fields in READERS[".csv"](str(path), text)]
+        rows = [fields for _, fields in read_rows(str(path), text, ".csv")]
     except csv.Error as error:
         raise InputError(f"{path} cannot be read as csv ({error}).") from error
     names = rows[0].keys() if rows else {}

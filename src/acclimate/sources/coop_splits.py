@@ -1,7 +1,6 @@
 """CoOp's split files, `split_zhou_*.json`, which list the images next to or below them."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +28,15 @@ def open_samples(spec: str) -> list[Sample]:
     if not path.is_file():
         raise InputError(f"no split file at {path}; write coop:ROOT/split_zhou_NAME.json#test.")
     rows = read_split(path, split)
-    folder = _image_folder(path, [file for file, _, _ in rows[:PROBES]])
-    return [file_sample(folder / file, label) for file, _, label in rows]
+    root = path.parent
+    subfolders = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: natural_key(each.name))
+    for folder in (root, *(root / name for name in IMAGE_FOLDERS), *subfolders):
+        if any((folder / file).is_file() for file, _, _ in rows[:PROBES]):
+            return [file_sample(folder / file, label) for file, _, label in rows]
+    raise InputError(
+        f"the images of {path} are missing: {rows[0][0]} is neither in {root} nor in one of its folders; "
+        "unpack the dataset next to the split file."
+    )
 
 
 def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
@@ -52,15 +58,3 @@ def read_split(path: Path, split: str = "test") -> list[tuple[str, int, str]]:
                 f"{path}: entry {position} of {split!r} must be [path, class index, class name], got {row!r:.80}."
             )
     return [(file, index, name) for file, index, name in rows]
-
-
-def _image_folder(path: Path, files: Sequence[str]) -> Path:
-    root = path.parent
-    subfolders = sorted((each for each in root.iterdir() if each.is_dir()), key=lambda each: natural_key(each.name))
-    for folder in (root, *(root / name for name in IMAGE_FOLDERS), *subfolders):
-        if any((folder / file).is_file() for file in files):
-            return folder
-    raise InputError(
-        f"the images of {path} are missing: {files[0]} is neither in {root} nor in one of its folders; "
-        "unpack the dataset next to the split file."
-    )

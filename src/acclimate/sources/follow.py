@@ -8,7 +8,7 @@ from time import monotonic, sleep
 
 from acclimate.errors import InputError
 from acclimate.sources.folder import open_listed
-from acclimate.sources.source import Sample, can_be_read, list_files
+from acclimate.sources.source import LOCAL, Sample, can_be_read
 from acclimate.sources.video import is_video
 
 STOP_CHECK_S = 0.1
@@ -80,7 +80,7 @@ class Follow:
     def _look(self, known: Collection[str]) -> list[Sample]:
         files: list[str] = []
         with suppress(InputError):  # a folder went away during the look; the next one will do without it
-            files = list(list_files(self.folder))
+            files = list(LOCAL.list_files(self.folder))
         before = self._pending
         self._pending = {}
         ready: list[tuple[int, str, list[Sample]]] = []
@@ -96,10 +96,10 @@ class Follow:
             if not size or (size, changed) != (about.st_size, about.st_mtime_ns):
                 self._pending[file] = (about.st_size, about.st_mtime_ns, monotonic())
                 continue
-            samples = list(open_listed(self.folder, [file], self.fps))
+            samples = open_listed(self.folder, [file], self.fps)
             if samples and not can_be_read(samples[0]) and monotonic() - since < self.patience:
                 self._pending[file] = before[file]
             else:
                 ready.append((changed, file, samples))
-        self._given |= {file for _, file, _ in ready}
+                self._given.add(file)
         return [sample for _, _, samples in sorted(ready, key=itemgetter(0, 1)) for sample in samples]

@@ -1,7 +1,6 @@
 """Images as Python code gives them: one, several of them, and names of sources that list them."""
 
 import os
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -51,9 +50,6 @@ def each_image(images: Any) -> Iterator[Any]:
 
 def _lists_images(name: str | os.PathLike[str]) -> bool:
     spec = os.fspath(name)
-    prefix = re.match(r"(\w+):", spec)
-    if prefix and prefix[1] in PREFIXES:
-        return True
-    if os.path.isdir(spec) or is_list(spec) or is_video(spec):  # noqa: PTH112
+    if spec.partition(":")[0] in PREFIXES or os.path.isdir(spec) or is_list(spec) or is_video(spec):  # noqa: PTH112
         return True
     return is_pattern(spec) and not os.path.exists(spec)  # noqa: PTH110 (pathlib raises an error for a long name)

@@ -42,7 +42,7 @@ def open_samples(spec: str) -> Sequence[Sample]:
         rows, split = _load(datasets, name, options)
         image, label = _columns(datasets, name, rows.features, options)
         rows = rows.with_format(None)
-        labels = _labels(datasets, rows, label)
+        labels = [None] * len(rows) if label is None else _labels(datasets, rows, label)
         rows = rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
     except InputError:
         raise
@@ -91,9 +91,7 @@ def _columns(datasets: Any, name: str, features: Any, options: Mapping[str, str]
     return image, options.get("label") or ("label" if "label" in features else only)
 
 
-def _labels(datasets: Any, rows: Any, column: str | None) -> list[str | None]:
-    if column is None:
-        return [None] * len(rows)
+def _labels(datasets: Any, rows: Any, column: str) -> list[str | None]:
     feature = rows.features[column]
     values = rows.select_columns([column])[:][column]
     if isinstance(feature, datasets.ClassLabel):  # -1 means that the label is not published

@@ -4,7 +4,7 @@ import os
 import re
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
@@ -94,8 +94,27 @@ class Place:
         return Path(folder).resolve().parent.as_posix()
 
     def list_files(self, folder: str) -> Iterable[str]:
-        """Return every visible file below a folder, relative to it, in any order."""
-        return list_files(folder)
+        """Return every visible file below a folder, relative to it, in any order.
+
+        No folder is visited twice, so that links cannot loop.
+        """
+
+        def refuse(error: OSError) -> NoReturn:
+            raise InputError(f"cannot list the folder {error.filename}: {reason(error)}.") from error
+
+        visited = set(Path(folder).resolve().parents)
+        pending = deque([folder])
+        while pending:  # links come last, so that a folder is listed under its real name rather than a link's
+            for each, subfolders, files in os.walk(pending.popleft(), onerror=refuse):
+                real = Path(each).resolve()
+                if real in visited:
+                    subfolders.clear()
+                    continue
+                visited.add(real)
+                subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+                pending += [path for name in subfolders if os.path.islink(path := f"{each}/{name}")]  # noqa: PTH114
+                start = PurePath(each, "_").relative_to(folder).as_posix()[:-1]
+                yield from (start + name for name in files if not name.startswith("."))
 
     def read(self, path: str, limit_bytes: int) -> bytes:
         """Return the content of a file; OSError, before anything is read, if it is larger than the limit."""
@@ -115,27 +134,6 @@ class Place:
 
 
 LOCAL = Place()
-
-
-def list_files(root: str) -> Iterator[str]:
-    """Yield every visible file below the root, relative to it, visiting no folder twice so that links cannot loop."""
-
-    def refuse(error: OSError) -> NoReturn:
-        raise InputError(f"cannot list the folder {error.filename}: {reason(error)}.") from error
-
-    visited = set(Path(root).resolve().parents)
-    pending = deque([root])
-    while pending:  # links come last, so that a folder is listed under its real name rather than a link's
-        for folder, subfolders, files in os.walk(pending.popleft(), onerror=refuse):
-            real = Path(folder).resolve()
-            if real in visited:
-                subfolders.clear()
-                continue
-            visited.add(real)
-            subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
-            pending += [path for name in subfolders if os.path.islink(path := f"{folder}/{name}")]  # noqa: PTH114
-            start = PurePath(folder, "_").relative_to(root).as_posix()[:-1]
-            yield from (start + name for name in files if not name.startswith("."))
 
 
 def open_source(
@@ -164,10 +162,8 @@ def open_source(
     opened = {each: _open(each, stdin, fps, place) for each in dict.fromkeys(specs)}
     samples = next(iter(opened.values())) if len(opened) == 1 else _join(opened)
     if not samples:
-        found = (
-            f"found only {samples.left_out}; images end in .jpg, .png and the like" if samples.skipped else "no files"
-        )
-        raise InputError(f"no images in {', '.join(opened)}: {found}.")
+        only = f"found only {samples.left_out}; images end in .jpg, .png and the like"
+        raise InputError(f"no images in {', '.join(opened)}: {only if samples.skipped else 'no files'}.")
     return samples
 
 
@@ -196,16 +192,14 @@ def order_samples(samples: Sequence[Sample], order: str, classes: Collection[str
         order: "path" (as listed), "seed:N" (shuffled, always the same for the same N) or "auto" (see `choose_order`).
         classes: for "auto".
     """
-    order = choose_order(samples, classes) if order == "auto" else order
-    if order == "path":
+    shape, seed = parse_order(choose_order(samples, classes) if order == "auto" else order)
+    if shape == "path" and seed is None:
         return samples
-    shape, seed = parse_order(order)
     if shape != "seed" or seed is None:
         raise InputError(
             f"unknown order {order!r}; choose 'path' (as listed), 'seed:N' with a whole number N, or 'auto'."
         )
-    permutation = np.random.default_rng(seed).permutation(len(samples))
-    return [samples[position] for position in permutation.tolist()]
+    return [samples[index] for index in np.random.default_rng(seed).permutation(len(samples)).tolist()]
 
 
 def can_be_read(sample: Sample) -> bool:
@@ -274,13 +268,13 @@ def _join(opened: dict[str, Samples]) -> Samples:
     folders = [Path(sample.name).absolute().parent for spec in paths for sample in opened[spec]]
     common = Path(os.path.commonpath(folders)) if len({each.anchor for each in folders}) == 1 else None
     joined = Samples()
-    seen = set[str]()
+    listed_by = dict[str, str]()  # absolute path -> the first source that lists it
     for spec, samples in opened.items():
-        new = [(sample, name) for sample in samples if (name := os.path.abspath(sample.name)) not in seen]  # noqa: PTH100
-        seen.update(name for _, name in new)
-        for sample, name in new:
-            folder = Path(name).parent
-            unlabelled = spec in paths and sample.label is None and folder != common
-            joined.append(replace(sample, label=folder.name) if unlabelled else sample)
         joined.skipped.update(samples.skipped)
+        for sample in samples:
+            path = os.path.abspath(sample.name)  # noqa: PTH100
+            if listed_by.setdefault(path, spec) == spec:
+                folder = Path(path).parent
+                unlabelled = spec in paths and sample.label is None and folder != common
+                joined.append(replace(sample, label=folder.name) if unlabelled else sample)
     return joined

@@ -8,7 +8,7 @@ repeat one value in billions of rows, or decompress to gigabytes.
 import csv
 import io
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from sys import intern
 from typing import Any, TextIO
@@ -21,7 +21,7 @@ from acclimate.sources.video import is_video, lacking_for_videos, open_video
 
 FILE_KEYS = ("file", "path", "image", "filename", "file_name")
 LABEL_KEYS = ("label", "class")
-PARQUET = ".parquet"
+SUFFIXES = (".txt", ".csv", ".jsonl", ".parquet")
 MAX_ROWS = 50_000_000
 MAX_COLUMN_BYTES = 4 * 2**30  # paths and labels together, by the metadata of the file
 MAX_VALUE_BYTES = 2**16  # longest path or label
@@ -32,18 +32,17 @@ Row = tuple[int, Mapping[str, Any]]  # line number, fields by name
 
 def is_list(path: str) -> bool:
     """Return True if a file is a list, by its suffix."""
-    return path.lower().endswith((*READERS, PARQUET))
+    return path.lower().endswith(SUFFIXES)
 
 
 def open_table(spec: str, fps: float = 1.0, place: Place = LOCAL) -> list[Sample]:
     """List the images and the frames of the videos of a .txt, .csv, .jsonl or .parquet file in its order."""
     try:
         content = place.read(spec, MAX_LIST)
-        if spec.lower().endswith(PARQUET):
-            return _samples(spec, place.parent(spec), _read_parquet(spec, content, FILE_KEYS, LABEL_KEYS), fps, place)
-        with io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="") as file:
-            rows = READERS[PurePath(spec).suffix.lower()](spec, file)
-            return _samples(spec, place.parent(spec), rows, fps, place)
+        suffix = PurePath(spec).suffix.lower()
+        lines = io.TextIOWrapper(io.BytesIO(content), "utf-8-sig", newline="")
+        rows = _read_parquet(spec, content) if suffix == ".parquet" else read_rows(spec, lines, suffix)
+        return _samples(spec, place.parent(spec), rows, fps, place)
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{spec} cannot be read as a list of paths in UTF-8 ({error}).") from error
 
@@ -60,8 +59,7 @@ def open_lines(file: TextIO, fps: float = 1.0, place: Place = LOCAL) -> list[Sam
 def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Place) -> list[Sample]:
     samples: list[Sample] = []
     for line, fields in rows:
-        path = _first(FILE_KEYS, fields)
-        label = _first(LABEL_KEYS, fields)
+        path, label = (next((fields[key] for key in keys if key in fields), None) for keys in (FILE_KEYS, LABEL_KEYS))
         if path is None:
             known = " or ".join(FILE_KEYS)
             raise InputError(f"{source}, line {line}: no path among {', '.join(fields)}; name it {known}.")
@@ -82,40 +80,29 @@ def _samples(source: str, base: str, rows: Iterable[Row], fps: float, place: Pla
     return samples
 
 
-def _first(keys: Iterable[str], fields: Mapping[str, Any]) -> Any:
-    return next((fields[key] for key in keys if key in fields), None)
-
-
-def _read_txt(source: str, lines: Iterable[str]) -> Iterator[Row]:
+def read_rows(source: str, lines: Iterable[str], suffix: str) -> Iterator[Row]:
+    """Yield the rows of the lines of a .txt, .csv or .jsonl file; `source` names it in errors."""
+    if suffix == ".csv":
+        rows = csv.DictReader(lines, restkey="", restval="")
+        for row in rows:
+            yield rows.line_num, {name.strip().lower(): from_cell(value.strip()) for name, value in row.items() if name}
+        return
     for number, line in enumerate(lines, 1):
-        if (text := line.strip()) and not text.startswith("#"):
+        text = line.strip()
+        if suffix == ".jsonl" and text:
+            try:
+                record = json.loads(text)
+            except ValueError as error:
+                raise InputError(f"{source}, line {number}: not JSON ({error}); write one object per line.") from error
+            if not isinstance(record, dict):
+                raise InputError(f"{source}, line {number}: not a JSON object; write one object per line.")
+            yield number, record
+        elif text and not text.startswith("#"):
             yield number, {"file": text}
 
 
-def _read_csv(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    rows = csv.DictReader(lines, restkey="", restval="")
-    for row in rows:
-        yield rows.line_num, {name.strip().lower(): from_cell(value.strip()) for name, value in row.items() if name}
-
-
-def _read_jsonl(source: str, lines: Iterable[str]) -> Iterator[Row]:
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record: Any = json.loads(line)
-        except ValueError as error:
-            raise InputError(f"{source}, line {number}: not JSON ({error}); write one object per line.") from error
-        if not isinstance(record, dict):
-            raise InputError(f"{source}, line {number}: not a JSON object; write one object per line.")
-        yield number, record
-
-
-READERS = {".txt": _read_txt, ".csv": _read_csv, ".jsonl": _read_jsonl}
-
-
-def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator[Row]:
-    """Yield the rows of a parquet file, numbered from 1, with the first column of each group of keys that there is.
+def _read_parquet(source: str, content: bytes) -> Iterator[Row]:
+    """Yield the rows of a parquet file, numbered from 1, with the first column of paths and the first of labels.
 
     Names of columns are compared without regard to case.
     """
@@ -129,7 +116,8 @@ def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator
         about = pq.read_metadata(pa.BufferReader(content))
         schema = about.schema.to_arrow_schema()
         names = {str(name).strip().lower(): str(name) for name in schema.names}
-        found = {key: names[key] for group in keys for key in [next((k for k in group if k in names), "")] if key}
+        keys = [next((key for key in group if key in names), "") for group in (FILE_KEYS, LABEL_KEYS)]
+        found = {key: names[key] for key in keys if key}
         if nested := next((name for name in found.values() if pa.types.is_nested(schema.field(name).type)), None):
             kind = schema.field(nested).type
             raise InputError(f"{source}: the column {nested} holds {kind}, not paths or labels; name columns of text.")
@@ -143,8 +131,8 @@ def _read_parquet(source: str, content: bytes, *keys: Sequence[str]) -> Iterator
                 f"{MAX_ROWS:,} and {MAX_COLUMN_BYTES:,} at most: split it."
             )
         file = pq.ParquetFile(pa.BufferReader(content), read_dictionary=[*found.values()])
-        if keys[0] and not set(found) & set(keys[0]):
-            wanted = " or ".join(keys[0])
+        if not keys[0]:
+            wanted = " or ".join(FILE_KEYS)
             raise InputError(f"{source}: no path among the columns {', '.join(names)}; name it {wanted}.")
         line = 0
         for batch in file.iter_batches(ROWS_PER_BATCH, columns=[*found.values()], use_threads=False):

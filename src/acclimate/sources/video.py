@@ -117,11 +117,12 @@ class _Decoder:
     """The frames of one video at regular times, for any number of threads."""
 
     def __init__(self, path: str, fps: float) -> None:
-        self._path = path
+        with _explained():
+            self._container, self._stream = _open(path)
+        self._begin = self._stream.start_time or 0
         self._fps = fps
         self._lock = Lock()
-        self._container: Any = None  # opened, and the position set, when the first frame is asked for
-        self._next = 0  # the index that the position stands at
+        self._next = -MAX_FRAMES_AHEAD - 1  # the index that the position stands at: too far behind for the first move
         self._passed: dict[int, Any] = {}  # frames, or errors in place of them, that may still be asked for
 
     def read(self, index: int) -> Image.Image:
@@ -138,7 +139,7 @@ class _Decoder:
 
     def _pass(self, index: int) -> None:
         """Decode up to and with an index; what fails on the way fails where it is passed, whoever asked."""
-        if self._container is None or not self._next <= index <= self._next + MAX_FRAMES_AHEAD:
+        if not self._next <= index <= self._next + MAX_FRAMES_AHEAD:
             with _explained():
                 self._move(index)
         for each in range(self._next, index + 1):
@@ -156,9 +157,6 @@ class _Decoder:
         self._decoded: deque[Any] = deque()  # frames that are not shown yet
         self._shown: Any = None  # the last frame that is shown
         self._passed.clear()
-        if self._container is None:
-            self._container, self._stream = _open(self._path)
-            self._begin = self._stream.start_time or 0
         self._next = index
         for target in (self._begin + int(index / self._fps / self._stream.time_base), self._begin):
             self._container.seek(target, stream=self._stream)

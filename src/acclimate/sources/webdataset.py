@@ -7,7 +7,7 @@ be read in any order, and nothing is unpacked or held in memory.
 import io
 import re
 import tarfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache, partial
 from pathlib import PurePath
 from sys import intern
@@ -41,9 +41,14 @@ def open_samples(spec: str, place: Place = LOCAL) -> list[Sample]:
     first = list[str]()
     for shard, (images, members) in zip(shards, place.map(partial(read_index, place), shards), strict=True):
         first = first or members
-        folder = place.parent(shard)
         for member, offset, size, text in images:
-            label = _label(shard, text, partial(class_names, folder))
+            label = intern(text) or None
+            if re.fullmatch(r"[0-9]+", text) and (names := class_names(place.parent(shard))):
+                if len(text) > 9 or int(text) >= len(names):
+                    raise InputError(
+                        f"{shard} has the label {text:.20}, but its classnames.txt has only {len(names)} names."
+                    )
+                label = names[int(text)]
             samples.append(Sample(f"{shard}::{member}", place.reader(shard, offset, size), label))
     if not samples:
         found = ", ".join(first) or "nothing"
@@ -116,8 +121,8 @@ class _Bounded(io.RawIOBase):
 
 def _shards(spec: str, place: Place) -> list[str]:
     if place.kind(spec) == "folder":
-        names = [name for name in place.list_files(spec) if name.endswith(".tar") and "/" not in name]
-        shards = [place.join(spec, name) for name in names]
+        tars = (name for name in place.list_files(spec) if name.endswith(".tar") and "/" not in name)
+        shards = [place.join(spec, name) for name in tars]
         if not shards:
             raise InputError(f"no images in {spec}: the folder contains no .tar files; name the folder of the shards.")
         return sorted(shards, key=natural_key)
@@ -152,14 +157,6 @@ def _expand_braces(spec: str) -> Iterator[str]:
             raise InputError(f"{braces[0]} in {spec} is empty; write the lower number first.")
     for choice in choices:
         yield from _expand_braces(spec[: braces.start()] + choice + spec[braces.end() :])
-
-
-def _label(shard: str, text: str, class_names: Callable[[], Sequence[str]]) -> str | None:
-    if not re.fullmatch(r"[0-9]+", text) or not (names := class_names()):
-        return intern(text) or None
-    if len(text) > 9 or int(text) >= len(names):
-        raise InputError(f"{shard} has the label {text:.20}, but its classnames.txt has only {len(names)} names.")
-    return names[int(text)]
 
 
 def _read_class_names(place: Place, folder: str) -> Sequence[str]:
