@@ -9,6 +9,7 @@ it, so that the graph and PyTorch agree up to the noise that rounding to 8 bits 
 import argparse
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -55,7 +56,7 @@ def main() -> None:
         "pad_id": text.pad,
         "logit_scale": round(float(keys["scale"]), 4),
         "logit_bias": 0.0,
-        "preprocess": Preprocess(tower.size, tower.size, tower.size, "bicubic", MEAN, STD).as_json(),
+        "preprocess": asdict(Preprocess(tower.size, tower.size, tower.size, "bicubic", MEAN, STD)),
     }
     (options.to / CONFIG).write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 

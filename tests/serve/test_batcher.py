@@ -1,6 +1,7 @@
 import io
 import random
 from base64 import b64encode
+from dataclasses import asdict
 from threading import Event
 from time import sleep
 
@@ -356,7 +357,7 @@ def test_base64_is_decoded(start, pictures):
 
 def test_closing_waits_no_longer_than_a_request_may_take(encoder, pictures):
     encoder = Watched(encoder)
-    encoder.prepare = Trouble(**encoder.encoder.prepare.as_json())
+    encoder.prepare = Trouble(**asdict(encoder.encoder.prepare))
     batcher = Batcher(encoder, Limits(timeout_s=0.5, decode_s=60.0), Metrics())
     futures = [batcher.submit([encoded(draw("red", 1, SIZES["sleep"]))] * 5), batcher.submit(pictures[:2], client="b")]
     while len(batcher._decoders._busy) < 2:

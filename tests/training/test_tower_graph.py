@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 import acclimate
-from acclimate.encoders.onnx import _session
-from acclimate.encoders.packed import unpack_weights
+from acclimate.encoders.onnx import _session, unpack_weights
 from acclimate.errors import ModelError
 
 torch = pytest.importorskip("torch", reason="the training scripts use PyTorch")

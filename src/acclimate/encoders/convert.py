@@ -5,6 +5,7 @@ import logging
 import shutil
 import tempfile
 import warnings
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -51,8 +52,7 @@ def convert(encoder: Any, folder: Path) -> float:
         _export(encoder, work)
         backend = getattr(encoder.tokenizer, "backend_tokenizer", None)
         if backend is None:
-            how = "which cannot be converted; use another model"
-            raise ModelError(f"{encoder.source} has a tokenizer that runs in Python only, {how}.")
+            raise ModelError(f"{encoder.source} cannot be converted: its tokenizer runs in Python; use another model.")
         backend.save(str(work / "tokenizer.json"))
         config = {
             "format": FORMAT,
@@ -63,7 +63,7 @@ def convert(encoder: Any, folder: Path) -> float:
             "pad_id": encoder.tokenizer.pad_token_id,
             "logit_scale": encoder.logit_scale,
             "logit_bias": encoder.logit_bias,
-            "preprocess": encoder.preprocess.as_json(),
+            "preprocess": asdict(encoder.preprocess),
         }
         (work / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
         gap = _largest_gap(encoder, OnnxEncoder(work, "cpu"))

@@ -60,7 +60,6 @@ PREFIXES = {
     "local": ("transformers", "load_from_folder", "a folder saved with `save_pretrained`", "local:my-clip/"),
     "open_clip": ("open_clip", "load", "a model and its weights, NAME/TAG (downloaded)", "open_clip:ViT-B-16/openai"),
 }
-FOLDERS = ("onnx", "local")  # prefixes of folders
 
 
 def load_encoder(
@@ -121,8 +120,7 @@ def as_encoder(encoder: Any, device: str, precision: Precision = "auto", compile
 
         return OpenClipEncoder(*encoder, precision=precision, compile=compile)
     members = ("dim", "logit_scale", "logit_bias", "fingerprint", "prepare", "encode_images", "encode_text")
-    missing = [name for name in members if not hasattr(encoder, name)]
-    if missing:
+    if missing := [name for name in members if not hasattr(encoder, name)]:
         raise InputError(f"{type(encoder).__name__} is not an encoder: it lacks {', '.join(missing)}.")
     return cast(Encoder, encoder)
 
@@ -135,7 +133,7 @@ def absolute_model(name: str) -> str:
         ('onnx:/models/clip', 'hf:openai/clip-vit-base-patch16')
     """
     prefix, _, folder = name.partition(":")
-    return f"{prefix}:{Path(folder).absolute()}" if folder and prefix in FOLDERS else name
+    return f"{prefix}:{Path(folder).absolute()}" if folder and prefix in ("onnx", "local") else name
 
 
 def fingerprint_files(paths: Sequence[Path]) -> str:
@@ -187,9 +185,8 @@ def check_precision(precision: str, device: str) -> Precision:
     """Return the precision of a model that runs on a device: "auto" is float16 on a CUDA GPU, float32 elsewhere."""
     if precision not in get_args(Precision):
         raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
-    if precision != "auto":
-        return cast(Precision, precision)
-    return "float16" if device.startswith("cuda") else "float32"
+    automatic: Precision = "float16" if device.startswith("cuda") else "float32"
+    return automatic if precision == "auto" else cast(Precision, precision)
 
 
 def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:

@@ -11,7 +11,6 @@ import numpy as np
 
 from acclimate.arrays import HostArray
 from acclimate.encoders.loading import cannot_use, fingerprint_files
-from acclimate.encoders.packed import unpack_weights
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
@@ -31,6 +30,9 @@ class OnnxEncoder:
         folder: contains the files in `FILES`.
         device: "auto", "cpu", "cuda" or "cuda:N".
         threads: threads on a CPU; 0 for one per core.
+
+    Attributes:
+        prepare: maps an RGB image to pixels (3, h, w); also called `preprocess`.
     """
 
     def __init__(self, folder: str | Path, device: str = "auto", *, threads: int = 0) -> None:
@@ -38,8 +40,7 @@ class OnnxEncoder:
         packed = (folder / PACKED).is_file()
         # onnxruntime multiplies 8-bit integers on a CPU only, and would copy what it multiplies to and from a GPU.
         providers = _providers("cpu" if packed and device == "auto" else device)
-        missing = [name for name in FILES if not (folder / name).is_file()]
-        if missing:
+        if missing := [name for name in FILES if not (folder / name).is_file()]:
             what = "no such folder" if not folder.is_dir() else f"{', '.join(missing)} missing"
             raise ModelError(f"no ONNX model in {folder} ({what}); make one with `acclimate convert`.")
         try:
@@ -57,16 +58,12 @@ class OnnxEncoder:
         self._folder = folder
         self._providers = providers
         self._threads = threads
+        self.prepare = self.preprocess
         self._image = _session(folder / "image.onnx", providers, threads, folder / PACKED if packed else None)
         self._text: Any = None
         self._tokenizer: Any = None
         self._loading_text = Lock()
         self.fingerprint = fingerprint_files([folder / name for name in (*FILES, *[PACKED] * packed)])
-
-    @property
-    def prepare(self) -> Preprocess:
-        """Map from an RGB image to pixels (3, h, w)."""
-        return self.preprocess
 
     def encode_images(self, images: Sequence[HostArray]) -> HostArray:
         """Return the features (n, dim) of n prepared images."""
@@ -127,3 +124,34 @@ def _tokenizer(path: Path, context: int, pad_id: int) -> Any:
     tokenizer.enable_truncation(context)
     tokenizer.enable_padding(length=context, pad_id=pad_id, pad_token=tokenizer.id_to_token(pad_id) or "")
     return tokenizer
+
+
+def unpack_weights(path: Path) -> dict[str, HostArray]:
+    """Return the 8-bit weights `k.w` (inputs, outputs), with which onnxruntime multiplies, of a file of 4-bit weights.
+
+    A layer `k` of the file, with a weight (inputs, outputs) in groups of inputs, consists of
+
+    - `k.q` (inputs, outputs / 2): codes, the first half of the outputs in the low bits, the second in the high bits;
+    - `k.z` (groups, outputs) and `k.s` (groups, outputs): zero points and scales, so that weight = (q - z) * s;
+    - `k.m` (inputs,): factors by which the graph has divided the inputs, where possible in the layer before;
+    - `k.ws` (outputs,): the scales of the outputs.
+
+    The weight times the factors over the scales is rounded to whole numbers of 8 bits. CPUs without instructions for
+    8-bit products add those of inputs 2j and 2j + 1 in 16 bits; the scales are such that this cannot overflow, so that
+    all CPUs get the same sums. The rounded weights are the same everywhere, too: they result from one float32 operation
+    after another.
+    """
+    from safetensors.numpy import load_file
+
+    arrays = load_file(path)
+    weights = {}
+    for key in [name.removesuffix(".q") for name in arrays if name.endswith(".q")]:
+        codes, zeros, scales, factors, outputs = (arrays[f"{key}.{part}"] for part in ("q", "z", "s", "m", "ws"))
+        values = np.concatenate([codes & 15, codes >> 4], axis=1).astype(np.float32)
+        groups = values.reshape(len(zeros), -1, values.shape[1])  # (groups, inputs of a group, outputs)
+        groups -= zeros[:, None].astype(np.float32)
+        groups *= scales[:, None].astype(np.float32)
+        values *= factors[:, None].astype(np.float32)
+        values /= outputs
+        weights[f"{key}.w"] = np.rint(values).astype(np.int8)
+    return weights

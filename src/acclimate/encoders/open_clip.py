@@ -52,6 +52,7 @@ class OpenClipEncoder:
         compile: compile the image tower; see `load_encoder`.
 
     Attributes:
+        prepare: maps an RGB image to pixels (3, h, w); also called `preprocess`.
         device: device on which the model runs.
         precision: precision of the image tower: "float32", "float16" or "bfloat16". The text tower keeps its own.
     """
@@ -71,6 +72,7 @@ class OpenClipEncoder:
         self.model = model.eval()
         self.tokenizer = tokenizer
         self.preprocess = Preprocess.from_torchvision(preprocess) or preprocess
+        self.prepare = self.preprocess
         self.device = next(model.parameters()).device
         self.logit_scale = float(model.logit_scale.detach().exp())
         bias = getattr(model, "logit_bias", None)
@@ -81,11 +83,6 @@ class OpenClipEncoder:
         self.dim = int(self.encode_text(["a"]).shape[1])
         self._image_tower = ImageTower(model, self.image_features, self.prepare, precision, compile)
         self.precision = self._image_tower.precision
-
-    @property
-    def prepare(self) -> Callable[[Any], Any]:
-        """Map from an RGB image to pixels (3, h, w)."""
-        return self.preprocess
 
     def encode_images(self, images: Sequence[Any]) -> Array:
         """Return the features (n, dim) of n prepared images.

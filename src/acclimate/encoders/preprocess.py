@@ -1,7 +1,7 @@
 """Image preprocessing of a model: resize, crop, normalise, with Pillow and NumPy only."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -62,13 +62,9 @@ class Preprocess:
             return excess // 2
         return round(excess / 2) if excess > 0 else -(-excess // 2)  # torchvision pads the end more
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the fields for a configuration file."""
-        return asdict(self)
-
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> "Preprocess":
-        """Read the fields of a configuration file."""
+        """Read the fields of a configuration file, as `dataclasses.asdict` gives them."""
         return cls(**{**fields, "mean": tuple(fields["mean"]), "std": tuple(fields["std"])})
 
     @classmethod
@@ -116,15 +112,14 @@ class Preprocess:
         normalize = steps["Normalize"]
         size = (resize.size,) if isinstance(resize.size, int) else tuple(resize.size)
         crop = tuple(steps["CenterCrop"].size) if "CenterCrop" in steps else size
-        if resize.max_size is None and len(crop) == 2 and (len(size) == 1 or size == crop):
-            height, width = crop
-            return cls(
-                height=height,
-                width=width,
-                short_side=size[0] if len(size) == 1 else None,
-                resample=Image.Resampling[str(resize.interpolation.value).upper()].name.lower(),
-                mean=tuple(normalize.mean),
-                std=tuple(normalize.std),
-                crop="round",
-            )
-        return None
+        if resize.max_size is not None or len(crop) != 2 or (len(size) > 1 and size != crop):
+            return None
+        return cls(
+            height=crop[0],
+            width=crop[1],
+            short_side=size[0] if len(size) == 1 else None,
+            resample=Image.Resampling[str(resize.interpolation.value).upper()].name.lower(),
+            mean=tuple(normalize.mean),
+            std=tuple(normalize.std),
+            crop="round",
+        )

@@ -82,15 +82,13 @@ class TransformersEncoder(OpenClipEncoder):
 
     def image_features(self, pixels: Any) -> Any:
         """Run the model on a tensor of pixels (n, 3, h, w)."""
-        return _tensor(self.model.get_image_features(pixel_values=pixels))
+        output = self.model.get_image_features(pixel_values=pixels)
+        return getattr(output, "pooler_output", output)  # transformers 5 returns an object that contains the tensor
 
     def text_features(self, ids: Any) -> Any:
         """Run the model on a tensor of token ids."""
-        return _tensor(self.model.get_text_features(input_ids=ids))
-
-
-def _tensor(output: Any) -> Any:
-    return getattr(output, "pooler_output", output)  # transformers 5 returns an object that contains the tensor
+        output = self.model.get_text_features(input_ids=ids)
+        return getattr(output, "pooler_output", output)
 
 
 def _processor_config(name: str, local: bool) -> dict[str, Any]:

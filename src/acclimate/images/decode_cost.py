@@ -8,7 +8,6 @@ the length of the file and stops at the first bound.
 import re
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
 from PIL import JpegImagePlugin
 
@@ -33,21 +32,11 @@ MARKER = re.compile(rb"\xff([^\x00\xff])", re.DOTALL)
 NEXT_MARKER = re.compile(rb"\xff([^\x00\xff\xd0-\xd7])", re.DOTALL)  # not the restart markers within a scan
 COMMENT = re.compile(rb"#[^\r\n]*[\r\n]?")
 
-
-class Header(NamedTuple):
-    """The size of an image, and the bytes of memory that decoding takes if they are more than `BYTES_PER_PIXEL`."""
-
-    width: int
-    height: int
-    peak: int = 0
+# Width, height, and the bytes of memory that decoding takes, if they are more than `BYTES_PER_PIXEL` for each pixel.
+Cost = tuple[int, int, int]
 
 
-def find_kind(content: bytes) -> str:
-    """Return Pillow's name for the kind of an image file, by how it begins; "" if it is of none that is read."""
-    return next((kind for kind, begins in SIGNATURES.items() if begins.match(content)), "")
-
-
-def jpeg(content: bytes, limit: int) -> Header:
+def jpeg(content: bytes, limit: int) -> Cost:
     """Bound segments, and count scans: a progressive JPEG repeats the work for each."""
     place = 2
     frame = b""
@@ -81,14 +70,14 @@ def jpeg(content: bytes, limit: int) -> Header:
         raise ImageError("damaged: it says nothing of its size")
     height, width = struct.unpack_from(">HH", frame, 1)
     if segment[:1] == frame[5:6] and not progressive:
-        return Header(width, height)  # decoders stop after one scan of all components
+        return width, height, 0  # decoders stop after one scan of all components
     scans = _scans(content, place + length)
     if scans > MAX_SCANS or scans * width * height > SCAN_FACTOR * limit:
         what = f"{scans} scans of {width} x {height} pixels"
         raise ImageError(f"{what} take too long to decode; save it again, or {HOW_TO_ALLOW}")
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
     coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel, kept from scan to scan
-    return Header(width, height, int(width * height * (4 + coefficients)))
+    return width, height, int(width * height * (4 + coefficients))
 
 
 def _scans(content: bytes, place: int) -> int:
@@ -106,45 +95,44 @@ def _scans(content: bytes, place: int) -> int:
     raise _too_much("segments", MAX_PARTS)
 
 
-def png(content: bytes, limit: int) -> Header:
+def png(content: bytes, limit: int) -> Cost:
     """Bound chunks: each costs Pillow time, and some are compressed."""
     place = 8
     beside = 0
     packed = 0
-    count = 0
     frames = False
     most = MAX_PARTS + len(content) // 1024
-    while place + 8 <= len(content):
+    name = b""
+    for _ in range(most):
+        if name == b"IEND" or place + 8 > len(content):
+            break
         length, name = struct.unpack_from(">I4s", content, place)
         place += 12 + length
-        count += 1
-        if name == b"IEND":
-            break
         if name not in (b"IDAT", b"fdAT"):
             beside += length
             packed += name in (b"iCCP", b"zTXt", b"iTXt")
             frames |= name == b"acTL"
         if name == b"eXIf":
             check_exif(content[place - 4 - length : place - 4])
-        if count > most:
-            raise _too_much("chunks", most)
-        if packed > MAX_PACKED_PARTS:
-            raise _too_much("compressed chunks", MAX_PACKED_PARTS)
-        if beside > MAX_METADATA_BYTES:
-            raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
+    else:
+        raise _too_much("chunks", most)
+    if packed > MAX_PACKED_PARTS:
+        raise _too_much("compressed chunks", MAX_PACKED_PARTS)
+    if beside > MAX_METADATA_BYTES:
+        raise _too_much("metadata", MAX_METADATA_BYTES, "bytes")
     width, height = struct.unpack_from(">II", content, 16)
     # An animation has a background as well.
-    return Header(width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0)
+    return width, height, 2 * BYTES_PER_PIXEL * width * height if frames else 0
 
 
-def gif(content: bytes, limit: int) -> Header:
+def gif(content: bytes, limit: int) -> Cost:
     """Bound extensions; the first frame may be larger than the screen."""
     width, height = struct.unpack_from("<HH", content, 6)
     start = place = 13 + (3 << (content[10] & 7) + 1 if content[10] & 128 else 0)
     while place + 10 <= len(content) and content[place] != 0x3B:
         if content[place] == 0x2C:
             left, top, *size = struct.unpack_from("<HHHH", content, place + 1)
-            return Header(max(width, left + size[0]), max(height, top + size[1]))
+            return max(width, left + size[0]), max(height, top + size[1]), 0
         if content[place] == 0x21:  # Pillow reads up to two blocks of some extensions before it looks for their end
             first = 0 if content[place + 1] == 0xFE else 2 if content.startswith(b"NETSCAPE2.0", place + 3) else 1
             place += 2
@@ -154,10 +142,10 @@ def gif(content: bytes, limit: int) -> Header:
         place += 1
         if place - start > MAX_COMMENT_BYTES:
             raise _too_much("comments", MAX_COMMENT_BYTES, "bytes")
-    return Header(width, height)
+    return width, height, 0
 
 
-def webp(content: bytes, limit: int) -> Header:
+def webp(content: bytes, limit: int) -> Cost:
     """Find the size; the decoder keeps two canvases, a frame and a copy."""
     chunk = content[12:16]
     if chunk == b"VP8X":
@@ -168,21 +156,21 @@ def webp(content: bytes, limit: int) -> Header:
         height = 1 + (bits >> 14 & 0x3FFF)
     else:
         width, height = (each & 0x3FFF for each in struct.unpack_from("<HH", content, 26))
-    return Header(width, height, 16 * width * height)
+    return width, height, 16 * width * height
 
 
-def bmp(content: bytes, limit: int) -> Header:
+def bmp(content: bytes, limit: int) -> Cost:
     """Find the size; Pillow decodes the compressed ones in Python."""
     start = 14 if content.startswith(b"BM") else 0
     if content[start] == 12:
-        return Header(*struct.unpack_from("<HH", content, start + 4))
+        return *struct.unpack_from("<HH", content, start + 4), 0
     width, height, _, _, compression = struct.unpack_from("<IiHHI", content, start + 4)
     if compression in (1, 2) and len(content) > limit // SLOW_FACTOR:
-        raise _too_slow(content, limit)
-    return Header(width, abs(height))
+        raise _too_slow(content)
+    return width, abs(height), 0
 
 
-def ppm(content: bytes, limit: int) -> Header:
+def ppm(content: bytes, limit: int) -> Cost:
     """Bound the header; Pillow decodes numbers written as text, and other maxima than 255, in Python."""
     kind, *numbers = [*COMMENT.sub(b"", content[:MAX_GAP_BYTES]).split(None, 4), b"", b""][:4]
     try:
@@ -195,16 +183,16 @@ def ppm(content: bytes, limit: int) -> Header:
     plain = kind in (b"P1", b"P2", b"P3")
     direct = most == 255 or (most == 65535 and kind == b"P5")
     if (len(content) if plain else 0 if direct else values) > limit // SLOW_FACTOR:
-        raise _too_slow(content, limit)
-    return Header(width, height)
+        raise _too_slow(content)
+    return width, height, 0
 
 
-def tga(content: bytes, limit: int) -> Header:
+def tga(content: bytes, limit: int) -> Cost:
     """Find the size."""
-    return Header(*struct.unpack_from("<HH", content, 12))
+    return *struct.unpack_from("<HH", content, 12), 0
 
 
-def jpeg2000(content: bytes, limit: int) -> Header:
+def jpeg2000(content: bytes, limit: int) -> Cost:
     """Bound boxes, components and tiles; the decoder keeps each component as 32-bit integers."""
     place = 0
     boxes = 0
@@ -220,10 +208,10 @@ def jpeg2000(content: bytes, limit: int) -> Header:
     height = height - top
     if count > 4 or _ceil(width, across) * _ceil(height, down) > MAX_PARTS + limit // MIN_BLOCK_PIXELS**2:
         raise _too_much("tiles or components", MAX_PARTS)
-    return Header(width, height, width * height * (4 * count + BYTES_PER_PIXEL))
+    return width, height, width * height * (4 * count + BYTES_PER_PIXEL)
 
 
-def tiff(content: bytes, limit: int) -> Header:
+def tiff(content: bytes, limit: int) -> Cost:
     """Bound directories and blocks: a tile may be far larger than the image, and all of them in one place."""
     tags = read_directory(content)
     width = tags.value(256)
@@ -245,7 +233,7 @@ def tiff(content: bytes, limit: int) -> Header:
     if compression in FAX_COMPRESSIONS and height > limit // MIN_FAX_ROW_PIXELS:
         raise ImageError(f"a fax of {height:,} rows takes too long to decode; save it as PNG, or {HOW_TO_ALLOW}")
     row = 10 * across if compression in (6, 7) else _ceil(across * bits, 8)  # JPEG: coefficients and RGBA
-    return Header(width, height, 4 * width * height + row * down if compression > 1 else 0)
+    return width, height, 4 * width * height + row * down if compression > 1 else 0
 
 
 def _ceil(size: int, block: int) -> int:
@@ -256,11 +244,11 @@ def _too_much(what: str, most: int, unit: str = "") -> ImageError:
     return ImageError(f"more than {most:,} {f'{unit} of {what}' if unit else what}; save it again without them")
 
 
-def _too_slow(content: bytes, limit: int) -> ImageError:
+def _too_slow(content: bytes) -> ImageError:
     return ImageError(f"{len(content):,} bytes of a kind that is slow to read; save it as PNG, or {HOW_TO_ALLOW}")
 
 
-EXAMINERS: dict[str, Callable[[bytes, int], Header]] = {
+EXAMINERS: dict[str, Callable[[bytes, int], Cost]] = {
     "JPEG": jpeg,
     "PNG": png,
     "WEBP": webp,

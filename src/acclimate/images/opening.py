@@ -19,7 +19,7 @@ from PIL import Image, UnidentifiedImageError
 from acclimate.arrays import HostArray, to_host
 from acclimate.errors import ImageError, lacking, reason
 from acclimate.files import read_regular
-from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, find_kind
+from acclimate.images.decode_cost import BYTES_PER_PIXEL, EXAMINERS, HOW_TO_ALLOW, SIGNATURES
 from acclimate.images.tiff import check_exif
 
 CHANNELS = (1, 3, 4)
@@ -137,8 +137,8 @@ def examine_image(content: bytes, max_pixels: int | None = None, formats: Sequen
     """
     if not content:
         raise ImageError("the file is empty")
-    kind = find_kind(content)
-    if kind not in (FORMATS if formats is None else formats) or kind not in FORMATS:
+    kind = next((kind for kind, begins in SIGNATURES.items() if begins.match(content)), "")
+    if kind not in (FORMATS if formats is None else formats):
         raise _unknown(formats)
     if kind == "HEIF" and (why := lacking_for_heif()):
         raise ImageError(f"a HEIC image, which {why}")
@@ -217,8 +217,7 @@ def _reading(formats: Sequence[str] | None = None) -> Iterator[None]:
     except ImageError:
         raise
     except Image.DecompressionBombError as error:
-        held = re.search("[0-9]+", str(error))
-        raise ImageError(too_large(_millions(int(held[0])) if held else "too many", pixel_limit() or 0)) from error
+        raise ImageError(too_large("too many", pixel_limit() or 0)) from error
     except UnidentifiedImageError as error:
         raise _unknown(formats) from error
     except OSError as error:
@@ -233,14 +232,10 @@ def _unknown(formats: Sequence[str] | None) -> ImageError:
     return ImageError(f"not an image of a kind that can be read ({', '.join(formats or COMMON_FORMATS)})")
 
 
-def _millions(pixels: int) -> str:
-    return f"{pixels / 1e6:.3g} million"
-
-
 def too_large(held: str, limit: int, factor: float = 1.0) -> str:
     """Return why an image with too many pixels, or with `factor` times the memory of others, is refused."""
     taking = f", which take as much memory as {factor:,.1f} times as many" if factor >= 1.05 else ""
-    return f"{held} pixels{taking}: more than {_millions(limit)}; make it smaller, or {HOW_TO_ALLOW}"
+    return f"{held} pixels{taking}: more than {limit / 1e6:.3g} million; make it smaller, or {HOW_TO_ALLOW}"
 
 
 def _centre(image: Image.Image) -> Image.Image:
@@ -255,9 +250,8 @@ def _centre(image: Image.Image) -> Image.Image:
 def _rgb(image: Image.Image) -> Image.Image:
     """Return a copy in 8-bit RGB, made strip by strip: with the image itself, two images in memory and no more."""
     top = 65535.0
-    if image.mode == "F":
-        _, most = cast("tuple[float, float]", image.getextrema())
-        top = 65535.0 if most > 255 else 255.0
+    if image.mode == "F" and cast("tuple[float, float]", image.getextrema())[1] <= 255:
+        top = 255.0
     rows = max(1, STRIP_PIXELS // image.width)
     if image.mode == "RGB" or image.height <= rows:
         return _strip_rgb(image, top)
@@ -272,9 +266,8 @@ def _strip_rgb(image: Image.Image, top: float) -> Image.Image:
     if image.mode in ("I", "F") or image.mode.startswith("I;"):  # `convert` would clip 16 bits and more
         values = np.clip(np.asarray(image, np.float32) * (255.0 / top), 0, 255)
         return Image.fromarray(values.astype(np.uint8)).convert("RGB")
-    if image.mode == "P" and "transparency" in image.info:
-        image = image.convert("RGBA")
-    return image.convert("RGB")
+    transparent = image.mode == "P" and "transparency" in image.info
+    return (image.convert("RGBA") if transparent else image).convert("RGB")
 
 
 def _turning(image: Image.Image) -> Image.Transpose | None:
@@ -295,11 +288,9 @@ def _from_array(array: HostArray) -> Image.Image:
     if array.ndim not in (2, 3) or (array.ndim == 3 and array.shape[2] not in CHANNELS) or 0 in array.shape:
         raise ImageError(f"an image array must be (h, w), (h, w, 3 or 4) or (3 or 4, h, w), got {array.shape}")
     if array.dtype.kind == "f":
-        if not np.isfinite(array).all():
-            raise ImageError("the floats of an image must be numbers, got NaN or infinity")
         low = float(array.min())
         high = float(array.max())
-        if low < -FLOAT_TOLERANCE or high > 1 + FLOAT_TOLERANCE:
+        if not (low >= -FLOAT_TOLERANCE and high <= 1 + FLOAT_TOLERANCE):  # NaN is refused, too
             raise ImageError(
                 f"the floats of an image must lie between 0 and 1, before normalising, got {low:g} to {high:g}"
             )
