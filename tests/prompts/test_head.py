@@ -205,7 +205,7 @@ def test_an_encoder_that_changes_its_width_is_refused():
         def encode_text(self, prompts):
             return np.ones((len(prompts), len(prompts)))
 
-    with pytest.raises(InputError, match="different lengths"):
+    with pytest.raises(InputError, match="the same d for all"):
         class_vectors(Growing(), [f"c{i}" for i in range(300)], "single")
 
 

@@ -326,7 +326,7 @@ def _read_template(value: str) -> "list[str] | dict[str, list[str]] | LearnedPro
     content = read(path, "template file")
     if not isinstance(content, list | dict) or not content:
         raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return PromptFile.of(content, str(path)) if isinstance(content, dict) else content
+    return PromptFile(content, str(path)) if isinstance(content, dict) else content
 
 
 def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequence[str] = ()) -> dict[str, Any]:

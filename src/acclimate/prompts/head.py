@@ -94,7 +94,12 @@ def head_steps(
     """Run `build_head` in steps, one per batch of prompts; its caller can do other things in between, or stop."""
     labels = clean_labels(labels)
     if isinstance(templates, LearnedPrompts):  # cheap to compute: one prompt per label
-        return Head((yield from _learned(encoder, labels, templates)), encoder.logit_scale, encoder.logit_bias, labels)
+        batches = []
+        yield 0, len(labels)
+        for i in range(0, len(labels), BATCH_PROMPTS):
+            batches.append(templates.vectors(encoder, labels[i : i + BATCH_PROMPTS]))
+            yield len(batches[-1]), len(labels)
+        return Head(np.concatenate(batches), encoder.logit_scale, encoder.logit_bias, labels)
     prompts = prompts_for(labels, templates)
     folder = default_cache_folder() if cache is None else cache
     if not encoder.fingerprint or not folder:
@@ -119,16 +124,6 @@ def vectors_key(encoder: TextEncoder, prompts: Sequence[Sequence[str]]) -> str:
     return hashlib.sha256(json.dumps([CACHE_VERSION, encoder.fingerprint, prompts]).encode()).hexdigest()
 
 
-def _learned(encoder: TextEncoder, labels: Sequence[str], learned: LearnedPrompts) -> Steps[HostArray]:
-    """Encode learned prompts in batches; the result is the unit vector (K, d) of each label's prompt."""
-    batches = []
-    yield 0, len(labels)
-    for i in range(0, len(labels), BATCH_PROMPTS):
-        batches.append(learned.vectors(encoder, labels[i : i + BATCH_PROMPTS]))
-        yield len(batches[-1]), len(labels)
-    return np.concatenate(batches)
-
-
 def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Sequence[str]]) -> Steps[HostArray]:
     """Encode prompts in batches; the result is the mean unit vector (K, d), float32, of each label's prompts.
 
@@ -144,11 +139,12 @@ def _encode(encoder: TextEncoder, labels: Sequence[str], prompts: Sequence[Seque
     for i in range(0, len(distinct), BATCH_PROMPTS):
         batch = distinct[i : i + BATCH_PROMPTS]
         vectors = to_host(as_floats(encoder.encode_text(batch), "text vectors"))
-        if vectors.ndim != 2 or len(vectors) != len(batch) or vectors.shape[1] == 0:
-            raise InputError(f"the encoder gave text vectors of shape {vectors.shape} for {len(batch)} prompts.")
-        sums = sums if i else np.zeros((len(labels), vectors.shape[1]))
-        if vectors.shape[1] != sums.shape[1]:
-            raise InputError("the encoder gave text vectors of different lengths; it must give (n, d) with one d.")
+        sums = sums if i else np.zeros((len(labels), vectors.shape[-1]))
+        if vectors.shape != (len(batch), sums.shape[1]) or vectors.size == 0:
+            raise InputError(
+                f"the encoder gave text vectors of shape {vectors.shape} for {len(batch)} prompts; "
+                "it must give (n, d) with the same d for all."
+            )
         for prompt, peak in zip(batch, np.abs(vectors).max(axis=1), strict=True):
             if not 0 < peak < np.inf:
                 kind = "all zeros" if peak == 0 else "NaN or infinity"

@@ -40,8 +40,10 @@ def foreign_labels(labels: Sequence[str]) -> str:
 def language_note(labels: Sequence[str]) -> str:
     """Return a note for users of a model that reads English only, if their labels do not look English; else ""."""
     why = foreign_labels(labels)
-    advice = "Write the labels in English, or choose a model for your language."
-    return why and f"{why}; the bundled model reads English only, and guesses at other words. {advice}"
+    return why and (
+        f"{why}; the bundled model reads English only, and guesses at other words. "
+        "Write the labels in English, or choose a model for your language."
+    )
 
 
 @cache

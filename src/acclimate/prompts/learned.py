@@ -47,8 +47,8 @@ class LearnedPrompts:
         if context is None or not description.get("seen"):
             raise StateError(f"{path} holds no learned prompts; make some with `acclimate fit --method coop`.")
         head = Head.from_file(arrays.get("class_vectors"), description.get("head"), path)
-        usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape
-        usable = usable and (context.ndim == 2 or (context.ndim == 3 and len(context) == len(head)))
+        fits = context.ndim == 2 or (context.ndim == 3 and len(context) == len(head))
+        usable = isinstance(encoder, str) and context.dtype.kind == "f" and 0 not in context.shape and fits
         if not usable or not np.abs(context).max() <= MAX_CONTEXT_VALUE:
             raise StateError(f"{path} holds learned prompts that break a rule; it was damaged or edited.")
         return cls(context, head.class_names, encoder, os.fspath(path))

@@ -138,18 +138,13 @@ def _fill(template: Template, label: str) -> str:
 class PromptFile(dict[str, list[str]]):
     """Complete prompts per class that were read from a file, which errors name."""
 
-    source = "the dict of prompts"
-
-    @classmethod
-    def of(cls, per_class: Mapping[Any, Any], source: str) -> "PromptFile":
-        """Return the checked prompts of a file."""
-        made = cls(check_prompts(per_class, source))
-        made.source = source
-        return made
+    def __init__(self, per_class: Mapping[Any, Any], source: str) -> None:
+        super().__init__(check_prompts(per_class, source))
+        self.source = source
 
 
 def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
-    source = getattr(per_class, "source", PromptFile.source)
+    source = getattr(per_class, "source", "the dict of prompts")
     by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, source).items()}
     spoken = set(map(as_words, labels))
     if missing := [label for label in labels if as_words(label) not in by_words]:

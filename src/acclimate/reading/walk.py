@@ -173,7 +173,6 @@ class Preparer:
     def plan(self, index: int, size: tuple[int, int], generated: int = 0) -> ViewPlan:
         """Draw the random choices for the views of an image of this width and height, but itself and generated ones."""
         target = cast(ModelInput, self.target)
-        smallest = LARGE if self.kind == "large-crop" else AREA[0]
         return draw_plan(
             self.seed,
             index,
@@ -181,7 +180,7 @@ class Preparer:
             image_size=size,
             view_size=(target.width, target.height),
             augmix=self.kind == "augmix",
-            smallest=smallest,
+            smallest=LARGE if self.kind == "large-crop" else AREA[0],
         )
 
     def __call__(self, index: int, image: Image.Image, name: str = "") -> list[Any]:
@@ -211,9 +210,8 @@ class Preparer:
     def encode(self, prepared: Sequence[list[Any]]) -> Array:
         """Return the features (n, d), or (n, V, d) for many views, of n prepared images."""
         inputs = [view for each in prepared for view in each]
-        dim = self.encoder.dim
-        features = self.encoder.encode_images(inputs) if inputs else np.empty((0, dim), np.float32)
-        return features if self.views == 1 else features.reshape(-1, self.views, dim)
+        features = self.encoder.encode_images(inputs) if inputs else np.empty((0, self.encoder.dim), np.float32)
+        return features if self.views == 1 else features.reshape(-1, self.views, self.encoder.dim)
 
 
 def choose_decoder(asked: str, gpu: str | None) -> Decoder:
@@ -271,9 +269,13 @@ def encode_ahead(
             if bad and on_error == "raise":
                 name = bad[0].name or f"image {bad[0].position}"
                 raise ImageError(f"{name:.200} cannot be read: {bad[0].error}")
-            names = [image.name for image in read]
-            errors = [image.error for image in read]
-            yield Batch(read[0].position, names, errors, features, [image.truth for image in read])
+            yield Batch(
+                start=read[0].position,
+                names=[image.name for image in read],
+                errors=[image.error for image in read],
+                features=features,
+                truths=[image.truth for image in read],
+            )
 
 
 def _encode_in_threads(

@@ -84,6 +84,5 @@ def make_views(image: Image.Image, plan: ViewPlan, target: ModelInput) -> HostAr
                 operate = OPERATE[OPERATIONS[plan.operations[i, chain, step]]]
                 layer = operate(layer, float(plan.amounts[i, chain, step]))
             mixed += plan.weights[i, 1 + chain] * np.asarray(layer)
-        np.multiply(mixed.transpose(2, 0, 1), gain, out=view)
-        view += offset
+        view[:] = mixed.transpose(2, 0, 1) * gain + offset
     return views

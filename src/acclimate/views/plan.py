@@ -75,7 +75,7 @@ def draw_plan(
         uniforms, np.cumsum(widths)[:-1], axis=1
     )
     grid = (count, CHAINS, MAX_DEPTH)
-    operations = _choices(operation, len(OPERATIONS)).reshape(grid)
+    operations = (len(OPERATIONS) * operation).astype(np.int64).reshape(grid)
     signs = np.where(sign.reshape(grid) < 0.5, -1.0, 1.0)
     # The weights of the chains are drawn from Dirichlet(1, 1, 1): exponential variates, divided by their sum.
     exponentials = -np.log1p(-shares)
@@ -86,15 +86,11 @@ def draw_plan(
     return ViewPlan(
         boxes=_crops(smallest + (AREA[1] - smallest) * area, ratio, corner, *image_size),
         flips=flip[:, 0] < 0.5,
-        depths=1 + _choices(depth, MAX_DEPTH)[:, :chains],
+        depths=1 + (MAX_DEPTH * depth).astype(np.int64)[:, :chains],
         operations=operations[:, :chains],
         amounts=amounts[:, :chains],
         weights=weights.astype(np.float32),
     )
-
-
-def _choices(uniforms: HostArray, count: int) -> HostArray:
-    return (uniforms * count).astype(np.int64)
 
 
 def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, height: int) -> HostArray:
@@ -112,10 +108,8 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
     whole_height = min(height, round(width / RATIO[0]))
     crop_width = np.where(found, widths[rows, first], whole_width)
     crop_height = np.where(found, heights[rows, first], whole_height)
-    left = np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2)
-    top = np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2)
-    left = np.floor(left)
-    top = np.floor(top)
+    left = np.floor(np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2))
+    top = np.floor(np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2))
     boxes: HostArray = np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
     return boxes
 
