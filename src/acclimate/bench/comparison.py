@@ -21,7 +21,6 @@ from acclimate.bench.recipes import AVERAGE, RECIPES, Recipe, row_of
 from acclimate.bench.results import ABSENT, OF_FILE, Score, markdown_list, markdown_table, write_page
 from acclimate.methods import list_methods
 
-SUITE_MODEL = "ViT-B/16"  # its figures are shown next to those of models that are not in the paper
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
 
@@ -238,8 +237,17 @@ def _context(result: Score) -> str:
 def _zero_shot(result: Score) -> Score:
     """Return the score of zero-shot on the same stream, as stored in that of another method."""
     metrics: dict[str, float | None] = {**(result.baseline or {})}
-    unadapted = replace(result, method="zero-shot", settings="paper", passes=1, config={}, trained="")
-    return replace(unadapted, metrics=metrics, ece=metrics.get("ece"), orders={"names": result.orders["names"]})
+    return replace(
+        result,
+        method="zero-shot",
+        settings="paper",
+        passes=1,
+        config={},
+        trained="",
+        metrics=metrics,
+        ece=metrics.get("ece"),
+        orders={"names": result.orders["names"]},
+    )
 
 
 def _zero_shots(results: Sequence[Score]) -> dict[str, Score]:
@@ -307,7 +315,7 @@ def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
             measured.setdefault(result.method, {}).setdefault(_label(result), {})[dataset.key] = result
     if not measured:
         return []
-    model = backbone(group.results[0].model) or SUITE_MODEL
+    model = backbone(group.results[0].model) or "ViT-B/16"  # shown next to models that are not in the paper
     keys = {key for named in measured.values() for found in named.values() for key in found}
     columns: dict[str, Sequence[str]] = {DATASETS[key].title: (key,) for key in DATASETS if key in keys}
     for heading, every in recipe.averages.items():
@@ -387,15 +395,15 @@ def _cost_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
     for size in sorted({result.batch_size for result in timed}):
         measured = {result.method: result for result in timed if result.batch_size == size}
         zero_shot = measured["zero-shot"]
-        rows = []
-        for name, protocol in recipe.rows.items():
-            paper = _costs(recipe.reported[name], recipe.reported["CLIP"])
-            rows.append(_cost_row(name, measured.pop(protocol.method, None), zero_shot, paper))
-        rows += [_cost_row(name, result, zero_shot) for name, result in measured.items()]
+        names = {protocol.method: name for name, protocol in recipe.rows.items()}
+        rows = [
+            _cost_row(names.get(method, ""), measured.get(method), zero_shot, recipe.reported)
+            for method in {**names, **measured}
+        ]
         peak = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
         context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {peak}."
         batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
-        notes = tuple(_how(_label(result), [result]) for result in timed if result.batch_size == size)
+        notes = tuple(_how(_label(result), [result]) for result in measured.values())
         tables.append(Table(f"{recipe.title}: {batch}", context, "method", columns, tuple(rows), notes))
     return tables
 
@@ -407,22 +415,25 @@ def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[flo
 
 
 def _cost_row(
-    name: str, result: Score | None, zero_shot: Score, paper: tuple[float, ...] = ()
+    name: str, result: Score | None, zero_shot: Score, reported: Mapping[str, Mapping[str, float]]
 ) -> tuple[str, tuple[Cell, ...]]:
+    """Return the row of a method that the paper has under a name ("" if it has not), or that was measured, or both."""
+    paper = _costs(reported[name], reported["CLIP"]) if name else ()
     if result is None:
         return name, tuple(Cell(None, figure) for figure, _ in zip_longest(paper, range(6)))
-    images = DATASETS[result.dataset].test
-    ms, base_ms = (float(each.cost["ms_per_image"] or 0) for each in (result, zero_shot))
-    own = {"minutes": ms * images / 60_000, "accuracy": _score(result)}
-    base = {"minutes": base_ms * images / 60_000, "accuracy": _score(zero_shot)}
+    own, base = (
+        {"minutes": each.cost["ms_per_image"] * DATASETS[each.dataset].test / 60_000, "accuracy": _score(each)}
+        for each in (result, zero_shot)
+    )
     why = reasons(result, ABLATION_MODEL)
-    slower = [*why, "the paper's machine has one RTX 6000."]
-    if result.batch_size > 1:
-        slower.append("the paper's times are for batch size 1.")
-    if result.views_kind == "diffusion":
-        slower.append("images are generated beforehand; the time for that is not counted.")
-    figures = (*_costs(own, base), ms, result.cost["peak_memory_mb"])
-    whys = (tuple(slower), tuple(slower), why, why) if paper else ()
+    rules = {
+        "the paper's machine has one RTX 6000.": True,
+        "the paper's times are for batch size 1.": result.batch_size > 1,
+        "images are generated beforehand; the time for that is not counted.": result.views_kind == "diffusion",
+    }
+    slower = (*why, *(reason for reason, applies in rules.items() if applies))
+    figures = (*_costs(own, base), result.cost["ms_per_image"], result.cost["peak_memory_mb"])
+    whys = (slower, slower, why, why) if paper else ()
     return _label(result), tuple(Cell(a, b, None, c or ()) for a, b, c in zip_longest(figures, paper, whys))
 
 
@@ -487,8 +498,7 @@ def cell_text(cell: Cell) -> str:
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return tables as Markdown."""
-    known = letters(tables)
-    parts = [part for table in tables for part in _section(table, known)]
+    parts = [part for table in tables for part in _section(table, letters(tables))]
     return "\n\n".join([*parts, *notes(tables)]) + "\n"
 
 
@@ -563,11 +573,16 @@ def _datasets(group: ResultGroup) -> str:
     """Return a table of what the results were measured on; feature files of the paper's datasets with their prompts."""
     firsts = [next(each for each in group.results if each.dataset == name) for name in group.datasets]
     recorded = any(each.file and paper_dataset(each) for each in firsts)
-    rows = []
-    for result in firsts:
-        cells = [result.dataset, images_text(result).removesuffix(" images"), f"{result.classes:,}"]
-        cells += [result.prompts] if recorded else []
-        rows.append([*cells, f"{100 * (result.baseline or {})['acc1']:.2f}"])
+    rows = [
+        (
+            each.dataset,
+            images_text(each).removesuffix(" images"),
+            f"{each.classes:,}",
+            *([each.prompts] if recorded else []),
+            f"{100 * (each.baseline or {})['acc1']:.2f}",
+        )
+        for each in firsts
+    ]
     return markdown_table(["", "images", "classes", *(["prompts"] if recorded else []), "zero-shot, %"], rows)
 
 

@@ -143,8 +143,7 @@ def find_datasets(suites: list[str], keys: list[str]) -> list[Dataset]:
         for name in names:
             if name not in known:
                 raise InputError(f"unknown {kind} {name!r}; choose from {', '.join(known)}.")
-    chosen = [key for suite in suites for key in SUITES[suite]] + keys
-    return [DATASETS[key] for key in dict.fromkeys(chosen)]
+    return [DATASETS[key] for key in dict.fromkeys([*(key for suite in suites for key in SUITES[suite]), *keys])]
 
 
 def present_datasets(datasets: list[Dataset], root: Path) -> list[Dataset]:
@@ -368,17 +367,16 @@ def _counts(listing: Listing) -> Iterator[Finding]:
 
 
 def _unreadable(paths: Iterable[Path], progress: Advance) -> Iterator[Finding]:
-    def problem_with(path: Path) -> tuple[Path, str | None]:
+    def check(path: Path) -> list[Finding]:
         try:
             open_image(path)
         except ImageError as error:
-            return path, str(error)
-        return path, None
+            return [Finding("image", f"{path} cannot be read: {error}; get it again.")]
+        return []
 
-    for path, problem in read_ahead(problem_with, paths, default_workers(), 4 * default_workers()):
+    for found in read_ahead(check, paths, default_workers(), 4 * default_workers()):
         progress(1)
-        if problem is not None:
-            yield Finding("image", f"{path} cannot be read: {problem}; get it again.")
+        yield from found
 
 
 def _some(items: Sequence[str], limit: int = 5) -> str:

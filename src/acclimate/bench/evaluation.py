@@ -121,8 +121,8 @@ class Evaluation:
             if method != "zero-shot":
                 found = self.difference(stream, method, "zero-shot")
                 gain = (points(found.difference), interval_text(found.low, found.high))
-            samples = round(np.mean([row.samples for row in runs]))
-            lines.append((stream, method, str(samples), f"{accuracies.mean():.2f}", sd, *gain))
+            samples = f"{np.mean([row.samples for row in runs]):.0f}"
+            lines.append((stream, method, samples, f"{accuracies.mean():.2f}", sd, *gain))
         return lines
 
     def __repr__(self) -> str:
@@ -180,7 +180,6 @@ def evaluate(
         | photos | tda positive_alpha=3.0 | 300 | ... |  | ... | ... to ... |
     """
     named = _named(streams)
-    variants = as_variants(methods)
     for name, stream in named.items():
         if stream.labels is None:
             raise InputError(f"{name} has no labels, so there is nothing to score; add labels to the stream.")
@@ -189,7 +188,7 @@ def evaluate(
             raise InputError(f"orders must be at least 1, got {orders}.")
         orders = order_names("stored", orders)
     names = [orders] if isinstance(orders, str) else list(dict.fromkeys(orders))
-    outcomes = run_streams(named, variants, names, passes, batch_size, device, progress)
+    outcomes = run_streams(named, as_variants(methods), names, passes, batch_size, device, progress)
     parts = [tabulate(name, stream, outcomes[name]) for name, stream in named.items()]
     return Evaluation(
         tuple(row for part in parts for row in part.rows),
@@ -234,8 +233,8 @@ def sweep(method: str, settings: Mapping[str, Any]) -> list[Variant]:
     variants = []
     for values in product(*lists):
         chosen = dict(zip(settings, values, strict=True))
-        words = [method, *(f"{key}={value}" for key, value in chosen.items())]
-        variants.append(Variant(method, chosen, label=" ".join(words) if chosen else ""))
+        label = " ".join([method, *(f"{key}={value}" for key, value in chosen.items())])
+        variants.append(Variant(method, chosen, label=label if chosen else ""))
     return variants
 
 
@@ -274,8 +273,7 @@ def tabulate(name: str, stream: FeatureStream, outcomes: Sequence[Outcome]) -> E
             rows[title] = [replace(score(orders=[each]), method=title, label="", passes=1) for each in by_order]
     titles = list(rows)
     predictions = gather(len(stream), runs)
-    taken = predictions[0] >= 0
-    resampled = resample(predictions == stream.labels[:, None], taken)
+    resampled = resample(predictions == stream.labels[:, None], predictions[0] >= 0)
     means = [float(np.mean([row.accuracy for row in each])) for each in rows.values()]
     differences = tuple(
         Difference(name, titles[i], titles[j], means[i] - means[j], *interval(resampled[i] - resampled[j]))
@@ -372,17 +370,15 @@ def interval(resampled: HostArray) -> tuple[float, float]:
 def _named(streams: Any) -> dict[str, FeatureStream]:
     if isinstance(streams, FeatureStream | str | os.PathLike):
         streams = [streams]
-    if isinstance(streams, Mapping):
-        pairs = list(streams.items())
-    else:
-        alone = len(streams) == 1
-        pairs = [
-            (("stream" if alone else f"stream {i}") if isinstance(each, FeatureStream) else Path(each).stem, each)
+    if not streams:
+        raise InputError("there are no streams to evaluate; give at least one.")
+    if not isinstance(streams, Mapping):
+        number = "" if len(streams) == 1 else " {}"
+        names = [
+            "stream" + number.format(i) if isinstance(each, FeatureStream) else Path(each).stem
             for i, each in enumerate(streams, 1)
         ]
-    if not pairs:
-        raise InputError("there are no streams to evaluate; give at least one.")
-    named = {name: each if isinstance(each, FeatureStream) else read_stream(each) for name, each in pairs}
-    if len(named) < len(pairs):
-        raise InputError("two feature files have the same name; pass a dict with a name for each.")
-    return named
+        if len(set(names)) < len(names):
+            raise InputError("two feature files have the same name; pass a dict with a name for each.")
+        streams = dict(zip(names, streams, strict=True))
+    return {name: each if isinstance(each, FeatureStream) else read_stream(each) for name, each in streams.items()}

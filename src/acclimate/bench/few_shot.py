@@ -184,8 +184,11 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
     streams = list(plan.streams)
     panels = {name: [name] for name in streams}
     means = {f"mean of {len(panels)} streams": streams} if len(panels) > 1 else {}
-    title = "Accuracy over the number of labelled shots per class"
-    picture = shown(title, folder / "few-shot.png", partial(draw_few_shot, board, {**means, **panels}))
+    picture = shown(
+        "Accuracy over the number of labelled shots per class",
+        folder / "few-shot.png",
+        partial(draw_few_shot, board, {**means, **panels}),
+    )
     seeds = len({score.seed for score in scores})
     spread = f"Mean ± standard deviation over {seeds} draws" if seeds > 1 else "One draw"
     table = [["method", "shots", "mean", *streams]]

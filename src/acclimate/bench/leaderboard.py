@@ -164,8 +164,11 @@ def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, comma
     """Write leaderboard.md, .png and .csv to a folder; `command` made them. Return the lines of the main table."""
     write_csv(list(map(csv_row, scores)), folder / "leaderboard.csv")
     board = standings(scores)
-    title = "Mean gain over zero-shot, by method and shape of the stream"
-    picture = shown(title, folder / "leaderboard.png", partial(draw_leaderboard, board))
+    picture = shown(
+        "Mean gain over zero-shot, by method and shape of the stream",
+        folder / "leaderboard.png",
+        partial(draw_leaderboard, board),
+    )
     shapes = list(board[0].shapes)
     summary = summary_rows(board)
     by_shape = [
@@ -189,8 +192,15 @@ def write_board(plan: Measurements, scores: Sequence[Score], folder: Path, comma
     ]
     if "seed" in shapes:
         columns = ("stream", "samples", "classes", *(standing.title for standing in board))
-        caption = "Accuracy of zero-shot in percent, and the mean gain of the others in points."
-        parts += ["## Streams, shuffled", caption, markdown_table(columns, _stream_rows(plan, board))]
+        rows = [
+            (name, str(len(stream)), str(len(stream.head)), *(_shuffled(standing, name) for standing in board))
+            for name, stream in plan.streams.items()
+        ]
+        parts += [
+            "## Streams, shuffled",
+            "Accuracy of zero-shot in percent, and the mean gain of the others in points.",
+            markdown_table(columns, rows),
+        ]
     if plan.notes:
         parts += ["## Left out", *markdown_list(plan.notes)]
     write_page(parts, folder / "leaderboard.md")
@@ -217,14 +227,10 @@ def summary_rows(board: Iterable[Standing]) -> list[tuple[str, ...]]:
     return rows
 
 
-def _stream_rows(plan: Measurements, board: Sequence[Standing]) -> Iterable[Sequence[str]]:
-    for name, stream in plan.streams.items():
-        cells = []
-        for standing in board:
-            runs = [score for score in standing.shapes["seed"] if score.stream == name]
-            gain = points(float(np.mean([score.gain for score in runs])))
-            cells.append(f"{100 * runs[0].accuracy:.2f}" if standing.title == "zero-shot" else gain)
-        yield (name, str(len(stream)), str(len(stream.head)), *cells)
+def _shuffled(standing: Standing, stream: str) -> str:
+    runs = [score for score in standing.shapes["seed"] if score.stream == stream]
+    gain = points(float(np.mean([score.gain for score in runs])))
+    return f"{100 * runs[0].accuracy:.2f}" if standing.title == "zero-shot" else gain
 
 
 def _unfit(name: str, with_views: bool) -> str | None:

@@ -64,10 +64,7 @@ def read_labelled(paths: Sequence[Path]) -> dict[str, FeatureStream]:
     return streams
 
 
-@lru_cache(maxsize=1)
-def read_once(path: Path) -> FeatureStream:
-    """Read a stream once per process: the measurements of a stream follow each other."""
-    return read_stream(path)
+read_once = lru_cache(maxsize=1)(read_stream)  # once per process: the measurements of a stream follow each other
 
 
 def _begin(plugins: Sequence[Path]) -> None:

@@ -143,9 +143,8 @@ def _tail(groups: HostArray, rng: np.random.Generator) -> HostArray:
     return rng.permutation(np.concatenate(kept))
 
 
-# The group of each sample (n,) -> positions, at most n.
-Arrange = Callable[[HostArray, np.random.Generator], HostArray]
-SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Arrange]] = {
+# What the groups of samples are, and how they are arranged: the group of each sample (n,) -> positions, at most n.
+SHAPES: dict[str, tuple[Literal["class", "domain"] | None, Callable[[HostArray, np.random.Generator], HostArray]]] = {
     "seed": (None, lambda groups, rng: rng.permutation(len(groups))),
     "class-sequential": ("class", _sequential),
     "correlated": ("class", _correlated),

@@ -139,8 +139,7 @@ def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
             measured, reported = _gains(cells, zero_shot)
             axes.bar(at, measured, 0.92 * width, color=colour, label=label)
             axes.scatter(at, reported, **REPORTED, label=None if index else REPORTED_LABEL)
-        averages = [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]
-        if averages:
+        if averages := [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]:
             axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
         axes.set_ylabel(GAIN)

@@ -119,10 +119,10 @@ def _read_recipes() -> dict[str, Recipe]:
         for row, how in facts.get("rows", {}).items():
             trained = trained_on(how["shots"]) if "shots" in how else ""
             trained += SEARCHED if "validation" in how else ""
-            how = {**how, "remarks": tuple(how.get("remarks", ()))}
+            how["remarks"] = tuple(how.get("remarks", ()))
             rows[row] = Variant(settings_name="paper", trained=trained, **how)
-        own = {"datasets": tuple(facts["datasets"]), "rows": rows, "sweeps": tuple(sweeps)}
-        recipes[name] = Recipe(name, **{**facts, **own})
+        facts |= {"datasets": tuple(facts["datasets"]), "rows": rows, "sweeps": tuple(sweeps)}
+        recipes[name] = Recipe(name, **facts)
     return recipes
 
 

@@ -7,8 +7,6 @@ import numpy as np
 from acclimate.arrays import HostArray
 from acclimate.methods import Adapter
 
-EARLY_FRACTION = 0.01  # the early phase of a stream
-
 
 def mean_per_class_recall(predictions: HostArray, labels: HostArray) -> float:
     """Return accuracy per class, averaged over the classes that occur; both arguments (n,)."""
@@ -45,7 +43,7 @@ def accuracy_over_time(correct: HostArray, parts: int = 20) -> HostArray:
 
 def early_phase(samples: int) -> int:
     """Return the number of samples in the early phase of a stream: the first 1 %, at least one."""
-    return max(1, round(EARLY_FRACTION * samples))
+    return max(1, round(0.01 * samples))
 
 
 def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) -> dict[str, float | None]:
@@ -53,11 +51,8 @@ def changes(adapted: HostArray, unadapted: HostArray, labels: HostArray | None) 
     changed = float(np.mean(adapted != unadapted))
     if labels is None:
         return {"changed": changed, "helpful": None, "harmful": None}
-    right = adapted == labels
-    was_right = unadapted == labels
-    helpful = float(np.mean(right & ~was_right))
-    harmful = float(np.mean(was_right & ~right))
-    return {"changed": changed, "helpful": helpful, "harmful": harmful}
+    gained = (adapted == labels).astype(int) - (unadapted == labels)  # 1 where corrected, -1 where broken
+    return {"changed": changed, "helpful": float(np.mean(gained > 0)), "harmful": float(np.mean(gained < 0))}
 
 
 def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, Any]]:
@@ -67,11 +62,10 @@ def learnt(adapter: Adapter, labels: HostArray | None) -> dict[str, dict[str, An
     the positive cache), `short_classes` is the fraction of classes with fewer entries than there is room for, and
     `imbalance` goes from 0 (as many entries in every class) to 1 (all in one class).
     """
-    columns = adapter.learnt()
     entries = adapter.entries()
     summary: dict[str, dict[str, Any]] = {
         name: {"mean": float(values.mean()), "min": float(values.min()), "max": float(values.max())}
-        for name, values in columns.items()
+        for name, values in adapter.learnt().items()
         if name not in entries
     }
     for name, kept in entries.items():
@@ -96,5 +90,4 @@ def _imbalance(counts: HostArray) -> float:
 
 def worst_tenth(accuracies: HostArray) -> float:
     """Return the mean of the worst 10 % of runs, at least one (expected tail accuracy; Fuchs et al., 2025)."""
-    count = max(1, len(accuracies) // 10)
-    return float(np.sort(accuracies)[:count].mean())
+    return float(np.sort(accuracies)[: max(1, len(accuracies) // 10)].mean())

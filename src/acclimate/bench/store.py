@@ -148,12 +148,13 @@ class FeatureStore:
         noted = done
         began = perf_counter() - encode_s
         path = folder / "features.npy"
-        paths = listing.paths[done:]
-        batches = encode_ahead(paths, prepare, batch_size=self.batch_size, workers=self.workers, start=done)
+        batches = encode_ahead(
+            listing.paths[done:], prepare, batch_size=self.batch_size, workers=self.workers, start=done
+        )
         with writing(f"to {folder}", hint="Free some space or choose a different store."):
             folder.mkdir(parents=True, exist_ok=True)
-            shape = tuple(description["shape"])
-            features = np.lib.format.open_memmap(path, "r+" if done else "w+", np.float16, shape)
+            mode = "r+" if done else "w+"
+            features = np.lib.format.open_memmap(path, mode, np.float16, tuple(description["shape"]))
             # Written as a file: in a memory map, a full disk would kill the process.
             with path.open("r+b") as file:
                 file.seek(features.offset + done * features[0].nbytes)

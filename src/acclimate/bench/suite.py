@@ -184,10 +184,9 @@ def run_suite(
     others. Prompts, views and their kind are as in `Variant`.
     """
     learned = Path(prompts.removeprefix(PREFIX)) if prompts.startswith(PREFIX) else None
-    known = ("dataset", *template_sets())
     if learned is not None:
         LearnedPrompts.load(learned)
-    elif prompts not in known:
+    elif prompts not in (known := ("dataset", *template_sets())):
         raise InputError(f"unknown prompts {prompts!r}; choose from {', '.join(known)} or {PREFIX}FILE.")
     how: dict[str, Any] = {"prompts": prompts, "views": views, "views_kind": views_kind}
     rows = [Variant(method, settings_name="paper", **how) for method in methods]
@@ -202,8 +201,8 @@ def run_suite(
             authors = settings == "authors-per-dataset" and row.fitted is None
             variant = with_authors_settings(row, dataset) if authors else row
             path = paths[dataset.key, variant.method] = out / result_name(store.model, dataset, variant, orders)
-            files = [file for file in (learned, fitted if variant.fitted else None) if file is not None]
-            newest = max((file.stat().st_mtime for file in files), default=0.0)
+            used = (learned, fitted if variant.fitted else None)
+            newest = max((file.stat().st_mtime for file in used if file is not None), default=0.0)
             if not (skip_existing and path.is_file() and path.stat().st_mtime >= newest):
                 missing.setdefault(dataset.key, []).append(variant)
     with writing(out):
@@ -273,7 +272,6 @@ def run_dataset(
 ) -> list[Score]:
     """Run variants on a dataset, those with the same prompts and views together."""
     dataset = listing.dataset
-    device = gpu_of(store.encoder) or "numpy"
     groups: dict[tuple[Any, ...], list[Variant]] = {}
     for variant in variants:
         views = dataset.views_of(variant.views)
@@ -283,6 +281,7 @@ def run_dataset(
         with store.progress(len(listing), f"encoding {dataset.key}", "images") as advance:
             stream = store.stream(listing, group[0], advance)
         ready = [trainer.fitted(variant, dataset, stream.head) for variant in group]
+        device = gpu_of(store.encoder) or "numpy"
         made = run_stream(dataset.key, stream, ready, orders, store.progress, prompts, device, store.encoder)
         scores += [score for score in made if any(score.method == variant.method for variant in ready)]
     return scores
@@ -367,8 +366,7 @@ def time_variant(
         outcomes.append(Outcome(variant, adapter, {order: record.run()}, batch_size, device, {}))
     nothing = np.empty((0, prepare.views, head.dim), np.float32)  # the features are not kept
     stream = FeatureStream(nothing, head, encoder=store.model, views_kind=prepare.kind if prepare.views > 1 else "")
-    zero_shot, adapted = outcomes
-    score = summarise(listing.dataset.key, stream, adapted, zero_shot, variant.prompts)
+    score = summarise(listing.dataset.key, stream, outcomes[1], outcomes[0], variant.prompts)
     return replace(score, end_to_end=True, cost={**score.cost, "baseline_s": None})
 
 
@@ -497,8 +495,7 @@ def plan_streams(
         if variants[name]:
             recorded = streams[name].prompts
             prompts = (re.sub(r" *\([^()]*\)", "", recorded) or recorded) if name in datasets else OF_FILE
-            run = partial(run_stream, key, streams[name], variants[name], orders, progress, prompts)
-            runs[key] = partial(run, file=name)
+            runs[key] = partial(run_stream, key, streams[name], variants[name], orders, progress, prompts, file=name)
     return Reproduction(runs, lacking, why_not)
 
 

@@ -16,17 +16,17 @@ from acclimate.errors import InputError
 if TYPE_CHECKING:
     from acclimate.stream import FeatureStream
 
-FOLDER = Path("acclimate-demo")
 # Of real images: PACS, whose style changes; some of it with noise; and a stream that the model already knows.
 RECORDED = ("pacs.safetensors", "pacs_noise.safetensors", "cifar10_clean.safetensors")
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for pictures, results and report.")] = FOLDER,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for pictures, results and report.")] = Path(
+        "acclimate-demo"
+    ),
 ) -> None:
     """Adapt the bundled model to recorded images, then to drawn pictures, zero-shot beside, with a report."""
     from importlib.resources import files
-    from io import BytesIO
     from zipfile import ZipFile
 
     from acclimate.cli.classify import classify
@@ -37,27 +37,31 @@ def demo(
     pictures, names, results, report = (out / name for name in ("pictures", "labels.txt", "results.csv", "report.html"))
     recorded = [out / name for name in RECORDED]
     with writing(f"to {out}", InputError, "Choose another place with --out."):
-        with ZipFile(BytesIO((files("acclimate.cli") / "pictures.zip").read_bytes())) as archive:
+        with (files("acclimate.cli") / "pictures.zip").open("rb") as content, ZipFile(content) as archive:
             archive.extractall(pictures)
         for path in recorded:
             path.write_bytes((files("acclimate.bench") / "data" / path.name).read_bytes())
         labels = sorted(folder.name for folder in pictures.iterdir())
         names.write_text("".join(f"{label}\n" for label in labels), encoding="utf-8")
     _adapt_live(read_stream(recorded[0]))
-    say("", "The same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is")
-    say("little to gain. In the second pass, every image is answered once more from everything seen:", "")
+    say(
+        "",
+        "The same stream, half of its images with noise, and CIFAR-10, which the model knows, so that there is",
+        "little to gain. In the second pass, every image is answered once more from everything seen:",
+        "",
+    )
     run(recorded, method=[DEFAULT_METHOD], passes=2)
     say("", "Now pictures drawn by acclimate: tilted, and small as if far away.")
     classify([str(pictures)], str(names), out=results, report=report, order="seed:0", overwrite=True)
     _score(results)
-    say(f"Open {report.resolve().as_uri()} in a browser. To go on from here:", "")
     command, activate = as_typed()
-    for line in (
-        *((f"{activate:64}  # puts acclimate on the PATH",) if activate else ()),
-        f"{command} classify {pictures} --labels {names}",
-        f"{command} run {recorded[0]} --passes 2 --orders 20",
-    ):
-        say(f"  {line}")
+    say(
+        f"Open {report.resolve().as_uri()} in a browser. To go on from here:",
+        "",
+        *((f"  {activate:64}  # puts acclimate on the PATH",) if activate else ()),
+        f"  {command} classify {pictures} --labels {names}",
+        f"  {command} run {recorded[0]} --passes 2 --orders 20",
+    )
 
 
 def as_typed() -> tuple[str, str]:
@@ -78,9 +82,13 @@ def _adapt_live(stream: "FeatureStream") -> None:
 
     assert stream.labels is not None
     assert stream.domains is not None
-    say(f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},")
-    say("recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;")
-    say("the classifier gets no labels.", "", f"{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting")
+    say(
+        f"Features of {len(stream)} images of {', '.join(stream.head.class_names)},",
+        "recorded with the bundled model. The style changes from photo to painting, cartoon and sketch;",
+        "the classifier gets no labels.",
+        "",
+        f"{'samples':>7}  {'style':12}  {'zero-shot':23}  adapting",
+    )
     adapters = [create(name, stream.head) for name in ("zero-shot", DEFAULT_METHOD)]
     width = len(stream) // 14
     for start in range(0, len(stream), width):

@@ -39,9 +39,14 @@ def leaderboard(
 
     plan = plan_board(files, method or (), shape or DEFAULT_SHAPES, orders, limit, passes)
     scores = run_measurements(plan, out, jobs, "left out")
-    second = 2 if passes == 2 else None
     options = options_text(
-        orders=orders, shape=shape, method=method, plugin=plugin, passes=second, limit=limit, out=out
+        orders=orders,
+        shape=shape,
+        method=method,
+        plugin=plugin,
+        passes=passes if passes == 2 else None,
+        limit=limit,
+        out=out,
     )
     rows = write_board(plan, scores, out, f"acclimate leaderboard {as_patterns(files)} {options}")
     print_table(SUMMARY, rows, left=("method", "worst run"), width=130)

@@ -91,8 +91,8 @@ def print_differences(evaluations: "Iterable[Evaluation]") -> None:
         best = max(gains, key=lambda method: gains[method].difference, default="")
         for method in (each for each in gains if each != best):
             found = evaluation.difference(gains[method].stream, method, best)
-            figures = percent(found.difference, "+.2f"), interval_text(found.low, found.high)
-            rows.append((found.stream, method, best, *figures))
+            interval = interval_text(found.low, found.high)
+            rows.append((found.stream, method, best, percent(found.difference, "+.2f"), interval))
     if rows:
         say()
         print_table(["stream", "method", "against", "difference", INTERVAL], rows, left=("stream", "method", "against"))
@@ -107,7 +107,5 @@ def print_classes(evaluations: "Iterable[Evaluation]") -> None:
             cells = classes.setdefault(row.class_name, [row.stream, row.class_name, str(row.samples)])
             cells.append("-" if row.recall != row.recall else percent(row.recall))
         say()
-        headings = ["stream", "class", "samples", *methods]
-        print_table(
-            headings, classes.values(), left=("stream", "class"), width=50 + sum(2 + len(each) for each in methods)
-        )
+        width = 50 + sum(2 + len(each) for each in methods)
+        print_table(["stream", "class", "samples", *methods], classes.values(), left=("stream", "class"), width=width)
