@@ -18,7 +18,7 @@ from acclimate.errors import InputError, RunError
 from acclimate.methods import load_plugin, loaded_plugins
 from acclimate.stream import FeatureStream, read_stream
 
-THREADS = {"OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
 @dataclass(frozen=True)
@@ -36,10 +36,11 @@ class Measurements:
             advance = stack.enter_context(progress(len(self.tasks), "measuring", "runs"))
             found: Iterator[list[Score]] = map(partial.__call__, self.tasks)
             if jobs > 1 < len(self.tasks):
-                # Read when a process starts and loads its linear algebra; a number that the user has set is left.
-                for name in THREADS - os.environ.keys():
-                    os.environ[name] = "1"
+                before = {name: value for name, value in os.environ.items() if name in ONE_THREAD}
+                stack.callback(os.environ.update, before)
+                for name in ONE_THREAD.keys() - before.keys():
                     stack.callback(os.environ.pop, name)
+                os.environ.update(ONE_THREAD)  # read when a process starts and loads its linear algebra
                 processes = min(jobs, len(self.tasks))
                 pool = ProcessPoolExecutor(processes, get_context("spawn"), _begin, (loaded_plugins(),))
                 stack.callback(pool.shutdown, cancel_futures=True)  # an interruption ends them after their current run
