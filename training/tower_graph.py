@@ -1,7 +1,7 @@
 """The image tower of the bundled model as an ONNX graph for onnxruntime.
 
 Linear layers that have scales for their inputs (`k.xs`) multiply 8-bit integers. Their weights are not in the graph: a
-file beside it keeps them in 4 bits, and `acclimate.encoders.packed` unpacks them when the model is loaded. Other linear
+file beside it keeps them in 4 bits, and `acclimate.encoders.onnx` unpacks them when the model is loaded. Other linear
 layers multiply float32 inputs with 4-bit weights. Small arrays have 16 bits; onnxruntime converts them once.
 """
 
@@ -220,7 +220,7 @@ def write_graph(path: Path, tower: Arrays, keys: Arrays | None, level: int = FLO
 
 
 def transposed(tower: Arrays, key: str, rows: slice) -> dict[str, np.ndarray]:
-    """Return some rows of a 4-bit layer in the layout of `acclimate.encoders.packed`."""
+    """Return some rows of a 4-bit layer in the layout that `acclimate.encoders.onnx.unpack_weights` reads."""
     outputs = int(tower[f"{key}.shape"][0])
     codes, zeros = (unpack(tower[f"{key}.{part}"]).reshape(outputs, -1)[rows].T for part in "qz")
     low, high = np.split(codes, 2, axis=1)

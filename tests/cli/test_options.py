@@ -124,7 +124,7 @@ def test_label_files_that_cannot_be_used(tmp_path, name, content, message):
 
 def test_prompts_of_a_file_are_named_after_it(tmp_path):
     (tmp_path / "p.json").write_text('{"cat": "It purrs.", "dgo": "It barks."}')
-    with pytest.raises(InputError, match=r"p\.json has no prompts for 'dog' \(it has 'dgo', which is not a label\)"):
+    with pytest.raises(InputError, match=r"p\.json has no prompts for 'dog' \(it has 'dgo', not among the labels\)"):
         prompts_for(["cat", "dog"], read_templates([str(tmp_path / "p.json")]))
 
 

@@ -109,7 +109,7 @@ def test_a_label_comes_through_as_it_is_spoken(label, before, after):
         ({"cat": ["It purrs."]}, "the dict of prompts has no prompts for 'sea_lion'; add"),
         (
             {"cat": ["It purrs."], "see lion": ["It barks."]},
-            r"no prompts for 'sea_lion' \(it has 'see lion', which is not a label\)",
+            r"no prompts for 'sea_lion' \(it has 'see lion', not among the labels\)",
         ),
         ({"cat": [], "sea_lion": ["It barks."]}, "'cat' has"),
         ({"cat": [1], "sea_lion": ["It barks."]}, "'cat' has"),
@@ -123,7 +123,7 @@ def test_templates_that_say_nothing_are_refused(templates, message):
 
 def test_many_missing_classes_are_counted():
     with pytest.raises(
-        InputError, match=r"no prompts for 'c0', .*'c9' and 15 more \(it has 'dog', 'cow', which are not labels\); add"
+        InputError, match=r"no prompts for 'c0', .*'c9' and 15 more \(it has 'dog', 'cow', not among the labels\); add"
     ):
         prompts_for([f"c{i}" for i in range(25)], {"dog": ["It growls."], "cow": "It moos."})
 

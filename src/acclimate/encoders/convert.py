@@ -77,15 +77,12 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
     import torch
 
     class Tower(torch.nn.Module):  # type: ignore[misc]
-        """One tower of the model as a module."""
-
         def __init__(self, forward: Any) -> None:
             super().__init__()
             self.model = encoder.model.to("cpu")
             self.forward = forward
 
     pixels = torch.zeros(2, 3, encoder.preprocess.height, encoder.preprocess.width)
-    ids = encoder.token_ids(["a", "b"])
     batch = torch.export.Dim("batch", max=2**16)
     exporter = logging.getLogger("torch.onnx")
     level = exporter.level
@@ -95,7 +92,7 @@ def _export(encoder: TransformersEncoder, folder: Path) -> None:
             warnings.simplefilter("ignore")
             for tower, example, name, label in (
                 (Tower(encoder.image_features), pixels, "image.onnx", "pixels"),
-                (Tower(encoder.text_features), ids, "text.onnx", "ids"),
+                (Tower(encoder.text_features), encoder.token_ids(["a", "b"]), "text.onnx", "ids"),
             ):
                 torch.onnx.export(
                     tower.eval(),

@@ -96,11 +96,11 @@ def load_encoder(
         name = f"onnx:{Path(__file__).with_name(BUNDLED)}"
     prefix, colon, what = name.partition(":")
     if not colon or prefix not in PREFIXES or not what:
-        forms = ", ".join([BUNDLED, *(example for *_, example in PREFIXES.values())])
-        near = get_close_matches(name, (BUNDLED, *KNOWN), n=2, cutoff=0.5)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"write one of {forms}."
+        hint = f"write one of {', '.join([BUNDLED, *(example for *_, example in PREFIXES.values())])}."
         if Path(name).is_dir():
             hint = f"write a folder as onnx:{name} or local:{name}."
+        elif near := get_close_matches(name, (BUNDLED, *KNOWN), n=2, cutoff=0.5):
+            hint = f"did you mean {' or '.join(near)}?"
         raise ModelError(f"unknown model {name!r}; {hint}")
     if prefix == "onnx" and (compile or precision not in ("auto", "float32")):
         raise ModelError(

@@ -80,7 +80,6 @@ class OnnxEncoder:
 
 
 def _providers(device: str) -> list[Any]:
-    """Return onnxruntime's providers for a device, in order of preference."""
     import onnxruntime
 
     has_cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()

@@ -36,8 +36,9 @@ def load(name: str, device: str = "auto", precision: Precision = "auto", compile
         )
     except (OSError, RuntimeError, ValueError) as error:
         raise ModelError(f"cannot load open_clip:{name}: {error}. Check the network, or use a local model.") from error
-    tokenizer = open_clip.get_tokenizer(model_name)
-    return OpenClipEncoder(model, preprocess, tokenizer, f"open_clip:{name}", precision, compile)
+    return OpenClipEncoder(
+        model, preprocess, open_clip.get_tokenizer(model_name), f"open_clip:{name}", precision, compile
+    )
 
 
 class OpenClipEncoder:

@@ -67,7 +67,6 @@ class TextTower:
             return self._prompts(tuple(class_names), context, self.shortens)
 
     def _ends(self, ids: Tensor) -> list[int]:
-        """Return the position of the end of each text."""
         return [1 + int(index) for index in (ids[:, 1:] == self.end).int().argmax(dim=1)]
 
     def encode(self, embeddings: Tensor, ids: Tensor) -> Tensor:
@@ -97,7 +96,6 @@ class TextTower:
     def _can_shorten(self, model: Any) -> bool:
         """Return True if padding can be left out, as in a causal tower; refuse a tower that looks ahead."""
         whole, ends = self.read(["a"])
-        short = whole[:, : ends[0] + 1]
         with torch.no_grad():
             expected = self._text_features(whole)
             own = self.table(whole)
@@ -107,7 +105,7 @@ class TextTower:
             if moved or not same:
                 raise ModelError(_cannot(model, "it does not read its table of embeddings"))
             try:
-                found = self._text_features(short)
+                found = self._text_features(whole[:, : ends[0] + 1])
             except (RuntimeError, ValueError, IndexError):  # some towers take prompts of full length only
                 return False
         cosine = torch.nn.functional.cosine_similarity(found.float(), expected.float())

@@ -62,8 +62,10 @@ class TransformersEncoder(OpenClipEncoder):
             tokenizer = transformers.AutoTokenizer.from_pretrained(name, local_files_only=local)
             preprocess = Preprocess.from_processor(_processor_config(name, local))
         if not (hasattr(model, "get_image_features") and hasattr(model, "logit_scale")):
-            kind = type(model).__name__
-            raise ModelError(f"{name} is a {kind}, which does not encode images and texts; use a CLIP or SigLIP model.")
+            raise ModelError(
+                f"{name} is a {type(model).__name__}, which does not encode images and texts; "
+                "use a CLIP or SigLIP model."
+            )
         self.context = int(model.config.text_config.max_position_embeddings)
         self.source = f"{'local' if local else 'hf'}:{name}"
         commit = getattr(model.config, "_commit_hash", None)
@@ -119,7 +121,6 @@ def _explained(name: str, local: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Silence the progress bars and notices of transformers."""
     logging = transformers.utils.logging
     level = logging.get_verbosity()
     bars = logging.is_progress_bar_enabled()

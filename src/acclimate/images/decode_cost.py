@@ -73,8 +73,9 @@ def jpeg(content: bytes, limit: int) -> Cost:
         return width, height, 0  # decoders stop after one scan of all components
     scans = _scans(content, place + length)
     if scans > MAX_SCANS or scans * width * height > SCAN_FACTOR * limit:
-        what = f"{scans} scans of {width} x {height} pixels"
-        raise ImageError(f"{what} take too long to decode; save it again, or {HOW_TO_ALLOW}")
+        raise ImageError(
+            f"{scans} scans of {width} x {height} pixels take too long to decode; save it again, or {HOW_TO_ALLOW}"
+        )
     sampling = [(each >> 4) * (each & 15) for each in frame[7 : 6 + 3 * frame[5] : 3]]
     coefficients = 2 * sum(sampling) / max(max(sampling), 1)  # bytes per pixel, kept from scan to scan
     return width, height, int(width * height * (4 + coefficients))

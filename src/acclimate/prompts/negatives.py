@@ -14,7 +14,6 @@ from acclimate.prompts.head import Steps, TextEncoder, finish, head_steps, vecto
 from acclimate.prompts.templates import DEFAULT_SET, prompts_for
 
 DATA = files("acclimate.prompts") / "data"
-SHIPPED = "nouns.safetensors"
 
 
 @cache
@@ -48,7 +47,7 @@ def negative_vectors(
 
 def negative_steps(encoder: TextEncoder, cache: Path | Literal[False] | None = None) -> Steps[HostArray]:
     """Run `negative_vectors` in steps, as `head_steps` does for `build_head`."""
-    with as_file(DATA / SHIPPED) as path:
+    with as_file(DATA / "nouns.safetensors") as path:
         shipped, about = read_snapshot(path)
     if about["key"] != vectors_key(encoder, prompts_for(nouns(), DEFAULT_SET)):
         head = yield from head_steps(encoder, nouns(), DEFAULT_SET, cache)

@@ -59,8 +59,9 @@ def clean_labels(labels: Sequence[str]) -> tuple[str, ...]:
 def template_sets() -> Mapping[str, tuple[str, ...]]:
     """Return the named sets of templates."""
     described = json.loads((files("acclimate.prompts") / "data" / "templates.json").read_text(encoding="utf-8"))
-    sets = {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
-    return MappingProxyType(sets)
+    return MappingProxyType(
+        {name: tuple(described[about.get("same_as", name)]["templates"]) for name, about in described.items()}
+    )
 
 
 def prompts_for(labels: Sequence[str], templates: Templates) -> list[list[str]]:
@@ -146,11 +147,10 @@ class PromptFile(dict[str, list[str]]):
 def _prompts_per_class(labels: Sequence[str], per_class: Mapping[str, str | Sequence[str]]) -> list[list[str]]:
     source = getattr(per_class, "source", "the dict of prompts")
     by_words = {as_words(name): prompts for name, prompts in check_prompts(per_class, source).items()}
-    spoken = set(map(as_words, labels))
     if missing := [label for label in labels if as_words(label) not in by_words]:
+        spoken = set(map(as_words, labels))
         others = [name for name in per_class if as_words(name) not in spoken]
-        are = "which is not a label" if len(others) == 1 else "which are not labels"
-        unused = f" (it has {_listed(others)}, {are})" if others else ""
+        unused = f" (it has {_listed(others)}, not among the labels)" if others else ""
         raise InputError(f"{source} has no prompts for {_listed(missing)}{unused}; add prompts for every label.")
     return [[_fill(prompt, label) for prompt in by_words[as_words(label)]] for label in labels]
 

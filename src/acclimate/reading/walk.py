@@ -26,7 +26,6 @@ PREFETCH_BATCHES = 3  # batches that are read while one is encoded
 OnError = Literal["raise", "skip"]  # "skip": the batch of an unreadable image says why it cannot be read
 Decoder = Literal["auto", "pillow", "nvjpeg"]  # decoder of JPEGs
 NVJPEG_RESAMPLES = ("bilinear", "bicubic")  # filters with which PyTorch resizes what nvJPEG has decoded
-NEEDS = "needs a model on a CUDA GPU that resizes, crops and normalises images as CLIP does, without generated views"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -153,8 +152,10 @@ class Preparer:
         if kind == "diffusion" and views == 2:
             raise InputError("two views leave no room for a generated image; diffusion views need at least 3.")
         if kind == "diffusion" and views > 1 and generator is None:
-            how = "pass a folder made by `acclimate generate`, or choose another kind of views"
-            raise InputError(f"diffusion views need generated images; {how}.")
+            raise InputError(
+                "diffusion views need generated images; pass a folder made by `acclimate generate`, "
+                "or choose another kind of views."
+            )
         if kind != "diffusion" and generator is not None:
             raise InputError(f"{kind} views have no generated images; choose diffusion views to use some.")
         self.encoder = encoder
@@ -224,7 +225,7 @@ def choose_decoder(asked: str, gpu: str | None) -> Decoder:
         raise InputError(f"unknown decoder {asked!r}; choose from {', '.join(get_args(Decoder))}.")
     if asked == "pillow" or (asked == "auto" and gpu is None):
         return "pillow"
-    why = NEEDS
+    why = "needs a model on a CUDA GPU that resizes, crops and normalises images as CLIP does, without generated views"
     if gpu is not None:
         from acclimate.reading.gpu import lacking_for_nvjpeg
 

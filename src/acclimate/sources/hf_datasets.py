@@ -55,7 +55,6 @@ def open_samples(spec: str) -> Sequence[Sample]:
 
 
 def _load(datasets: Any, name: str, options: Mapping[str, str]) -> tuple[Any, str]:
-    """Return the rows of one split, and the name of the split."""
     wanted = options.get("split")
     if any(Path(name, file).is_file() for file in ("state.json", "dataset_dict.json")):
         content = datasets.load_from_disk(name)

@@ -253,8 +253,10 @@ def _open(spec: str, stdin: TextIO | None, fps: float, place: Place) -> Samples:
     if URL.match(spec):
         raise place.no_such_url(spec)
     if prefix:
-        known = ", ".join(f"{name}:" for name in PREFIXES)
-        raise InputError(f"unknown prefix {prefix[1]}: in {spec}, and there is no such file; the prefixes are {known}.")
+        raise InputError(
+            f"unknown prefix {prefix[1]}: in {spec}, and there is no such file; "
+            f"the prefixes are {', '.join(f'{name}:' for name in PREFIXES)}."
+        )
     if folder.is_pattern(spec):
         return folder.open_listed(*folder.match_files(spec), fps)
     raise InputError(f"no file or folder at {spec}; check the path.")

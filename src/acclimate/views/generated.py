@@ -85,8 +85,10 @@ class GeneratedFolder:
         """Read the first `count` images generated of the image with this name."""
         files = self.files(name)
         if len(files) < count:
-            has = f"{self.folder_of(name)} has {len(files)} generated images, {count} are needed"
-            raise ImageError(f"{has}; make them with `acclimate generate --count {count}`")
+            raise ImageError(
+                f"{self.folder_of(name)} has {len(files)} generated images, {count} are needed; "
+                f"make them with `acclimate generate --count {count}`"
+            )
         images = []
         for path in files[:count]:
             try:

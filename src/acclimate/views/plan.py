@@ -110,8 +110,7 @@ def _crops(area: HostArray, ratio: HostArray, corner: HostArray, width: int, hei
     crop_height = np.where(found, heights[rows, first], whole_height)
     left = np.floor(np.where(found, corner[:, 0] * (width - crop_width + 1), (width - whole_width) // 2))
     top = np.floor(np.where(found, corner[:, 1] * (height - crop_height + 1), (height - whole_height) // 2))
-    boxes: HostArray = np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
-    return boxes
+    return np.stack([left, top, left + crop_width, top + crop_height], axis=1).astype(np.int64)
 
 
 def _amounts(operations: HostArray, levels: HostArray, signs: HostArray, view_size: tuple[int, int]) -> HostArray:

@@ -52,11 +52,11 @@ def resized_crops(image: Tensor, plan: ViewPlan, target: ModelInput) -> Tensor:
     """Return the crops of an image, uint8 (n, 3, h, w), resized and flipped."""
     size = (target.height, target.width)
     pixels = image[None].float()
-    crops = [
+    resized = [
         interpolate(pixels[:, :, top:bottom, left:right], size, mode="bilinear", antialias=True)
         for left, top, right, bottom in plan.boxes.tolist()
     ]
-    crops = torch.cat(crops).round_().to(torch.uint8)
+    crops = torch.cat(resized).round_().to(torch.uint8)
     flips = torch.from_numpy(plan.flips).to(image.device)[:, None, None, None]
     return torch.where(flips, crops.flip(3), crops)
 
