@@ -166,7 +166,8 @@ def torch_device(device: str) -> str:
         return "cuda" if gpus and not why else "cpu"
     if why := _cannot_compute(device):
         mps = ["mps"] if torch.backends.mps.is_available() else []
-        raise ModelError(cannot_use(device, [*gpus, *mps], f": {why}"))
+        there_are = ", ".join(["auto", "cpu", *gpus, *mps])
+        raise ModelError(f"cannot use device {device!r}: {why}; choose from {there_are}.")
     return device
 
 
@@ -187,8 +188,3 @@ def check_precision(precision: str, device: str) -> Precision:
         raise InputError(f"unknown precision {precision!r}; choose from {', '.join(get_args(Precision))}.")
     automatic: Precision = "float16" if device.startswith("cuda") else "float32"
     return automatic if precision == "auto" else cast(Precision, precision)
-
-
-def cannot_use(device: str, found: Sequence[str], why: str = "") -> str:
-    """Return why a device is refused, and which there are beside the CPU."""
-    return f"cannot use device {device!r}{why}; choose from {', '.join(['auto', 'cpu', *found])}."

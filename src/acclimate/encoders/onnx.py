@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.encoders.loading import cannot_use, fingerprint_files
+from acclimate.encoders.loading import fingerprint_files
 from acclimate.encoders.preprocess import Preprocess
 from acclimate.errors import ModelError
 
@@ -85,7 +85,8 @@ def _providers(device: str) -> list[Any]:
     has_cuda = "CUDAExecutionProvider" in onnxruntime.get_available_providers()
     gpu = re.fullmatch("cuda(?::([0-9]+))?", device)
     if not gpu and device not in ("auto", "cpu"):
-        raise ModelError(cannot_use(device, ["cuda", "cuda:N"] if has_cuda else []))
+        gpus = ", cuda, cuda:N" if has_cuda else ""
+        raise ModelError(f"cannot use device {device!r}; choose from auto, cpu{gpus}.")
     if gpu and not has_cuda:
         raise ModelError("this onnxruntime cannot use CUDA; pip install onnxruntime-gpu, or use the device 'cpu'.")
     cuda = ("CUDAExecutionProvider", {"device_id": (gpu and gpu[1]) or "0"})

@@ -25,7 +25,6 @@ from acclimate.views.plan import AREA, LARGE, ViewPlan, draw_plan
 PREFETCH_BATCHES = 3  # batches that are read while one is encoded
 OnError = Literal["raise", "skip"]  # "skip": the batch of an unreadable image says why it cannot be read
 Decoder = Literal["auto", "pillow", "nvjpeg"]  # decoder of JPEGs
-NVJPEG_RESAMPLES = ("bilinear", "bicubic")  # filters with which PyTorch resizes what nvJPEG has decoded
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -167,7 +166,8 @@ class Preparer:
         self.generator = generator
         prepare = encoder.prepare
         self.gpu = gpu_of(encoder) if isinstance(prepare, Preprocess) and generator is None else None
-        nvjpeg_fits = isinstance(prepare, Preprocess) and prepare.resample in NVJPEG_RESAMPLES
+        # PyTorch resizes what nvJPEG has decoded, with these two filters.
+        nvjpeg_fits = isinstance(prepare, Preprocess) and prepare.resample in ("bilinear", "bicubic")
         self.decoder = choose_decoder(decoder, self.gpu if nvjpeg_fits else None)
         self.target = ModelInput.of(prepare) if views > 1 else None
 
