@@ -11,10 +11,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, to_host
+from acclimate.arrays import HostArray, to_host
 from acclimate.encoders import BUNDLED, Encoder, Precision, as_encoder
 from acclimate.errors import ImageError, InputError, as_words, nearest
-from acclimate.evidence import Evidence, Head
+from acclimate.evidence import Head
 from acclimate.methods import (
     DEFAULT_METHOD,
     MODEL,
@@ -140,7 +140,7 @@ class Classifier:
         self.unsure = unsure
         self.gates: list[Gate] = [NearDuplicates()] if skip_duplicates else []
         self.about_fit: Mapping[str, Any] = {}  # the note of a fitted file
-        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,), the latest last
+        self._recent: dict[int, tuple[str, HostArray]] = {}  # id -> name and feature (d,) of images learnt from
         fit: FewShot | None = None
         if fitted is not None:
             fit, self.about_fit = load_fitted(fitted, self.encoder, self.model)
@@ -244,8 +244,9 @@ class Classifier:
         self.about_fit = self._describe_fit(shots=int(np.bincount(fitted_to).min()))
         accuracy = {}
         if len(truth):
-            accuracy["zero-shot"] = _accuracy(adapter.head.observe(held_features).logits, truth)
-            accuracy[adapter.name] = _accuracy(adapter.step(held_features), truth)
+            zero_shot = adapter.head.observe(held_features).logits
+            for name, logits in (("zero-shot", zero_shot), (adapter.name, adapter.step(held_features))):
+                accuracy[name] = float((to_host(logits).argmax(axis=1) == truth).mean())
         return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
@@ -329,7 +330,11 @@ class Classifier:
                 self.adapter, batch, top_k, self.unsure, first_id=first_id, learn=learn, gates=self.gates
             )
             if evidence is not None:
-                self._remember(found, evidence)
+                readable = (prediction for prediction in found if prediction.error is None)
+                pairs = zip(readable, to_host(evidence.original_view), strict=True)
+                self._recent |= {each.id: (each.name, feature) for each, feature in pairs if each.id is not None}
+                for id in list(self._recent)[:-RECENT_IMAGES]:
+                    del self._recent[id]
                 if keep is not None:
                     keep(float16_features(evidence))
             yield found
@@ -370,9 +375,7 @@ class Classifier:
             >>> classifier(image)[0]["label"]
             'day'
         """
-        if label not in self.labels:
-            raise InputError(f"no class is named {label!r}; {nearest(str(label), self.labels)}")
-        label_index = [self.labels.index(label)]
+        label_index = self._class_indices([image_or_id], [label]).tolist()
         if not isinstance(image_or_id, (int, np.integer)):
             one_view = Preparer(self.encoder, decoder=self.decoder)
             [batch] = encode_ahead([image_or_id], one_view, batch_size=1, workers=1, on_error="raise")
@@ -466,16 +469,6 @@ class Classifier:
         for gate in self.gates:
             gate.restore("")
 
-    def _remember(self, found: Predictions, evidence: Evidence) -> None:
-        """Keep the images that were learnt from, so that they can be corrected by their ids."""
-        readable = [prediction for prediction in found if prediction.error is None]
-        for prediction, feature in zip(readable, to_host(evidence.original_view), strict=True):
-            if prediction.id is not None:
-                self._recent.pop(prediction.id, None)
-                self._recent[prediction.id] = (prediction.name, feature)
-        for id in list(self._recent)[:-RECENT_IMAGES]:
-            del self._recent[id]
-
     def _class_indices(self, images: Sequence[Any], labels: Sequence[str]) -> HostArray:
         """Return the class indices (n,) of the labels of n images."""
         if len(images) != len(labels):
@@ -514,10 +507,6 @@ class Classifier:
         with suppress(TypeError):  # functions cannot be written to a file
             about["templates"] = json.loads(json.dumps(templates))
         return about
-
-
-def _accuracy(logits: Array, truth: HostArray) -> float:
-    return float((to_host(logits).argmax(axis=1) == truth).mean())
 
 
 def _check_arguments(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice
 from math import isnan
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import Array, HostArray, is_tensor, namespace, softmax_and_entropy, to_host
-from acclimate.errors import InputError, same_words
+from acclimate.errors import InputError, StateError, same_words
 from acclimate.evidence import Evidence, Head
 from acclimate.methods import Adapter, Step
 from acclimate.methods.gates import THRESHOLD, Gate, Rejector
@@ -215,10 +215,7 @@ class Predictions(Sequence[Prediction]):
         """
         count = len(evidence)
         none = np.full(count, np.nan) if none is None else none
-        xp = namespace(evidence.probs)
-        own = to_host(xp.argmax(evidence.probs, axis=1))[:, None]
-        own_scores = to_host(xp.max(evidence.probs, axis=1))[:, None]
-        own, own_scores = with_none(own, own_scores, none, len(head), 1)
+        own, own_scores = with_none(*best_of(evidence.probs, 1), none, len(head), 1)
         best, scores = with_none(*best_of(softmax_and_entropy(step.logits)[0], top_k), none, len(head), top_k)
         admitted: list[tuple[str, ...]] = [()] * count
         for name, change in step.changes.items():
@@ -386,9 +383,16 @@ def adapt_batch(
     counted = adapter.samples_seen + np.cumsum(learnt) - learnt
     ids = counted if first_id is None else first_id + np.array(readable)
     step = adapter.adapt(evidence, ids, learnt)
-    none = none_scores(adapter, evidence, gates)
-    learnt_ids = np.where(learnt, ids, -1)
-    found = Predictions.of(adapter.head, evidence, step, top_k, unsure, ids=learnt_ids, refused=refused, none=none)
+    found = Predictions.of(
+        adapter.head,
+        evidence,
+        step,
+        top_k,
+        unsure,
+        ids=np.where(learnt, ids, -1),
+        refused=refused,
+        none=none_scores(adapter, evidence, gates),
+    )
     return found.among(batch), evidence
 
 
@@ -404,17 +408,15 @@ def choose_samples(
 ) -> tuple[HostArray, list[str | None]]:
     """Choose the samples (B,) to learn from, and say why not from others of those the adapter should `learn` from."""
     learnt = np.broadcast_to(learn, len(evidence)) & adapter.counts_samples
-    refused: list[str | None] = [None] * len(evidence)
     corrected = learnt & adapter.corrections.knows(evidence)
-    for row in np.flatnonzero(corrected).tolist():
-        refused[row] = "its label was corrected"
+    refused: HostArray = np.full(len(evidence), None)
+    refused[corrected] = "its label was corrected"
     learnt &= ~corrected
     for gate in gates:
         allowed = gate(evidence, learnt)
-        for row in np.flatnonzero(learnt & ~allowed).tolist():
-            refused[row] = gate.reason
+        refused[learnt & ~allowed] = gate.reason
         learnt = allowed
-    return learnt, refused
+    return learnt, refused.tolist()
 
 
 def none_scores(adapter: Adapter, evidence: Evidence, gates: Sequence[Gate]) -> HostArray | None:
@@ -434,14 +436,8 @@ def second_answers(adapter: Adapter, features: Array, top_k: int) -> Iterator[tu
 
 def true_labels(labels: Sequence[str], names: Iterable[str | None]) -> list[str | None]:
     """Return the labels that a source means by names, such as those of folders; None for names that are no label."""
-    by_words = _by_words(tuple(labels))
+    by_words = {same_words(label): label for label in (*labels, NONE)}
     return [by_words.get(same_words(name or "")) for name in names]
-
-
-@lru_cache(maxsize=8)
-def _by_words(labels: tuple[str, ...]) -> dict[str, str]:
-    """Return labels by their words; cached, as it takes longer for a thousand labels than a batch of answers."""
-    return {same_words(label): label for label in (*labels, NONE)}
 
 
 def refuse_none(labels: Iterable[str]) -> None:
@@ -473,9 +469,16 @@ def with_none(
 
 
 def best_of(probs: Array, count: int) -> tuple[HostArray, HostArray]:
-    """Return the `count` best classes of probabilities (B, K), of equal ones the first, and their probabilities."""
+    """Return the `count` best classes of probabilities (B, K), of equal ones the first, and their probabilities.
+
+    Raises:
+        StateError: some are not finite. Features and class vectors are, so the state has numbers that are too large.
+    """
     best = top_classes(probs, count)
-    return to_host(best), to_host(namespace(probs).take_along_axis(probs, best, axis=1))
+    scores = to_host(namespace(probs).take_along_axis(probs, best, axis=1))
+    if not np.isfinite(scores).all():
+        raise StateError("the state has numbers too large to answer from; start from another state.")
+    return to_host(best), scores
 
 
 def top_classes(scores: Array, count: int) -> Array:

@@ -274,3 +274,16 @@ def test_every_command_refuses_an_edited_state_in_one_line(invoke, states, here,
         assert "Traceback" not in result.stderr
     assert states[0].read_bytes() == before
     assert not (here / "merged").exists()
+
+
+@pytest.mark.parametrize("method", ["tda", "accord"])
+def test_a_state_with_numbers_too_large_to_answer_from(invoke, photos, tmp_path, method):
+    command = ("classify", photos, "--labels", "cat, dog", "--method", method, "--state", "state.safetensors")
+    invoke(*command)
+    path = tmp_path / "state.safetensors"
+    tensors, description = read_snapshot(path)
+    learnt = {name: values for name, values in tensors.items() if name != "class_vectors" and values.dtype.kind == "f"}
+    huge = {name: np.full_like(values, 1e38) for name, values in learnt.items()}
+    path.write_bytes(snapshot_bytes(tensors | huge, description))
+    error = invoke(*command, exit_code=2).stderr
+    assert error == "error: the state has numbers too large to answer from; start from another state.\n"

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from acclimate.classifier import Classifier
@@ -21,9 +21,6 @@ class Kept(NamedTuple):
     images: int = 0
     answered: int = 0  # images that could be read
     size: int = 0  # bytes
-
-
-NOTHING_KEPT = Kept()
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Checkpoint:
     gates: list[str]
     summary: Summary
     digest: str = ""
-    kept: Kept = NOTHING_KEPT
+    kept: Kept = field(default_factory=Kept)
 
     @property
     def notes(self) -> dict[str, Any]:

@@ -33,6 +33,7 @@ class FeatureFile:
     def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
         self.path = path
         self.shape = shape
+        self._row_size = DTYPE.itemsize * prod(shape)
 
     def open(self, rows: int = 0) -> None:
         """Begin a new file, or cut the file back to a number of rows."""
@@ -56,7 +57,3 @@ class FeatureFile:
         """Return all rows (n, d) or (n, V, d) as float16."""
         shape = (self.path.stat().st_size // self._row_size, *self.shape)
         return np.asarray(np.memmap(self.path, DTYPE, "r", shape=shape)) if shape[0] else np.empty(shape, DTYPE)
-
-    @property
-    def _row_size(self) -> int:
-        return DTYPE.itemsize * prod(self.shape)

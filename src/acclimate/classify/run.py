@@ -178,8 +178,16 @@ class Classification:
             return True
         rows.open(position)
         if stopped:
+            labels = true_labels(self.classifier.labels, [sample.label for sample in self.samples])
+            truths = dict(zip((readable_name(sample.name) for sample in self.samples), labels, strict=True))
             done = [prediction for block in rows.read() for prediction in block]
-            self._check_truth(done, rows.path)
+            for each in done:
+                if (truth := truths.get(each.name, each.truth)) != each.truth:
+                    was, now = (repr(label) if label else "not known" for label in (each.truth, truth))
+                    raise InputError(
+                        f"cannot resume {rows.path}: the true label of {each.name} was {was}, and is {now}; pass the "
+                        "--truth that it was begun with, or start again."
+                    )
             self._line_up([each.name for each in done], rows)
         if features is not None:
             features.open(self.summary.answered - self.kept.answered)
@@ -237,26 +245,14 @@ class Classification:
             if each.error is not None:
                 continue
             why = ""
-            if each.label not in labels or each.zero_shot.label not in labels:
-                why = f"it has the label {(each.label if each.label not in labels else each.zero_shot.label)!r}"
+            if others := [label for label in (each.label, each.zero_shot.label) if label not in labels]:
+                why = f"it has the label {others[0]!r}"
             elif (each.none is not None) != self.classifier.rejects:
                 why = f"it was made {'without' if self.classifier.rejects else 'with'} --none-of-these"
             elif each.unsure != (each.score < unsure) and abs(each.score - unsure) > 1e-3:
                 why = "it was made with another --unsure"
             if why:
                 raise InputError(f"cannot continue {path}: {why}. Use the options it was made with, or another --out.")
-
-    def _check_truth(self, done: Sequence[Prediction], path: Path) -> None:
-        """Refuse to continue rows whose images have other true labels now."""
-        labels = true_labels(self.classifier.labels, [sample.label for sample in self.samples])
-        truths = dict(zip((readable_name(sample.name) for sample in self.samples), labels, strict=True))
-        for each in done:
-            if (truth := truths.get(each.name, each.truth)) != each.truth:
-                was, now = (repr(label) if label else "not known" for label in (each.truth, truth))
-                raise InputError(
-                    f"cannot resume {path}: the true label of {each.name} was {was}, and is {now}; pass the --truth "
-                    "that it was begun with, or start again."
-                )
 
     def _line_up(self, done: Sequence[str], rows: ResultFile, moved: bool = False) -> None:
         """Put the images that have rows first, in the order of these, and then all others."""

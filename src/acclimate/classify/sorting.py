@@ -74,7 +74,6 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
     """Undo `sort_images`; returns the number of images taken back, and those left because they are not as they were."""
     records = read_results(results)
     left = []
-    done = 0
     folders = set()
     there = [each for each in records if each["sorted_to"]]
     if there and not any(Path(each[name]).exists() for each in there for name in ("file", "sorted_to")):
@@ -96,13 +95,12 @@ def unsort_images(results: Path) -> tuple[int, list[str]]:
             continue
         record["sorted_to"] = None
         folders.add(target.parent)
-        done += 1
     for folder in folders:
         for empty in (folder, folder.parent):
             with suppress(OSError):  # it has other files
                 empty.rmdir()
     write_results(results, records)
-    return done, left
+    return len(there) - len(left), left
 
 
 def folder_name(label: str) -> str:
@@ -160,8 +158,6 @@ def _move(source: Path, target: Path) -> None:
         return
     try:
         source.rename(target)
-    except FileNotFoundError:
-        raise
     except OSError:  # another file system
         _copy(source, target)
         source.unlink()

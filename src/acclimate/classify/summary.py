@@ -73,10 +73,9 @@ class Summary:
     @property
     def accuracy(self) -> Accuracy:
         """The accuracy before and after adapting."""
-        known = self.truths.total()
         right = self.right.total()
-        before = self.right_before.total()
-        return Accuracy(known, right, self.gained, lost=before - right + self.gained)
+        lost = self.right_before.total() - right + self.gained
+        return Accuracy(self.truths.total(), right, self.gained, lost)
 
     def extend(self, predictions: Iterable[Prediction]) -> None:
         """Count more predictions."""
@@ -110,19 +109,16 @@ class Summary:
             self.pairs = _bounded(self.pairs, [(zero_shot.label, prediction.label)])
             # The new answer had a probability of at most 1 - zero_shot.score, so it rose by at least this much.
             self._push(self.most_changed, prediction.score + zero_shot.score - 1.0, record, SHOWN)
-        if prediction.truth is not None:
-            self._judge(prediction, prediction.truth, record)
-
-    def _judge(self, prediction: Prediction, truth: str, record: dict[str, Any]) -> None:
-        """Count a prediction whose truth is known."""
+        truth = prediction.truth
+        if truth is None:
+            return
         right = prediction.label == truth
-        was_right = prediction.zero_shot.label == truth
+        was_right = zero_shot.label == truth
         self.truths[truth] += 1
         self.judged[prediction.label] += 1
         self.judged_bins[_bin(prediction.score)] += 1
         self.gained += right and not was_right
-        if was_right:
-            self.right_before[truth] += 1
+        self.right_before[truth] += was_right
         if right:
             self.right[truth] += 1
             self.right_bins[_bin(prediction.score)] += 1
@@ -152,8 +148,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as JSON can hold it."""
-        pairs = {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
-        return vars(self) | pairs
+        return vars(self) | {name: [[*pair, number] for pair, number in getattr(self, name).items()] for name in PAIRED}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> "Summary":

@@ -5,24 +5,26 @@ import warnings
 
 import typer
 
-from acclimate.cli.bench import bench
-from acclimate.cli.catalogue import convert, doctor, methods, models
-from acclimate.cli.classify import classify, cluster_classify
+from acclimate.cli import (
+    bench,
+    catalogue,
+    classify,
+    correct,
+    data,
+    demo,
+    embed,
+    few_shot,
+    fit,
+    generate,
+    leaderboard,
+    reproduce,
+    run,
+    serve,
+    sort,
+    state,
+    tables,
+)
 from acclimate.cli.console import CommandGroup, say
-from acclimate.cli.correct import correct
-from acclimate.cli.data import data
-from acclimate.cli.demo import demo
-from acclimate.cli.embed import embed
-from acclimate.cli.few_shot import few_shot
-from acclimate.cli.fit import fit
-from acclimate.cli.generate import generate
-from acclimate.cli.leaderboard import leaderboard
-from acclimate.cli.reproduce import reproduce
-from acclimate.cli.run import run
-from acclimate.cli.serve import cluster_serve, serve
-from acclimate.cli.sort import sort
-from acclimate.cli.state import state
-from acclimate.cli.tables import tables
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -54,17 +56,32 @@ def options(
 
 
 COMMANDS = (
-    *(classify, correct, sort, fit, embed, generate, run, bench, reproduce, leaderboard, few_shot, tables),
-    *(convert, models, methods, doctor, demo),
+    classify.classify,
+    correct.correct,
+    sort.sort,
+    fit.fit,
+    embed.embed,
+    generate.generate,
+    run.run,
+    bench.bench,
+    reproduce.reproduce,
+    leaderboard.leaderboard,
+    few_shot.few_shot,
+    tables.tables,
+    catalogue.convert,
+    catalogue.models,
+    catalogue.methods,
+    catalogue.doctor,
+    demo.demo,
 )
 for command in COMMANDS:
     app.command()(command)
 cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
-cluster.command("classify")(cluster_classify)
-cluster.command("serve", context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(cluster_serve)
-app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve)
-app.add_typer(state, name="state")
-app.add_typer(data, name="data")
+cluster.command("classify")(classify.cluster_classify)
+cluster.command("serve", context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve.cluster_serve)
+app.command(context_settings={"auto_envvar_prefix": "ACCLIMATE_SERVE"})(serve.serve)
+app.add_typer(state.state, name="state")
+app.add_typer(data.data, name="data")
 app.add_typer(cluster, name="cluster")
 
 

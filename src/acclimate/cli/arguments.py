@@ -30,7 +30,6 @@ COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared an
 MODEL_HELP = (
     "bundled (reads English labels only), onnx:DIR, hf:ID, local:DIR or open_clip:NAME/TAG; see `acclimate models`."
 )
-TEMPLATE_HELP = "A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable."
 
 
 def _limit_pixels(pixels: int) -> int:
@@ -73,17 +72,18 @@ MaxPixels = Annotated[
 LABELS_HELP = (
     "English labels in one argument, separated by commas ('cat, dog'), or a file: one label per line, .csv or .json."
 )
-Labels = Annotated[str, typer.Option(help=LABELS_HELP)]
 LabelsUnlessFitted = Annotated[str | None, typer.Option(help=f"{LABELS_HELP} Not needed with --fitted.")]
-Truth = Annotated[
-    Path | None,
-    typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
-]
 
 # Models
 Model = Annotated[str, typer.Option(help=MODEL_HELP)]
 Templates = Annotated[
-    list[str] | None, typer.Option("--template", "--prompts", help=TEMPLATE_HELP, show_default="single")
+    list[str] | None,
+    typer.Option(
+        "--template",
+        "--prompts",
+        help="A prompt with {}, the name of a set, a file of prompts (.txt, .json) or learned:FILE; repeatable.",
+        show_default="single",
+    ),
 ]
 Views = Annotated[
     int,
@@ -141,7 +141,6 @@ Origin = Annotated[
 ]
 Freeze = Annotated[bool, typer.Option("--freeze", help="Answer from the state without learning.")]
 PASSES_HELP = "2 to answer once more at the end, from everything seen; 1 for online only."
-Passes = Annotated[int | None, typer.Option(help=PASSES_HELP, min=1, max=2, show_default="2, with --follow 1")]
 SkipDuplicates = Annotated[
     bool | None,
     typer.Option(help="Do not learn from near-duplicates of the last images.", show_default="for videos and --follow"),
@@ -154,13 +153,6 @@ Unsure = Annotated[
 ]
 NoneOfThese = Annotated[
     bool, typer.Option("--none-of-these", help="Recognise images that belong to no label, and learn nothing there.")
-]
-Follow = Annotated[bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")]
-SortInto = Annotated[
-    Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
 ]
 CheckpointEvery = Annotated[float, typer.Option(help="Seconds between two checkpoints of --out.", min=0)]
 
@@ -298,35 +290,27 @@ def read_templates(values: Sequence[str] | None) -> "list[str] | dict[str, list[
     A value is a template, the name of a set, or a file: .txt with one template per line, .json with a list of templates
     or with a dict from class to full prompts, or `learned:FILE`. The last two cannot be mixed with others.
     """
-    from acclimate.prompts.templates import DEFAULT_SET, resolve
+    from acclimate.prompts.learned import PREFIX, LearnedPrompts
+    from acclimate.prompts.templates import DEFAULT_SET, PromptFile, resolve
 
     found: list[str] = []
     for value in values or (DEFAULT_SET,):
-        content = _read_template(value)
+        content: Any = [value]
+        if value.startswith(PREFIX):
+            content = LearnedPrompts.load(value.removeprefix(PREFIX))
+        elif value.lower().endswith((".json", ".txt")) and "{}" not in value and "{c}" not in value:
+            read = _read_json if value.lower().endswith(".json") else read_lines
+            content = read(Path(value), "template file")
+            if not isinstance(content, list | dict) or not content:
+                raise InputError(f"the template file {value} must hold templates, or a dict from class to prompts.")
         if not isinstance(content, list):
             if values and len(values) > 1:
                 raise InputError(f"{value} holds whole prompts and cannot be mixed with other templates.")
-            return content
+            return PromptFile(content, value) if isinstance(content, dict) else content
         for template in content:
             resolve(template)  # refuses what is not a template
         found += content
     return found
-
-
-def _read_template(value: str) -> "list[str] | dict[str, list[str]] | LearnedPrompts":
-    from acclimate.prompts.learned import PREFIX, LearnedPrompts
-    from acclimate.prompts.templates import PromptFile
-
-    if value.startswith(PREFIX):
-        return LearnedPrompts.load(value.removeprefix(PREFIX))
-    if not value.lower().endswith((".json", ".txt")) or "{}" in value or "{c}" in value:
-        return [value]
-    path = Path(value)
-    read = _read_json if path.suffix.lower() == ".json" else read_lines
-    content = read(path, "template file")
-    if not isinstance(content, list | dict) or not content:
-        raise InputError(f"the template file {path} must hold templates, or a dict from class to prompts.")
-    return PromptFile(content, str(path)) if isinstance(content, dict) else content
 
 
 def parse_settings(method: str, settings: Sequence[str] | None, methods: Sequence[str] = ()) -> dict[str, Any]:
@@ -396,8 +380,6 @@ def read_text(path: Path, what: str, limit_bytes: int | None = None) -> str:
         text = open_text(path, limit_bytes or MAX_TEXT).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a folder; give a {what}.") from None
     except UnicodeDecodeError:
         text = "\0"
     except OSError as error:

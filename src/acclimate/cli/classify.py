@@ -89,16 +89,27 @@ def classify(
     fps: arguments.Fps = 1.0,
     max_pixels: arguments.MaxPixels = arguments.DEFAULT_MAX_PIXELS,
     skip_duplicates: arguments.SkipDuplicates = None,
-    passes: arguments.Passes = None,
+    passes: Annotated[
+        int | None, typer.Option(help=arguments.PASSES_HELP, min=1, max=2, show_default="2, with --follow 1")
+    ] = None,
     state: Annotated[Path | None, typer.Option(help="Start from this state if it exists, and write it back.")] = None,
     origin: arguments.Origin = None,
     freeze: arguments.Freeze = False,
-    truth: arguments.Truth = None,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="True labels, to say how many answers are right: .csv, .txt or .jsonl with file and label."),
+    ] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report here.")] = None,
-    follow: arguments.Follow = False,
-    sort_into: arguments.SortInto = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", help="Go on with images as they arrive in the folder, until Ctrl-C.")
+    ] = False,
+    sort_into: Annotated[
+        Path | None, typer.Option(help="At the end, sort the images into this folder, one subfolder per answer.")
+    ] = None,
     sort_how: Annotated[Literal["copy", "link", "move"], typer.Option(help="How to sort them.")] = "copy",
-    resume: arguments.Resume = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Continue --out: with what an interrupted run left, and with new images.")
+    ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace --out if it exists.")] = False,
     on_error: Annotated[Literal["skip", "fail"], typer.Option(help="Skip or stop at unreadable images.")] = "skip",
     batch_size: arguments.BatchSize = None,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def embed(
     source: arguments.Source,
-    labels: arguments.Labels,
+    labels: Annotated[str, typer.Option(help=arguments.LABELS_HELP)],
     out: Annotated[Path, typer.Option("--out", "-o", help="The feature file to write: .safetensors or .npz.")],
     model: arguments.Model = arguments.DEFAULT_MODEL,
     template: arguments.Templates = None,

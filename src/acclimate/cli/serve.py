@@ -160,15 +160,25 @@ def serve(
     _serve(locals())
 
 
-def _serve(options: Mapping[str, Any]) -> None:
+def _serve(options: Mapping[str, Any], on_cluster: bool = False) -> None:
     from acclimate.serve import check_installed
 
     check_installed()
     from acclimate.serve.command import run_service
     from acclimate.serve.limits import Limits
 
+    def announce_folder(address: str) -> None:
+        say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
+        announce(address)
+
     limits = Limits.from_options(options)
-    run_service(options, limits, partial(read_new_streams, options, limits), announce)
+    new_streams = partial(read_new_streams, options, limits)
+    if on_cluster:
+        from acclimate.cluster.serving.cluster_command import run_cluster_service
+
+        run_cluster_service(options, limits, new_streams, announce_folder)
+    else:
+        run_service(options, limits, new_streams, announce)
 
 
 def announce(address: str) -> None:
@@ -248,19 +258,4 @@ def cluster_serve(
     The API, the page and the files are those of `acclimate serve`. A stream whose process is lost is restored from its
     snapshot and journal elsewhere. Ctrl-C finishes the running requests and saves every state.
     """
-    _serve_on_cluster(locals())
-
-
-def _serve_on_cluster(options: Mapping[str, Any]) -> None:
-    from acclimate.serve import check_installed
-
-    check_installed()
-    from acclimate.cluster.serving.cluster_command import run_cluster_service
-    from acclimate.serve.limits import Limits
-
-    def announce_folder(address: str) -> None:
-        say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
-        announce(address)
-
-    limits = Limits.from_options(options)
-    run_cluster_service(options, limits, partial(read_new_streams, options, limits), announce_folder)
+    _serve(locals(), on_cluster=True)

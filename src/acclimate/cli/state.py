@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from glob import glob
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -12,16 +12,12 @@ from acclimate.cli.console import CommandGroup, progress_bar, say
 from acclimate.cli.tables import print_table
 from acclimate.errors import InputError, count
 
-if TYPE_CHECKING:
-    from acclimate.methods import Adapter
-
 state = typer.Typer(cls=CommandGroup, help="Show, merge and compare state files.", no_args_is_help=True)
-Files = Annotated[list[Path], typer.Argument(help="State files.")]
 
 
 @state.command()
 def inspect(
-    files: Files,
+    files: Annotated[list[Path], typer.Argument(help="State files.")],
     plugin: Plugins = None,
     entries: Annotated[bool, typer.Option("--entries", help="List the samples that the state keeps.")] = False,
 ) -> None:
@@ -126,6 +122,8 @@ def diff(
     plugin: Plugins = None,
 ) -> None:
     """Show how two states differ; exit with 1 if they do."""
+    import numpy as np
+
     from acclimate.methods import load_state
     from acclimate.methods.persist import compare_states
 
@@ -137,34 +135,22 @@ def diff(
         if values[0] != values[1]:
             lines.append(f"{name.replace('_', ' ')}: {values[0]} against {values[1]}")
     parts = second.entries()
-    for part, entries in first.entries().items():
+    for name, entries in first.entries().items():
         mine = set(entries)
-        yours = set(parts.get(part, []))
+        yours = set(parts.get(name, []))
         if mine != yours:
             only = f"{len(mine - yours)} only in the first, {len(yours - mine)} only in the second"
-            lines.append(f"{part}: {len(mine & yours)} entries in both, {only}")
-    if first.name == second.name:
-        lines += _array_differences(first, second)
+            lines.append(f"{name}: {len(mine & yours)} entries in both, {only}")
+    for name, part in first.parts.items() if first.name == second.name else ():
+        # The slots of cache entries do not matter, nor which samples of a sum are still pending.
+        one_part, other_part = (each.merged([dump := each.dump()], dump) for each in (part, second.parts[name]))
+        for key in dict.fromkeys([*one_part, *other_part]):
+            if key not in one_part or key not in other_part:
+                lines.append(f"{name}.{key}: only in the {'first' if key in one_part else 'second'}")
+            elif (shapes := (one_part[key].shape, other_part[key].shape))[0] != shapes[1]:
+                lines.append(f"{name}.{key}: {shapes[0]} against {shapes[1]}")
+            elif (apart := np.abs(one_part[key].astype(np.float64) - other_part[key]).max(initial=0.0)) > 0.0:
+                lines.append(f"{name}.{key}: differs by up to {apart:.3g}")
     say(*lines or ["no difference"])
     if lines:
         raise typer.Exit(1)
-
-
-def _array_differences(first: "Adapter", second: "Adapter") -> list[str]:
-    """Return the differences between the arrays of two states, in words.
-
-    The slots of cache entries do not matter, nor which samples of a sum are still pending.
-    """
-    import numpy as np
-
-    lines = []
-    for name, part in first.parts.items():
-        mine, yours = (each.merged([dump := each.dump()], dump) for each in (part, second.parts[name]))
-        for key in dict.fromkeys([*mine, *yours]):
-            if key not in mine or key not in yours:
-                lines.append(f"{name}.{key}: only in the {'first' if key in mine else 'second'}")
-            elif (shapes := (mine[key].shape, yours[key].shape))[0] != shapes[1]:
-                lines.append(f"{name}.{key}: {shapes[0]} against {shapes[1]}")
-            elif (apart := np.abs(mine[key].astype(np.float64) - yours[key]).max(initial=0.0)) > 0.0:
-                lines.append(f"{name}.{key}: differs by up to {apart:.3g}")
-    return lines
