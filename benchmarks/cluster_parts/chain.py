@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from acclimate.classify.checkpoint import Checkpoint
+from acclimate.classify.run import Checkpoint
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt, adapt_task
 from acclimate.cluster.connection import connect

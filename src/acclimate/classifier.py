@@ -324,8 +324,14 @@ class Classifier:
         without it, ids are counted on from the state. With `learn` False, nothing is learnt. `keep` is called with the
         unit features, as float16, of the images of each batch that could be read: (r, d) or (r, V, d).
         """
-        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        for batch in encode_ahead(each_image(images), self.preparer, start=start, **reading):
+        for batch in encode_ahead(
+            each_image(images),
+            self.preparer,
+            start=start,
+            batch_size=self.batch_size,
+            workers=self.workers,
+            on_error=on_error,
+        ):
             found, evidence = adapt_batch(
                 self.adapter, batch, top_k, self.unsure, first_id=first_id, learn=learn, gates=self.gates
             )
@@ -443,8 +449,9 @@ class Classifier:
         self.about_fit = fit_note(notes)
 
     def _head(self, labels: Sequence[str], progress: Progress, reject: bool) -> Head:
-        shown = partial(progress, "encoding the labels")
-        head = build_head(self.encoder, labels, self.templates or DEFAULT_SET, self.cache, shown)
+        head = build_head(
+            self.encoder, labels, self.templates or DEFAULT_SET, self.cache, partial(progress, "encoding the labels")
+        )
         if len(head) < 2 and not reject:
             how = "give at least two, or pass --none-of-these (in Python reject=True) to ask which images show it"
             raise InputError(f"one label ({head.class_names[0]!r}) leaves nothing to choose; {how}.")
@@ -492,8 +499,7 @@ class Classifier:
         kept: list[int] = []
         skipped = []
         prepare = Preparer(self.encoder, views, kind=self.adapter.views_kind, decoder=self.decoder)
-        reading: dict[str, Any] = {"batch_size": self.batch_size, "workers": self.workers, "on_error": on_error}
-        for batch in encode_ahead(images, prepare, **reading):
+        for batch in encode_ahead(images, prepare, batch_size=self.batch_size, workers=self.workers, on_error=on_error):
             parts.append(to_host(batch.features))
             kept += batch.readable
             skipped += [(name, error) for name, error in zip(batch.names, batch.errors, strict=True) if error]

@@ -398,9 +398,7 @@ def adapt_batch(
 
 def float16_features(evidence: Evidence) -> HostArray:
     """Return the unit features (B, d) or (B, V, d) of a batch as float16, to answer the samples again."""
-    unit = evidence.features if evidence.views is None else evidence.views
-    xp = namespace(unit)
-    return to_host(xp.astype(unit, xp.float16))
+    return to_host(evidence.features if evidence.views is None else evidence.views).astype(np.float16)
 
 
 def choose_samples(
@@ -459,11 +457,9 @@ def with_none(
         return classes, scores
     none = none.astype(np.float64)[:, None]
     scores *= 1 - none
-    rank = np.where(none >= THRESHOLD, 0, np.maximum(1, (scores >= none).sum(axis=1, keepdims=True)))
-    column = np.arange(scores.shape[1])
-    ranks = np.concatenate([column + (column >= rank), rank], axis=1)
-    order = np.argsort(ranks, axis=1)[:, :top_k]
-    classes = np.concatenate([classes, np.full_like(rank, none_class)], axis=1)
+    key = np.where(none >= THRESHOLD, np.inf, np.minimum(none, scores[:, :1]))
+    order = np.argsort(-np.concatenate([scores, key], axis=1), axis=1, kind="stable")[:, :top_k]
+    classes = np.concatenate([classes, np.full_like(classes[:, :1], none_class)], axis=1)
     scores = np.concatenate([scores, none], axis=1)
     return np.take_along_axis(classes, order, axis=1), np.take_along_axis(scores, order, axis=1)
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.classify.accuracy import Accuracy, paired_difference, score_text, wilson
+from acclimate.classify.summary import Accuracy, paired_difference, score_text, wilson
 
 Z = 1.959963984540054
 outcomes = st.tuples(*[st.integers(0, 200)] * 4).filter(any)  # both wrong, gained, lost, both right

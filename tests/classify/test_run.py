@@ -13,8 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate import Classifier, load_state, predict, refine
-from acclimate.classify import checkpoint as checkpoint_module
-from acclimate.classify import features as features_module
 from acclimate.classify import outputs
 from acclimate.classify import run as run_module
 from acclimate.classify.outputs import ResultFile
@@ -116,8 +114,8 @@ def crash_at(monkeypatch):
 
         return changed
 
-    names = {outputs: ["append", "sync", "replace_file", "write_atomically"], features_module: ["append", "sync"]}
-    names |= {run_module: ["save_state"], Path: ["unlink", "write_bytes"]}
+    names = {outputs: ["append", "sync", "replace_file", "write_atomically"], run_module: ["save_state"]}
+    names |= {Path: ["unlink", "write_bytes"]}
     for module, functions in names.items():
         for name in functions:
             monkeypatch.setattr(module, name, wrapped(getattr(module, name)))
@@ -298,7 +296,7 @@ def test_another_job_is_not_continued(make, encoder, photos, tmp_path):
 def test_a_run_is_continued_with_its_decoder_and_precision(make, tmp_path, encoder, monkeypatch):
     make("x.csv", stop=lambda: True).run()
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint_module, "precision_of", lambda encoder: "float16")
+        patch.setattr(run_module, "precision_of", lambda encoder: "float16")
         with pytest.raises(InputError, match="its precision was float32, not float16"):
             make("x.csv").run(resume=True)
     classifier = Classifier(LABELS, encoder, batch_size=8, cache=tmp_path / "cache")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from acclimate.errors import LONGEST_TEXT, InputError
+from acclimate.errors import LONGEST_TEXT, InputError, count
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
@@ -122,9 +122,10 @@ class ClassifyOptions:
         exists = output.path.exists()
         incomplete = output.checkpoint.is_file()
         if self.overwrite and exists and not incomplete and (moved := moved_images(output.path)):
-            went = f"{moved:,} image{'' if moved == 1 else 's'} went"
-            undo = f"take them back with `acclimate sort {self.out} --undo`, or choose another --out"
-            raise InputError(f"{self.out} says where {went}; {undo}.")
+            raise InputError(
+                f"{self.out} says where {count(moved, 'image')} went; take them back with `acclimate sort {self.out} "
+                "--undo`, or choose another --out."
+            )
         if not (self.resume or self.overwrite) and (exists or incomplete):
             how = "--resume to continue it, or " if incomplete else ""
             raise InputError(f"{self.out} exists; pass {how}--overwrite to replace it.")

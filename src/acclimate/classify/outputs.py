@@ -1,4 +1,7 @@
-"""Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times."""
+"""Result files: csv, jsonl or parquet, appended batch by batch, so that they hold complete rows at all times.
+
+And the file of the features that are kept for a second pass.
+"""
 
 import csv
 import hashlib
@@ -9,9 +12,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from importlib.util import find_spec
 from itertools import chain, count, islice
+from math import prod
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
+
+from acclimate.arrays import HostArray
 from acclimate.errors import InputError, missing, reason
 from acclimate.files import (
     append,
@@ -30,6 +37,8 @@ PATH_COLUMNS = ("file", "sorted_to")
 HASH_BLOCK_BYTES = 2**20
 ROWS_PER_BLOCK = 1024  # rows that are read at a time
 PARQUET_BLOCK_BYTES = 2**22  # JSON lines that become parquet at a time
+FEATURES_DTYPE = np.dtype(np.float16)
+FEATURES_HINT = "It keeps the features for the second pass; free some space and resume, or start again with one pass."
 HINT = "The rows written so far are complete; free some space and resume."
 
 
@@ -74,8 +83,7 @@ def csv_lines(records: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> s
     lines = []
     for record in records:
         ranks = enumerate(record["predictions"], start=1)
-        more = {f"{column}_{rank}": value for rank, answer in ranks for column, value in answer.items()}
-        cells = {**record, **more}
+        cells = {**record, **{f"{name}_{rank}": value for rank, answer in ranks for name, value in answer.items()}}
         lines.append(",".join(_csv_cell(cells.get(column), column in PATH_COLUMNS) for column in columns) + "\n")
     return "".join(lines)
 
@@ -259,6 +267,57 @@ class ResultFile:
         self.checkpoint.unlink(missing_ok=True)  # goes before the lines that it is needed with
         if self.lines != self.path:
             self.lines.unlink(missing_ok=True)
+
+
+class FeatureFile:
+    """Float16 features, appended batch by batch, and read through a memory map: they need not fit in memory.
+
+    Args:
+        path: the file, of rows and nothing else.
+        shape: shape of a row: (d,), or (V, d) for V views.
+
+    Examples:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = FeatureFile(Path(folder) / "features", (3,))
+        ...     file.open()
+        ...     file.write(np.eye(3))
+        ...     file.open(rows=2)
+        ...     file.read().tolist()
+        [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, ...]) -> None:
+        self.path = path
+        self.shape = shape
+        self._row_size = FEATURES_DTYPE.itemsize * prod(shape)
+
+    def open(self, rows: int = 0) -> None:
+        """Begin a new file, or cut the file back to a number of rows."""
+        with writing(self.path, hint=FEATURES_HINT):
+            if rows:
+                cut_back(self.path, rows * self._row_size)
+            else:
+                self.path.write_bytes(b"")
+
+    def write(self, features: HostArray) -> None:
+        """Append rows, all or none."""
+        with writing(self.path, hint=FEATURES_HINT):
+            append(self.path, np.ascontiguousarray(features, FEATURES_DTYPE).tobytes())
+
+    def sync(self) -> None:
+        """Make the rows durable."""
+        with writing(self.path, hint=FEATURES_HINT):
+            sync(self.path)
+
+    def read(self) -> HostArray:
+        """Return all rows (n, d) or (n, V, d) as float16."""
+        shape = (self.path.stat().st_size // self._row_size, *self.shape)
+        return (
+            np.asarray(np.memmap(self.path, FEATURES_DTYPE, "r", shape=shape))
+            if shape[0]
+            else np.empty(shape, FEATURES_DTYPE)
+        )
 
 
 def parquet_bytes(records: Iterable[Sequence[Mapping[str, Any]]], about: Mapping[str, str] | None = None) -> bytes:

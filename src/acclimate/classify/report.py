@@ -6,16 +6,15 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
-from inspect import getdoc
+from inspect import cleandoc
 from math import log
 from pathlib import PurePath
 from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from acclimate.classify.accuracy import FEW_IMAGES, paired_difference, score_text, wilson
 from acclimate.classify.run import Classification
-from acclimate.classify.summary import EXAMPLES, Summary, ranked
+from acclimate.classify.summary import EXAMPLES, FEW_IMAGES, Summary, paired_difference, ranked, score_text, wilson
 from acclimate.errors import ImageError, InputError, count
 from acclimate.files import write_atomically, writing
 from acclimate.images.opening import open_image, thumbnail
@@ -72,7 +71,7 @@ def write_report(path: str | os.PathLike[str], run: Classification, title: str, 
         unsure=run.classifier.unsure,
         first_id=run.first_id,
         settings=settings,
-        meanings=_meanings(adapter),
+        meanings=setting_meanings(type(adapter)),
         order=order,
         found=found,
         judged=judged,
@@ -147,11 +146,14 @@ def _by_sum(labels: Iterable[str], columns: Iterable[Mapping[str, float]]) -> li
     return sorted(labels, key=lambda label: -sum(values[label] for values in columns))
 
 
-def _meanings(adapter: Adapter) -> dict[str, str]:
-    """Return the settings of a method in the words of its documentation."""
-    arguments = re.split(r"\n(?:Note|Examples|Raises):", (getdoc(type(adapter)) or "").partition("\nArgs:\n")[2])[0]
-    found = re.findall(r"^    (\w+): (.*(?:\n {5,}.*)*)", arguments, re.MULTILINE)
-    return {name: " ".join(meaning.split()) for name, meaning in found}
+def setting_meanings(method: type[Adapter]) -> dict[str, str]:
+    """Return the meaning of each setting of a method, from the docstrings of its class and of the bases."""
+    found: dict[str, str] = {}
+    for each in reversed(method.__mro__):
+        listed = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", cleandoc(each.__doc__ or ""), re.MULTILINE | re.DOTALL)
+        lines = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed[1] if listed else "", re.MULTILINE)
+        found |= {name: " ".join(text.split()) for name, text in lines}
+    return found
 
 
 def _charts(summary: Summary) -> dict[str, Chart]:

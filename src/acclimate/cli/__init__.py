@@ -20,7 +20,6 @@ from acclimate.cli import (
     reproduce,
     run,
     serve,
-    sort,
     state,
     tables,
 )
@@ -58,7 +57,7 @@ def options(
 COMMANDS = (
     classify.classify,
     correct.correct,
-    sort.sort,
+    classify.sort,
     fit.fit,
     embed.embed,
     generate.generate,

@@ -23,29 +23,17 @@ def methods(plugin: Plugins = None) -> None:
     """List the methods with what they can do, what they need, and their settings with their meaning."""
     from inspect import signature
 
+    from acclimate.classify.report import setting_meanings
     from acclimate.methods import list_methods
 
     for name, method in list_methods().items():
         merges = f"states merge by {method.merges}" if method.merges else "states cannot be merged"
         needs = f"needs {', '.join(sorted(method.needs))}" if method.needs else "needs features only"
         say(f"{name:11} {method.summary}", f"{'':11} {method.kind}; {merges}; {needs}")
-        meanings = _arguments(method)
+        meanings = setting_meanings(method)
         for setting in method.default_settings():
             meaning = [f"{'':15} {meanings[setting]}"] if setting in meanings else []  # a plugin may say nothing
             say(f"{'':13} {signature(method).parameters[setting]}", *meaning)
-
-
-def _arguments(method: type) -> dict[str, str]:
-    """Return the meaning of each argument, from the docstrings of a class and of its bases."""
-    import re
-    from inspect import cleandoc
-
-    found: dict[str, str] = {}
-    for each in reversed(method.__mro__):
-        listed = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", cleandoc(each.__doc__ or ""), re.MULTILINE | re.DOTALL)
-        lines = re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", listed[1] if listed else "", re.MULTILINE)
-        found |= {name: " ".join(text.split()) for name, text in lines}
-    return found
 
 
 def doctor() -> None:

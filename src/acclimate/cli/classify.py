@@ -1,8 +1,8 @@
-"""`acclimate classify` and `acclimate cluster classify`: the main command, on one machine or many."""
+"""`acclimate classify` and `acclimate cluster classify`: the main command, on one machine or many; `acclimate sort`."""
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -13,9 +13,8 @@ import typer
 from acclimate.classify.options import ClassifyOptions
 from acclimate.cli import arguments
 from acclimate.cli.console import progress_bar, say, show_predictions, stage_bars, stop_requests
-from acclimate.cli.sort import sorted_line
 from acclimate.cluster.cluster_options import DEFAULT_SHARDS, LARGE_JOB_IMAGES, ClusterOptions
-from acclimate.errors import RunError, count
+from acclimate.errors import InputError, RunError, count
 
 if TYPE_CHECKING:
     from acclimate.classifier import Classifier
@@ -197,19 +196,48 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
     if options.report is not None:
         from acclimate.classify.report import write_report
 
-        command = shlex.join(["acclimate", *sys.argv[1:]])
-        shown = options.describe(run, command, _example_line(run.classifier))
+        shown = options.describe(run, shlex.join(["acclimate", *sys.argv[1:]]), _example_line(run.classifier))
         write_report(options.report, run, " ".join(options.source), shown)
     _say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
     if run.kept.images:
-        new = len(run.samples) - run.kept.images
-        say(f"{out} was complete: {count(new, 'new image')} added.", err=True)
+        say(f"{out} was complete: {count(len(run.samples) - run.kept.images, 'new image')} added.", err=True)
     _say_findings(summary, options.unsure, run.classifier)
     if options.sort_into is not None:  # last, as the report reads the images
         sorted_images = sort_images(Path(str(out)), options.sort_into, options.sort_how)
-        say(f"{sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {out} --undo", err=True)
+        say(f"{_sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)
+
+
+def sort(
+    results: Annotated[Path, typer.Argument(help="Results of `acclimate classify`: .csv, .jsonl or .parquet.")],
+    folder: Annotated[Path | None, typer.Argument(help="Where to: one subfolder per answer is made in it.")] = None,
+    how: Annotated[Literal["copy", "link", "move"], typer.Option(help="What to do with the images.")] = "copy",
+    undo: Annotated[bool, typer.Option("--undo", help="Take back what was sorted.")] = False,
+) -> None:
+    """Sort classified images into a folder per answer, or undo it.
+
+    Where each image went is in the column sorted_to of the results. Corrected images go to the folder of their
+    correct label, other unsure answers to the folder "unsure".
+    """
+    from acclimate.classify.sorting import sort_images, unsort_images
+
+    if (folder is None) != undo:
+        raise InputError("name the folder to sort into, or pass --undo.")
+    if folder is not None:
+        say(_sorted_line(sort_images(results, folder, how), folder), err=True)
+        return
+    done, left = unsort_images(results)
+    say(f"{count(done, 'image')} taken back.", err=True)
+    if left:
+        say(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
+
+
+def _sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
+    if not counts:
+        return "No image was sorted: none is a file that is still there."
+    groups = ", ".join(f"{group} {number}" for group, number in sorted(counts.items(), key=lambda each: -each[1])[:10])
+    return f"{count(sum(counts.values()), 'image')} sorted into {folder}: {groups}."
 
 
 def _read_task(options: ClassifyOptions) -> tuple[tuple[str, ...] | None, Any, dict[str, Any]]:
@@ -240,12 +268,11 @@ def _open_classifier(
     from acclimate.classifier import Classifier
     from acclimate.sources.video import is_frame
 
-    skip = options.skip_duplicates
-    if skip is None:
-        skip = options.follow or any(map(is_frame, samples))
-    arguments_given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": skip}
+    given = options.classifier_arguments() | {"templates": templates, "skip_duplicates": options.skip_duplicates}
+    if options.skip_duplicates is None:
+        given["skip_duplicates"] = options.follow or any(map(is_frame, samples))
     with stage_bars() as progress:
-        return Classifier(names, options.model, progress=progress, **arguments_given, **settings)
+        return Classifier(names, options.model, progress=progress, **given, **settings)
 
 
 def _example_line(classifier: "Classifier") -> str:
@@ -267,11 +294,10 @@ def _stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
 
 def _say_answers(summary: "Summary", written: dict[str, object]) -> None:
     unreadable = f", {summary.unreadable} could not be read" if summary.unreadable else ""
-    images = count(summary.answered, "image")
-    answers = count(summary.changed, "answer")
     again = f" (the second pass changed {summary.changed_again} of the online ones)" if summary.passes == 2 else ""
     where = "".join(f" {name}: {path}." for name, path in written.items() if path)
-    say(f"{images} classified{unreadable}, {answers} changed by adapting{again}.{where}", err=True)
+    changed = f"{count(summary.changed, 'answer')} changed by adapting{again}"
+    say(f"{count(summary.answered, 'image')} classified{unreadable}, {changed}.{where}", err=True)
 
 
 def _say_findings(summary: "Summary", unsure: float, classifier: "Classifier") -> None:

@@ -152,7 +152,7 @@ def show_predictions(total: int | None, columns: Sequence[str] | None) -> "Itera
 
 
 def _line(prediction: "Prediction") -> str:
-    from acclimate.classify.accuracy import score_text
+    from acclimate.classify.summary import score_text
 
     if prediction.error is not None:
         return f"{prediction.name}  could not be read: {prediction.error}"

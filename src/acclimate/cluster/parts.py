@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.classify.checkpoint import Checkpoint, check_identity
-from acclimate.classify.features import DTYPE
-from acclimate.classify.outputs import parquet_bytes
+from acclimate.classify.outputs import FEATURES_DTYPE, parquet_bytes
+from acclimate.classify.run import Checkpoint, check_identity
 from acclimate.classify.summary import BlockSummary, Summary
 from acclimate.cluster.storage import Storage
 from acclimate.errors import InputError, RunError, StateError
@@ -61,14 +60,14 @@ def read_part(out: Storage, block: int, class_names: Sequence[str] = ()) -> Pred
 
 def write_features(out: Storage, block: int, features: Sequence[HostArray]) -> None:
     """Keep the features of the images of a block that could be read."""
-    content = b"".join(np.ascontiguousarray(each, DTYPE).tobytes() for each in features)
+    content = b"".join(np.ascontiguousarray(each, FEATURES_DTYPE).tobytes() for each in features)
     write(out, features_name(block), content)
 
 
 def read_features(out: Storage, block: int, shape: tuple[int, ...]) -> HostArray:
     """Read the features (r, d) or (r, V, d) of a block, whose rows have this shape."""
     try:
-        return np.frombuffer(out.read(features_name(block)), DTYPE).reshape(-1, *shape)
+        return np.frombuffer(out.read(features_name(block)), FEATURES_DTYPE).reshape(-1, *shape)
     except (FileNotFoundError, ValueError) as error:
         raise _edited(out, features_name(block), error) from error
 

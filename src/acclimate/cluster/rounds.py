@@ -18,7 +18,7 @@ from typing import Any
 
 import ray
 
-from acclimate.classify.checkpoint import Checkpoint
+from acclimate.classify.run import Checkpoint
 from acclimate.cluster.adapting import ClusterJob, LearntState, adapt_task, merged, write_task
 from acclimate.cluster.machines import POLL_S, Machines
 

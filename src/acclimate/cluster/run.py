@@ -23,7 +23,7 @@ from ray.exceptions import RayError, RayTaskError
 from acclimate import __version__
 from acclimate.arrays import is_tensor
 from acclimate.classifier import Classifier
-from acclimate.classify.checkpoint import Checkpoint, job_identity
+from acclimate.classify.run import Checkpoint, job_identity
 from acclimate.classify.summary import Summary
 from acclimate.cluster import parts
 from acclimate.cluster.adapting import ClusterJob

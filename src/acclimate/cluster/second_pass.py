@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import ray
 
-from acclimate.classify.features import FeatureFile
+from acclimate.classify.outputs import FeatureFile
 from acclimate.classify.summary import Summary
 from acclimate.cluster.adapting import ClusterJob, again_task
 from acclimate.cluster.parts import read_features
