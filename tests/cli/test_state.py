@@ -276,6 +276,7 @@ def test_every_command_refuses_an_edited_state_in_one_line(invoke, states, here,
     assert not (here / "merged").exists()
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize("method", ["tda", "accord"])
 def test_a_state_with_numbers_too_large_to_answer_from(invoke, photos, tmp_path, method):
     command = ("classify", photos, "--labels", "cat, dog", "--method", method, "--state", "state.safetensors")
