@@ -380,6 +380,8 @@ def read_text(path: Path, what: str, limit_bytes: int | None = None) -> str:
         text = open_text(path, limit_bytes or MAX_TEXT).read()
     except FileNotFoundError:
         raise InputError(f"no {what} at {path}.") from None
+    except IsADirectoryError:
+        raise InputError(f"{path} is a folder; give a {what}.") from None
     except UnicodeDecodeError:
         text = "\0"
     except OSError as error:
