@@ -148,7 +148,6 @@ class Head:
             raise StateError(f"{what} holds a head that cannot be used ({why}); it was damaged or edited.") from error
 
     def __len__(self) -> int:
-        """Return the number of classes."""
         return len(self.class_names)
 
     @property
@@ -181,11 +180,15 @@ class Head:
         floats = as_floats(features, "features")
         shape = tuple(floats.shape)
         if len(shape) not in (2, 3):
-            hint = " Put one sample in a batch of one: features[None]." if len(shape) == 1 else ""
-            raise InputError(f"features must be (samples, dim) or (samples, views, dim), got shape {shape}.{hint}")
+            raise InputError(
+                f"features must be (samples, dim) or (samples, views, dim), got shape {shape}. "
+                "Put one sample in a batch of one: features[None]."
+            )
         if shape[-1] != self.dim:
-            hint = " Are they transposed?" if shape[0] == self.dim else " Were they made by another model?"
-            raise InputError(f"features have dim {shape[-1]}, the class vectors {self.dim}.{hint}")
+            raise InputError(
+                f"features have dim {shape[-1]}, the class vectors {self.dim}. "
+                "Were they made by another model, or are they transposed?"
+            )
         if 0 in shape:
             raise InputError(f"no samples: features have shape {shape}.")
         return unit_rows(move(floats, self.class_vectors), "features")

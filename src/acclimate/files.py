@@ -217,11 +217,9 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
         checksum = f"{_checksum(tensors, metadata['description']):08x}"
         if metadata["checksum"] != checksum or content[8 : 8 + length] != _header_bytes(header):
             raise StateError(f"{what} is damaged: its checksum does not match its content. Use another copy.")
-        description = json.loads(metadata["description"])
+        description = {**json.loads(metadata["description"])}  # refuses what is not a JSON object
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise StateError(f"{what} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
-    if not isinstance(description, dict):
-        raise StateError(f"{what} cannot be read as a state: its description is not a JSON object.")
     return tensors, description
 
 

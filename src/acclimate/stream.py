@@ -75,7 +75,6 @@ class FeatureStream:
         return len(self.features)
 
     def __repr__(self) -> str:
-        """Shapes of arrays, numbers of names, and the texts that are known."""
         parts = [f"features {self.features.shape}", f"{len(self.head)} classes"]
         known = {"labels": self.labels, "order": self.order, "domains": self.domains, "files": self.files}
         parts += [f"{len(values)} {name}" for name, values in known.items() if values is not None]
@@ -156,23 +155,18 @@ ends in .safetensors or .npz.
     numbers |= {} if stream.encode_s is None else {"encode_s": stream.encode_s}
     texts = {**stream.notes, **{name: text for name in TEXTS if (text := getattr(stream, name))}}
     if Path(path).suffix == ".npz":
-        rest = {name: np.array(value) for name, value in {**lists, **numbers, **texts}.items()}
-        content = _npz_bytes({**arrays, **rest})
+        arrays |= {name: np.array(value) for name, value in {**lists, **numbers, **texts}.items()}
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w") as archive:  # as `np.savez` does, but notes may have any name
+            for name, values in arrays.items():
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
+        content = buffer.getvalue()
     else:
         listed = {name: json.dumps(values) for name, values in lists.items()}
         content = to_bytes(arrays, {**texts, **listed, **{name: repr(number) for name, number in numbers.items()}})
     with writing(path, InputError):
         write_atomically(path, content)
-
-
-def _npz_bytes(arrays: Mapping[str, HostArray]) -> bytes:
-    """Return what `np.savez` writes, for arrays of any name."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, values in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asanyarray(values), allow_pickle=False)
-    return buffer.getvalue()
 
 
 def _read(path: Path) -> dict[str, Any]:

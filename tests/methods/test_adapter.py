@@ -44,7 +44,7 @@ def test_anybody_can_register_a_method(stream, monkeypatch):
         (np.ones(32), r"got shape \(32,\). Put one sample in a batch of one"),
         (np.ones((2, 3, 4, 32)), r"got shape \(2, 3, 4, 32\)"),
         (np.ones((5, 31)), "features have dim 31, the class vectors 32. Were they made by another model"),
-        (np.ones((32, 5)), "features have dim 5, the class vectors 32. Are they transposed"),
+        (np.ones((32, 5)), "features have dim 5, the class vectors 32. .* are they transposed"),
         (np.ones((0, 32)), r"no samples: features have shape \(0, 32\)"),
         (np.ones((5, 0, 32)), "no samples"),
         (np.ones((5, 32), np.int32), "features must be floating point"),

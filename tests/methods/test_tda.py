@@ -160,8 +160,11 @@ def test_twenty_thousand_classes_of_768_channels():
     [
         ({"positive_capacty": 3}, "has no setting 'positive_capacty'; did you mean 'positive_capacity'"),
         ({"zzz": 3}, "has no setting 'zzz'; there are: positive, positive_capacity"),
-        ({"positive_capacity": 0}, "positive_capacity must be at least 1; to do without a cache, switch it off"),
-        ({"bypass": -1}, "bypass must be at least 0, got -1"),
+        (
+            {"positive_capacity": 0},
+            "capacity must be at least 1, .* to do without a cache, switch it off",
+        ),
+        ({"bypass": -1}, "bypass at least 0"),
         ({"positive_capacity": 2.5}, "positive_capacity must be a whole number, got 2.5"),
         ({"positive": 1}, "positive must be True or False, got 1"),
         ({"positive_alpha": "2"}, "positive_alpha must be a number, got '2'"),

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil, sqrt
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -143,10 +143,16 @@ class Accord(Adapter):
         self.last = self.declare("last", Tensors(self.head, dtype="float64", probs=(CLASSES,), predicted=(CLASSES,)))
 
     def _new_sums(self) -> Sums:
-        shapes: dict[str, Any] = {"counts": (CLASSES,), "by_class": (CLASSES, DIM), "features": (DIM,)}
-        for number, view in enumerate(VIEWS):
-            shapes[f"outer_{number}"] = 2 * (len(range(self.head.dim)[view]),)
-        return Sums(self.head, dtype=None, **shapes)
+        first, second = (len(range(self.head.dim)[view]) for view in VIEWS)
+        return Sums(
+            self.head,
+            dtype=None,
+            counts=(CLASSES,),
+            by_class=(CLASSES, DIM),
+            features=(DIM,),
+            outer_0=(first, first),
+            outer_1=(second, second),
+        )
 
     def settles_at(self, seen: int) -> int:
         """Return the next of growing positions, the first late enough to have seen a quarter of the classes."""
@@ -194,10 +200,14 @@ class Accord(Adapter):
     def _learn(sums: Sums, features: Array, labels: Array) -> None:
         """Add samples (B, d) with soft labels (B, K) to sums."""
         xp = namespace(features)
-        sums.add(counts=xp.sum(labels, axis=0), by_class=labels.T @ features, features=xp.sum(features, axis=0))
-        for number, view in enumerate(VIEWS):
-            part = features[:, view]
-            sums.add(**{f"outer_{number}": part.T @ part})
+        first, second = (features[:, view] for view in VIEWS)
+        sums.add(
+            counts=xp.sum(labels, axis=0),
+            by_class=labels.T @ features,
+            features=xp.sum(features, axis=0),
+            outer_0=first.T @ first,
+            outer_1=second.T @ second,
+        )
 
     def _count(self, evidence: Evidence, answered: Array) -> None:
         """Count the answers, and zero-shot's predictions of samples and of their neighbours."""

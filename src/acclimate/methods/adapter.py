@@ -124,8 +124,9 @@ class Adapter(ABC):
 
     def __post_init__(self) -> None:
         if not isinstance(self.head, Head):
-            kind = type(self.head).__name__
-            raise InputError(f"an adapter needs a Head, got {kind}; write Head(class_vectors, logit_scale=...).")
+            raise InputError(
+                f"an adapter needs a Head, got {type(self.head).__name__}; write Head(class_vectors, logit_scale=...)."
+            )
         require(type(self), views=True, text=self.text is not None, labels=True)
         for name, value in check_settings(type(self), self.settings).items():
             setattr(self, name, value)

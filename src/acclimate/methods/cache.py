@@ -144,8 +144,15 @@ class Cache(State):
         staying = np.flatnonzero(np.array(plan.deaths) == features.shape[0])
         slots = np.array(plan.slots)[staying]
         size = max(self.size, int(slots.max()) + 1)
+        room, old_width = self._targets.shape
         width = plan.targets.shape[1]
-        self._grow(size, width)
+        if width > old_width:
+            self._targets = _widened(self._targets, width)
+        if size > room:
+            more = max(size, 2 * room) - room  # doubling keeps the copying linear in the entries
+            empty = namespace(features).zeros((more, self.head.dim), dtype=self._keys.dtype, device=device(features))
+            self._keys = namespace(features).concat([self._keys, empty])
+            self._targets = np.pad(self._targets, ((0, more), (0, 0)), constant_values=-1)
         self._keys[index(slots, features)] = features[index(np.array(plan.samples)[staying], features)]
         before = self._targets[slots]
         self._targets[slots] = -1
@@ -264,18 +271,6 @@ class Cache(State):
             return
         for label, queue in queues.items():
             self._threshold[label] = queue[-1].rank if len(queue) == self.capacity else np.inf
-
-    def _grow(self, size: int, width: int) -> None:
-        room, old_width = self._targets.shape
-        if width > old_width:
-            self._targets = _widened(self._targets, width)
-        if size > room:
-            like = self.head.class_vectors
-            xp = namespace(like)
-            more = max(size, 2 * room) - room  # doubling keeps the copying linear in the entries
-            empty = xp.zeros((more, like.shape[1]), dtype=like.dtype, device=device(like))
-            self._keys = xp.concat([self._keys, empty])
-            self._targets = np.pad(self._targets, ((0, more), (0, 0)), constant_values=-1)
 
 
 def _widened(targets: HostArray, width: int) -> HostArray:

@@ -11,7 +11,7 @@ from acclimate.errors import InputError, StateError
 from acclimate.evidence import Head
 from acclimate.files import read_snapshot
 from acclimate.methods.adapter import Adapter, MethodKind, ViewsKind
-from acclimate.methods.persist import VECTORS, build_adapter, check_description
+from acclimate.methods.persist import build_adapter, read_head
 
 MODEL = "model"  # note of a state: fingerprint of the model that made the features
 NOTE = "fitted"  # note of a fitted state: model, fingerprint, templates, shots, seed, source
@@ -147,11 +147,10 @@ def load_fitted(
         InputError: the method needs the encoder's text tower, and there is none.
     """
     tensors, description = read_snapshot(path)
-    check_description(description, path)
+    head = read_head(tensors, description, path)
     about = fit_note(description["notes"])
-    vectors = tensors.get(VECTORS)
-    if encoder is not None and vectors is not None and vectors.ndim == 2:
-        dims = (vectors.shape[1], encoder.dim)
+    if encoder is not None:
+        dims = (head.dim, encoder.dim)
         prints = (about.get("fingerprint"), encoder.fingerprint)
         if dims[0] != dims[1] or (all(prints) and prints[0] != prints[1]):
             raise StateError(

@@ -9,7 +9,6 @@ from acclimate.methods.adapter import Adapter
 from acclimate.methods.persist import MAX_ORIGINS, compare_states, duplicate, load_state
 
 FAN_IN = 8  # states that a tree merges at once; fewer take less memory and more time, as more merges follow each other
-FilePath = str | os.PathLike[str]
 
 
 def merge_states(adapters: Iterable[Adapter], start: Adapter | None = None) -> Adapter:
@@ -113,7 +112,7 @@ class MergeTree:
 
 
 def merge_files(
-    paths: Iterable[FilePath],
+    paths: Iterable[str | os.PathLike[str]],
     start: Adapter | None = None,
     *,
     skipped: Callable[[str], None] | None = None,

@@ -56,10 +56,6 @@ class MTA(Adapter):
         """Return zero-shot logits of the modes, (B, K)."""
         unit = evidence.views
         assert unit is not None  # `adapt` checks this
-        return Step(self.head.observe_unit(self._modes(unit)).logits)
-
-    def _modes(self, unit: Array) -> Array:
-        """Return the mode (B, d) of the unit views (B, V, d) of each sample."""
         xp = namespace(unit)
         samples, views, dim = unit.shape
         probs = xp.reshape(self.head.observe_unit(xp.reshape(unit, (-1, dim))).probs, (samples, views, -1))
@@ -72,7 +68,7 @@ class MTA(Adapter):
         def log_kernels(mode: Array) -> Array:
             return -xp.clip(2.0 - 2.0 * xp.sum(unit * mode[:, None], axis=-1), min=0.0) / spread
 
-        mode = unit[:, 0]
+        mode = unit[:, 0]  # (B, d)
         inliers = xp.full_like(spread, 1.0 / views)
         for _ in range(ROUNDS):
             kernels = xp.exp(log_kernels(mode))
@@ -84,4 +80,4 @@ class MTA(Adapter):
                 logs = log_kernels(mode)
                 pull = inliers * xp.exp(logs - xp.max(logs, axis=-1, keepdims=True))
                 mode = unit_rows(xp.sum(pull[:, :, None] * unit, axis=1), "views")
-        return mode
+        return Step(self.head.observe_unit(mode).logits)

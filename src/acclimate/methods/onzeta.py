@@ -2,13 +2,12 @@
 
 from dataclasses import dataclass
 from math import log, log1p, sqrt
+from typing import ClassVar
 
 from acclimate.arrays import Array, HostArray, log_softmax, namespace, to_host, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, register
-
-BLOCK_SAMPLES = 64  # samples between two writes of the proxies, without influence on the answers
 
 
 @register
@@ -57,15 +56,13 @@ class OnZeta(Adapter):
     mix: float = 0.8
     horizon: float = 50.0
 
+    refresh: ClassVar[int] = 64  # samples between two writes of the proxies, without influence on the answers
+
     def setup(self) -> None:
         """Declare the duals, and the displacements of the proxies from the class vectors."""
         if not (0 <= self.balance <= 1 and 0 < self.mix < 1 and self.horizon > 0 and self.sharpness > 0):
             raise InputError("balance must be from 0 to 1, mix between 0 and 1, horizon and sharpness above 0.")
         self.tensors = self.declare("tensors", Tensors(self.head, duals=(CLASSES,), moved=(CLASSES, DIM)))
-
-    def settles_at(self, seen: int) -> int:
-        """Return the end of the block of samples that is under way."""
-        return (seen // BLOCK_SAMPLES + 1) * BLOCK_SAMPLES
 
     def derive(self) -> None:
         """Compute the proxies (K, d)."""
@@ -73,8 +70,8 @@ class OnZeta(Adapter):
 
     def respond(self, evidence: Evidence, ids: HostArray, learn: bool) -> Step:
         """Return the mixture of the two answers, (B, K)."""
-        xp = namespace(evidence.features)
         features = evidence.features
+        xp = namespace(features)
         first = self.samples_seen + 1
         cosines = features @ self.proxies.T
         duals = self.tensors["duals"]

@@ -17,7 +17,6 @@ VECTORS = "class_vectors"
 AnyAdapter = TypeVar("AnyAdapter", bound=Adapter)
 # The fields of the description of a state, and their types
 FIELDS = {"method": str, "settings": dict, "head": dict, "origin": str, "seen": dict, "frozen": bool, "notes": dict}
-ENCODER = "encoder"  # fingerprint of the model, for methods that need its text tower; older states have none
 MAX_ORIGINS = 10_000  # streams that a state may have been merged of
 
 
@@ -61,7 +60,7 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "origin": adapter.origin,
         "seen": adapter.seen,
         "frozen": adapter.frozen,
-        ENCODER: getattr(adapter.text, "fingerprint", ""),
+        "encoder": getattr(adapter.text, "fingerprint", ""),  # for methods that need its text tower
         "notes": dict(notes or {}),
     }
     check_description(description, "the state")  # what cannot be read again must not be written
@@ -129,7 +128,7 @@ def build_adapter(
         head = head.to(like.head.class_vectors)
     text = (text or (like and like.text)) if "text" in method.needs else None
     require(method, views=True, text=text is not None, labels=True)
-    fingerprints = {description.get(ENCODER), getattr(text, "fingerprint", None)} - {None, ""}
+    fingerprints = {description.get("encoder"), getattr(text, "fingerprint", None)} - {None, ""}
     if len(fingerprints) > 1:
         raise StateError(f"{what} was made with another model, and {name!r} needs that one; load it, or start anew.")
     try:
@@ -155,7 +154,7 @@ def read_head(tensors: Mapping[str, Any], description: Mapping[str, Any], what: 
 
 def check_description(description: Mapping[str, Any], what: object) -> None:
     """Refuse a description with fields that are missing, unknown or out of bounds."""
-    kinds = FIELDS | {ENCODER: str}
+    kinds = FIELDS | {"encoder": str}  # older states have no encoder
     wrong = [key for key, kind in kinds.items() if not isinstance(description.get(key, kind()), kind)]
     wrong += sorted(FIELDS.keys() - description.keys()) + sorted(description.keys() - kinds.keys())
     if wrong:

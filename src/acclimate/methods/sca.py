@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.arrays import Array, HostArray, device, namespace, softmax_and_entropy
+from acclimate.arrays import HostArray, device, namespace, softmax_and_entropy
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import Adapter, MergeRule, Moments, Step, register
@@ -75,21 +75,16 @@ class SCA(Adapter):
         _, entropy = softmax_and_entropy(ridge)
         share = 1.0 / (1.0 + xp.exp(self.trust * (entropy - evidence.entropy)))[:, None]
         if learn:
-            labels = self._labels(evidence.probs)
+            falling = xp.flip(xp.sort(evidence.probs, axis=-1), axis=-1)
+            others = falling[:, 1:]
+            before = xp.cumulative_sum(others, axis=-1) - others
+            kept = xp.sum(xp.astype(before < self.cover * xp.sum(others, axis=-1, keepdims=True), xp.int64), axis=-1)
+            least = falling[xp.arange(len(evidence), device=device(x)), kept][:, None]
+            labels = xp.where(evidence.probs >= least, evidence.probs, xp.zeros_like(falling))
+            labels /= xp.sum(labels, axis=-1, keepdims=True)
             self.sums.add(counts=xp.sum(labels, axis=0), features=labels.T @ x, outer=x.T @ x)
         return Step((1.0 - share) * evidence.logits + share * ridge)
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples per class."""
         return {"samples": self.sums.total("counts")}
-
-    def _labels(self, probs: Array) -> Array:
-        """Return soft labels (B, K) from the zero-shot probabilities."""
-        xp = namespace(probs)
-        falling = xp.flip(xp.sort(probs, axis=-1), axis=-1)
-        others = falling[:, 1:]
-        before = xp.cumulative_sum(others, axis=-1) - others
-        kept = xp.sum(xp.astype(before < self.cover * xp.sum(others, axis=-1, keepdims=True), xp.int64), axis=-1)
-        least = falling[xp.arange(probs.shape[0], device=device(probs)), kept][:, None]
-        labels = xp.where(probs >= least, probs, xp.zeros_like(probs))
-        return labels / xp.sum(labels, axis=-1, keepdims=True)

@@ -87,11 +87,11 @@ class TDA(Adapter):
 
     def setup(self) -> None:
         """Declare both caches. A cache that is switched off is offered nothing and stays empty."""
-        for name in ("positive_capacity", "negative_capacity"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1; to do without a cache, switch it off.")
-        if self.bypass < 0:
-            raise InputError(f"bypass must be at least 0, got {self.bypass}.")
+        if min(self.positive_capacity, self.negative_capacity) < 1 or self.bypass < 0:
+            raise InputError(
+                "positive_capacity and negative_capacity must be at least 1, and bypass at least 0; to do without a "
+                "cache, switch it off."
+            )
         self.positive_cache = self.declare("positive", Cache(self.head, self.positive_capacity))
         negative_cache = Cache(self.head, self.negative_capacity, highest=self.negative_keep == "highest")
         self.negative_cache = self.declare("negative", negative_cache)

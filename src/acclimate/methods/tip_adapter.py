@@ -77,10 +77,11 @@ class TipAdapter(FewShot):
 
     def setup(self) -> None:
         """Declare the cache of shots, and the alpha and beta that count."""
-        if min(self.alpha, self.beta) < 0:
-            raise InputError("alpha and beta must not be negative.")
-        if min(self.largest_alpha, self.largest_beta) <= SMALLEST:
-            raise InputError(f"largest_alpha and largest_beta must be above {SMALLEST}, where the search begins.")
+        if min(self.alpha, self.beta) < 0 or min(self.largest_alpha, self.largest_beta) <= SMALLEST:
+            raise InputError(
+                "alpha and beta must not be negative, largest_alpha and largest_beta must be above "
+                f"{SMALLEST}, where the search begins."
+            )
         self.shots = self.declare("shots", Cache(self.head, None))
         self.weights = self.declare("weights", Tensors(self.head, dtype="float64", alpha_beta=(2,)))
 

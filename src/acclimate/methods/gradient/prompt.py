@@ -29,10 +29,9 @@ class PromptMethod(Adapter):
     def tower(self) -> Any:
         """The encoder's text tower; ModelError if it cannot take embeddings."""
         if not hasattr(self.text, "text_tower"):
-            kind = type(self.text).__name__
             raise ModelError(
-                f"the method {self.name!r} needs a text tower that takes embeddings, which {kind} does not have; use a "
-                "CLIP model of hf:, local: or open_clip:."
+                f"the method {self.name!r} needs a text tower that takes embeddings, which {type(self.text).__name__} "
+                "does not have; use a CLIP model of hf:, local: or open_clip:."
             )
         return self.text.text_tower()
 
@@ -90,10 +89,11 @@ class TrainedPrompt(FewShot, PromptMethod):
 
     def setup(self) -> None:
         """Check the settings."""
-        if min(self.epochs, self.batch) < 1:
-            raise InputError("epochs and batch must be at least 1.")
-        if self.learning_rate <= 0 or not 0 <= self.seed < LARGEST_SEED:
-            raise InputError(f"learning_rate must be above 0, and seed from 0 to {LARGEST_SEED - 1}.")
+        if min(self.epochs, self.batch) < 1 or self.learning_rate <= 0 or not 0 <= self.seed < LARGEST_SEED:
+            raise InputError(
+                "epochs and batch must be at least 1, learning_rate must be above 0, and seed from 0 to "
+                f"{LARGEST_SEED - 1}."
+            )
 
     @classmethod
     def takes_new_classes(cls, settings: Mapping[str, Any]) -> bool:
