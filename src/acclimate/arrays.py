@@ -109,7 +109,7 @@ def unit_rows(x: Array, what: str) -> Array:
             where = ", ".join(str(int(i)) for i in bad[0])
             kind = "is all zeros" if host_peak[tuple(bad[0])] == 0 else "holds NaN or infinity"
             raise InputError(
-                f"{what}: row {where} {kind} ({len(bad)} of {peak.size} rows); remove such rows and run again."
+                f"{what}: row {where} {kind} ({len(bad)} of {host_peak.size} rows); remove such rows and run again."
             )
         x = x / peak[..., None]
         squares = row_products(x, x)

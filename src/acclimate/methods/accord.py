@@ -185,8 +185,11 @@ class Accord(Adapter):
             self.counted.add(**compare_views(scores, self.parameters.taus, evidence.probs))
             rows = self._tempered(self.samples_seen)
             if rows.start < len(evidence):
-                losses = cross_entropies(scores, evidence.probs, rows)
-                self.counted.add(**information(scores, rows), losses=losses, reached=confidence_reached(pooled[rows]))
+                self.counted.add(
+                    **information(scores, rows),
+                    losses=cross_entropies(scores, evidence.probs, rows),
+                    reached=confidence_reached(pooled[rows]),
+                )
         # Labels are the mean of the answer, which learns, and of zero-shot, which does not drift.
         self._learn(self.sums, evidence.features, 0.5 * (answered + probs))
         return Step(logits)
@@ -366,8 +369,13 @@ class Accord(Adapter):
         weights = self._weigh(figures)
         strength = self._evenness(weights)
         trial = self._evened(log_softmax(evidence.logits), 1.0, step)
-        trust = float(figures["confidence"][0] / figures["compared"][0])
-        parameters = Parameters(model, taus, weights, trust, zero_shot_offset=strength * trial)
+        parameters = Parameters(
+            model,
+            taus,
+            weights,
+            trust=float(figures["confidence"][0] / figures["compared"][0]),
+            zero_shot_offset=strength * trial,
+        )
         _, pooled = parameters.pool(evidence.logits, scores)
         figures["reached"] = to_host(confidence_reached(pooled[rows]))
         beta = temperature(figures, weights)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, to_host, unit_rows
+from acclimate.arrays import Array, HostArray, namespace, softmax_and_entropy, unit_rows
 from acclimate.errors import InputError
 from acclimate.evidence import Evidence
 from acclimate.methods import CLASSES, DIM, Adapter, Step, Tensors, register
@@ -101,5 +101,5 @@ class BCA(Adapter):
 
     def learnt(self) -> dict[str, HostArray]:
         """Return the samples that moved each prototype, and the prior that it still means its class."""
-        priors = np.diagonal(to_host(self.tensors["priors"]))
-        return {"samples": to_host(self.tensors["moves"]).copy(), "prior": 1.0 + priors}
+        dump = self.tensors.dump()
+        return {"samples": dump["moves"], "prior": 1.0 + np.diagonal(dump["priors"])}

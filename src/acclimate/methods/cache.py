@@ -40,6 +40,7 @@ class Cache(State):
         self.bounded = capacity is not None
         self.capacity = capacity or 0  # without a bound it grows: the most entries that a class holds
         self.highest = highest
+        self._sign = -1.0 if highest else 1.0  # of ranks, relative to entropies
         super().__init__(head)
 
     def clear(self) -> None:
@@ -170,9 +171,10 @@ class Cache(State):
 
     def entries(self) -> list[Entry]:
         """Return the entries, sorted by class, entropy and id."""
-        sign = -1.0 if self.highest else 1.0
         return sorted(
-            Entry(label, sign * rank, entry_id) for label, queue in self.queues.items() for rank, entry_id, _ in queue
+            Entry(label, self._sign * rank, entry_id)
+            for label, queue in self.queues.items()
+            for rank, entry_id, _ in queue
         )
 
     def dump(self) -> Dump:
@@ -180,8 +182,9 @@ class Cache(State):
 
         Those that corrections contradict are among them, where they would be without the corrections.
         """
-        sign = -1.0 if self.highest else 1.0
-        held = sorted((slot, entry_id, sign * rank) for queue in self.queues.values() for rank, entry_id, slot in queue)
+        held = sorted(
+            (slot, entry_id, self._sign * rank) for queue in self.queues.values() for rank, entry_id, slot in queue
+        )
         arrays = {
             "keys": to_host(self.keys).copy(),
             "classes": self.classes,
@@ -214,10 +217,9 @@ class Cache(State):
             self._aside_positions = np.cumsum(~wrong)[wrong]
             arrays = {name: values[~wrong] for name, values in arrays.items()}
         columns = [arrays[name].tolist() for name in ("classes", "entropies", "ids")]
-        sign = -1.0 if self.highest else 1.0
         queues: Queues = {}
         for slot, (label, entropy, entry_id) in enumerate(zip(*columns, strict=True)):
-            queues.setdefault(label, []).append(Queued(sign * entropy, entry_id, slot))
+            queues.setdefault(label, []).append(Queued(self._sign * entropy, entry_id, slot))
         self._take({label: sorted(queue) for label, queue in queues.items()})
         self.size = len(arrays["classes"])
         self._keys = move(arrays["keys"].copy(), self.head.class_vectors)

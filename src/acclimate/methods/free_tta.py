@@ -64,8 +64,9 @@ class FreeTTA(Adapter):
         """Compute the discriminant's weights (K, d) and offsets (K,) from the sums."""
         xp = namespace(self.sums["outer"])
         vectors = self.head.class_vectors
-        start = xp.astype(vectors, xp.float64)
-        mass, means, covariance = gaussians(self.sums, start=start, mass=1.0 / len(self.head), variance=1.0)
+        mass, means, covariance = gaussians(
+            self.sums, start=xp.astype(vectors, xp.float64), mass=1.0 / len(self.head), variance=1.0
+        )
         weights = xp.linalg.solve(covariance, means.T).T
         offsets = xp.log(mass / xp.sum(mass)) - 0.5 * xp.sum(weights * means, axis=-1)
         self.weights = xp.astype(self.weight * weights, vectors.dtype)

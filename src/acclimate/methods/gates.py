@@ -155,10 +155,9 @@ class Rejector(Gate):
 
     def gaps(self, evidence: Evidence, logits: Array | None = None) -> Array:
         """Return by how many standard deviations (B,) of its logits each of B images is closer to the labels."""
-        xp = namespace(evidence.features)
         labels = evidence.logits if logits is None else logits
         others = self.head.logit_scale * (evidence.features @ self.negatives.T) + self.head.logit_bias
-        return (log_sum_exp(labels) - log_sum_exp(others)) / xp.std(others, axis=-1)
+        return (log_sum_exp(labels) - log_sum_exp(others)) / namespace(others).std(others, axis=-1)
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""

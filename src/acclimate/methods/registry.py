@@ -103,7 +103,6 @@ def load_plugin(file: Path) -> None:
     path = file.resolve()
     # The same in every process, so that its objects can be sent from one to another.
     name = f"acclimate_plugin_{path.stem}_{zlib.crc32(str(path).encode()):08x}"
-    loader = SourceFileLoader(name, str(path))
     module = ModuleType(name)
     before = dict(_REGISTRY)
     module.__file__ = str(path)
@@ -111,7 +110,7 @@ def load_plugin(file: Path) -> None:
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
     try:
-        loader.exec_module(module)
+        SourceFileLoader(name, str(path)).exec_module(module)
     except (Exception, SystemExit) as error:
         _REGISTRY.clear()
         _REGISTRY.update(before)

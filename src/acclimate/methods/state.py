@@ -99,8 +99,10 @@ class State(ABC):
     def require(condition: object, rule: str) -> None:
         """Raise StateError unless a rule for dumped arrays holds."""
         if not condition:
-            why = "it was damaged or edited, or another version wrote it"
-            raise StateError(f"the state breaks a rule: {rule}; {why}. Use another copy.")
+            raise StateError(
+                f"the state breaks a rule: {rule}; it was damaged or edited, or another version wrote it. Use another "
+                "copy."
+            )
 
     def require_entries(self, arrays: Mapping[str, HostArray], fields: Mapping[str, tuple[str, int]]) -> None:
         """Refuse arrays that are not entries: one row each, of these kinds of number and axes, finite, known classes.
@@ -170,8 +172,9 @@ class Tensors(State):
 
     def restore(self, arrays: Mapping[str, HostArray]) -> None:
         """Take over dumped arrays."""
-        names = ", ".join(self.names)
-        self.require(set(self.names) <= arrays.keys() <= self.axes.keys(), f"it must hold the arrays {names}")
+        self.require(
+            set(self.names) <= arrays.keys() <= self.axes.keys(), f"it must hold the arrays {', '.join(self.names)}"
+        )
         for name, values in arrays.items():
             shape = self._shape(name)
             fits = values.dtype.kind == "f" if self.dtype is None else values.dtype == self.dtype

@@ -112,9 +112,8 @@ class TipAdapterF(TipAdapter):
             features: (B, d) unit.
             labels: (B,).
         """
-        logits = self.head.observe_unit(features).logits
         xp = namespace(keys)
-        votes = xp.asarray(logits.T, copy=True)
+        votes = xp.asarray(self.head.observe_unit(features).logits.T, copy=True)
         weights = self.alpha * affinities(keys, features, self.beta)
         add_by_class(votes, weights, layout)
         errors = softmax_and_entropy(votes.T)[0]

@@ -50,8 +50,7 @@ class Zero(Adapter):
         best = xp.argmax(each.logits, axis=-1)[flat]
         voters = max(1, int(self.voters * views))
         votes = best[:, :voters]
-        classes = xp.arange(len(self.head), device=where)
-        counts = xp.sum(xp.astype(votes[:, :, None] == classes, unit.dtype), axis=1)
+        counts = xp.sum(xp.astype(votes[:, :, None] == xp.arange(len(self.head), device=where), unit.dtype), axis=1)
         leads = counts == xp.max(counts, axis=-1, keepdims=True)
 
         # Where one class leads alone, its first follower in this walk is for the winner as well.

@@ -72,9 +72,8 @@ class CoCoOp(TrainedPrompt):
             generator = torch.Generator().manual_seed(self.seed)
             parameters = [self.tower.words(self.context).clone()]
             for name in LAYERS:  # the start of torch.nn.Linear, whose bound is one over the root of the inputs
-                shape = self.learned[name].shape
                 inputs = self.learned[f"weight_{name[-1]}"].shape[1]
-                start = (2 * torch.rand(*shape, generator=generator) - 1) / inputs**0.5
+                start = (2 * torch.rand(*self.learned[name].shape, generator=generator) - 1) / inputs**0.5
                 parameters.append(start.to(self.tower.device))
             context, *layers = parameters
 
