@@ -210,7 +210,7 @@ def test_merging_what_is_empty_is_empty(stream):
         ("free-tta", {"refresh": 0}, "refresh must be at least 1"),
         ("free-tta", {"decay": -1.0}, "decay at least 0"),
         ("boost", {"extra": -1}, "extra must be at least 0"),
-        ("boost", {"positive_capacity": 0}, "positive_capacity must be at least 1"),
+        ("boost", {"positive_capacity": 0}, "positive_capacity and negative_capacity must be at least 1"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(stream, method, settings, message):
