@@ -14,6 +14,7 @@ import signal
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from itertools import chain, groupby, islice
 from multiprocessing import current_process
@@ -108,6 +109,13 @@ def resize_weights(size: int, resized: int, start: int, kept: int, resample: str
     weights = interpolate(torch.eye(size, device=device)[None, None], (size, resized), mode=resample, antialias=True)
     cut = pad(weights[0, 0], (-start, start + kept - resized))  # negative margins cut, positive ones are black
     return cut.half() if device.type == "cuda" else cut
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Images that a worker has read; DataLoader would take a list apart to pin what is in it."""
+
+    images: list[ReadImage]
 
 
 class ImageReader:
@@ -315,7 +323,7 @@ def _read_batches(
             reader,
             batch_sampler=reader.chunks(numbered, batch_images),
             num_workers=workers,
-            collate_fn=list,
+            collate_fn=Chunk,
             generator=torch.Generator(),  # leaves PyTorch's own random numbers as they are
             multiprocessing_context="fork" if workers else None,
             prefetch_factor=PREFETCH_CHUNKS if workers else None,
@@ -326,7 +334,7 @@ def _read_batches(
     batch: list[ReadImage] = []
     try:
         for chunk in chunks:
-            batch += chunk
+            batch += chunk.images
             if len(batch) == batch_images:
                 yield batch
                 batch = []
