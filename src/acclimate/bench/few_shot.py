@@ -184,11 +184,8 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
     streams = list(plan.streams)
     panels = {name: [name] for name in streams}
     means = {f"mean of {len(panels)} streams": streams} if len(panels) > 1 else {}
-    picture = shown(
-        "Accuracy over the number of labelled shots per class",
-        folder / "few-shot.png",
-        partial(draw_few_shot, board, {**means, **panels}),
-    )
+    title = "Accuracy over the number of labelled shots per class"
+    picture = shown(title, folder / "few-shot.png", partial(draw_few_shot, board, {**means, **panels}))
     seeds = len({score.seed for score in scores})
     spread = f"Mean ± standard deviation over {seeds} draws" if seeds > 1 else "One draw"
     table = [["method", "shots", "mean", *streams]]
@@ -206,28 +203,21 @@ def write_few_shot(plan: Measurements, scores: Sequence[Score], folder: Path, co
         f"Top-1 accuracy in percent. {spread}.",
         markdown_table(table[0], table[1:]),
         NOTES,
-        *_chosen_settings(board, streams),
     ]
+    numbers = sorted({shots for curve in board for shots in curve.shots if shots})
+    lines = [
+        [curve.method, name, *(curve.chosen(each, name) for each in numbers)] for curve in board for name in streams
+    ]
+    if chosen := [line for line in lines if set(line[2:]) != {ABSENT}]:
+        used = sorted({score.learnt["fit"]["validation"] for score in scores} - {0})
+        span = str(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]}"
+        headings = [f"{number} shot{'s' if number > 1 else ''}" for number in numbers]
+        parts += [
+            "## Chosen alpha / beta",
+            f"By the validation samples, of which a run has {span}; means of the draws.",
+            markdown_table(("method", "stream", *headings), chosen),
+        ]
     if plan.notes:
         parts += ["## Classes with fewer samples", *markdown_list(plan.notes)]
     write_page(parts, folder / "few-shot.md")
     return table
-
-
-def _chosen_settings(board: Sequence[Curve], streams: Sequence[str]) -> list[str]:
-    """Return the section of the page on the settings that validation samples chose; nothing where they chose none."""
-    numbers = sorted({shots for curve in board for shots in curve.shots if shots})
-    rows = [
-        [curve.method, name, *(curve.chosen(each, name) for each in numbers)] for curve in board for name in streams
-    ]
-    rows = [row for row in rows if set(row[2:]) != {ABSENT}]
-    if not rows:
-        return []
-    used = sorted({score.learnt["fit"]["validation"] for curve in board for score in curve.scores} - {0})
-    span = str(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]}"
-    headings = [f"{number} shot{'s' if number > 1 else ''}" for number in numbers]
-    return [
-        "## Chosen alpha / beta",
-        f"By the validation samples, of which a run has {span}; means of the draws.",
-        markdown_table(("method", "stream", *headings), rows),
-    ]

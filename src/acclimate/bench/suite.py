@@ -10,7 +10,7 @@ cannot run here and why.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -207,29 +207,26 @@ def run_suite(
                 missing.setdefault(dataset.key, []).append(variant)
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    for key, scores in _run_missing(store, missing, orders):
-        for score in scores:
-            write_results([score], paths[key, score.method])
-    return [score for path in paths.values() for score in read_results(path)]
-
-
-def _run_missing(
-    store: FeatureStore, missing: Mapping[str, Sequence[Variant]], orders: Sequence[str]
-) -> Iterator[tuple[str, list[Score]]]:
-    """Yield the scores on each dataset. What can be refused is refused before anything is encoded."""
     listings = list_datasets(store.root, missing, orders)
     trainer = Trainer(store)
     for key, variants in missing.items():
         for variant in variants:
-            has = {"views": DATASETS[key].views_of(variant.views) > 1, "labels": variant.fitted is not None}
-            require(find_method(variant.method), **has, text=True)
-            if "text" in find_method(variant.method).needs and (lack := text_lack(store.encoder)):
-                raise InputError(f"the method {variant.method!r} needs {lack}.")
-            if variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
-                head = store.head(DATASETS[key], variant)
-                trainer.fitted(variant, DATASETS[key], head).adapter(head)
+            _check_runnable(store, trainer, DATASETS[key], variant)
     for key, variants in missing.items():
-        yield key, run_dataset(store, trainer, listings[key], variants, orders)
+        for score in run_dataset(store, trainer, listings[key], variants, orders):
+            write_results([score], paths[key, score.method])
+    return [score for path in paths.values() for score in read_results(path)]
+
+
+def _check_runnable(store: FeatureStore, trainer: Trainer, dataset: Dataset, variant: Variant) -> None:
+    """Refuse a variant that cannot run on a dataset, before anything is encoded."""
+    method = find_method(variant.method)
+    require(method, views=dataset.views_of(variant.views) > 1, labels=variant.fitted is not None, text=True)
+    if "text" in method.needs and (lack := text_lack(store.encoder)):
+        raise InputError(f"the method {variant.method!r} needs {lack}.")
+    if variant.fitted is not None:  # refuses one that was fitted to other classes or prompts
+        head = store.head(dataset, variant)
+        trainer.fitted(variant, dataset, head).adapter(head)
 
 
 def result_name(model: str, dataset: Dataset, variant: Variant, orders: Sequence[str]) -> str:
