@@ -132,8 +132,20 @@ class ClassifyOptions:
 
     def classifier_arguments(self) -> dict[str, Any]:
         """Return the arguments of `Classifier` that the options give as they are."""
-        model = ("method", "fitted", "batch_size", "workers", "device", "precision", "compile", "decoder")
-        names = (*model, "views", "views_kind", "generated", "unsure")
+        names = (
+            "method",
+            "fitted",
+            "batch_size",
+            "workers",
+            "device",
+            "precision",
+            "compile",
+            "decoder",
+            "views",
+            "views_kind",
+            "generated",
+            "unsure",
+        )
         return {name: getattr(self, name) for name in names} | {"reject": self.none_of_these}
 
     def set_up(self, classifier: "Classifier") -> None:

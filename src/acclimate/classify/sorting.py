@@ -48,8 +48,17 @@ def sort_images(results: Path, folder: Path, how: How = "copy") -> Counter[str]:
     counts: Counter[str] = Counter()
     failed = []
     for record, target in planned:
+        source = Path(record["file"])
         try:
-            _place(Path(record["file"]), target, how)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if target.exists() or target.is_symlink():
+                pass  # it was done before
+            elif how == "move":
+                _move(source, target)
+            elif how == "link":
+                target.symlink_to(source.resolve(strict=True))
+            else:
+                _copy(source, target)
         except OSError as error:
             failed.append(f"{record['file']} to {target}: {reason(error)}")
             continue
@@ -137,18 +146,6 @@ def _goes_back(target: Path, source: Path) -> bool:
     """Return True if a file was moved from where nothing is now; it has its old name, perhaps with a number."""
     named = target.suffix == source.suffix and target.stem.startswith(source.stem)
     return named and (target.is_file() or target.is_symlink()) and not (source.exists() or source.is_symlink())
-
-
-def _place(source: Path, target: Path, how: How) -> None:
-    if target.exists() or target.is_symlink():  # it was done before
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    if how == "move":
-        _move(source, target)
-    elif how == "link":
-        target.symlink_to(source.resolve(strict=True))
-    else:
-        _copy(source, target)
 
 
 def _move(source: Path, target: Path) -> None:

@@ -74,8 +74,15 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    fields = [TextColumn(things), TextColumn("{task.fields[note]}", markup=False), TimeElapsedColumn()]
-    columns = [TextColumn(verb), BarColumn(), MofNCompleteColumn(), *fields, TextColumn("{task.fields[pace]}")]
+    columns = [
+        TextColumn(verb),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn(things),
+        TextColumn("{task.fields[note]}", markup=False),
+        TimeElapsedColumn(),
+        TextColumn("{task.fields[pace]}"),
+    ]
     worked = 0
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(verb, total=total, note="", pace="")
