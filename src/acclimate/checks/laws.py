@@ -145,7 +145,8 @@ def learning_changes_answers(trial: Trial) -> None:
     adapter = trial.adapter()
     before = adapter.step(trial.features, learn=False)
     adapter.step(trial.stream(2000).features)
-    changes = np.ptp(adapter.step(trial.features, learn=False) - before, axis=1)  # beyond what all classes share
+    # What all classes share changes no answer.
+    changes = np.ptp(adapter.step(trial.features, learn=False) - before, axis=1)
     if changes.max() <= 1e-4 * np.abs(before).max():
         raise AssertionError(f"it learnt from 2000 samples, and no answer changed; {_why_nothing_counts(adapter)}")
 

@@ -40,7 +40,7 @@ class Cache(State):
         self.bounded = capacity is not None
         self.capacity = capacity or 0  # without a bound it grows: the most entries that a class holds
         self.highest = highest
-        self._sign = -1.0 if highest else 1.0  # of ranks, relative to entropies
+        self._sign = -1.0 if highest else 1.0  # ratio of rank and entropy
         super().__init__(head)
 
     def clear(self) -> None:

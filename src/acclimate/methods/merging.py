@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from acclimate.errors import InputError, StateError
 from acclimate.methods.adapter import Adapter
@@ -149,16 +149,7 @@ def merge_files(
             if differences := [] if first is None else compare_states(adapter, first):
                 different += 1
                 raise InputError(f"{path} cannot be merged with {first_path}: {'; '.join(differences)}.")
-            before = {} if start is None else start.seen
-            origins = [origin for origin, count in _seen([adapter], start).items() if count > before.get(origin, 0)]
-            shared = [origin for origin in origins if origin in holders]
-            if shared and (adapter.merges == "sum" or start is not None):
-                raise InputError(
-                    f"{path} and {holders[shared[0]]} both hold samples of the origin {shared[0]!r}, which would count "
-                    "twice; merge each origin once, and give every stream its own origin."
-                )
-            if len(holders.keys() | origins) > MAX_ORIGINS:
-                raise InputError(f"with {path}, these are samples of more than {MAX_ORIGINS} streams; merge fewer.")
+            origins = _new_origins(adapter, path, start, holders)
         except (InputError, StateError) as error:
             named = error if path in str(error) else InputError(f"{path}: {error}")
             if skipped is None:
@@ -180,6 +171,21 @@ def merge_files(
             "leave that one out, or merge each kind of state by itself."
         )
     return tree.merged()
+
+
+def _new_origins(adapter: Adapter, path: str, start: Adapter | None, holders: Mapping[str, str]) -> list[str]:
+    """Return the origins of samples that an adapter adds to `start`; refuse those that another file holds."""
+    before = {} if start is None else start.seen
+    origins = [origin for origin, count in _seen([adapter], start).items() if count > before.get(origin, 0)]
+    shared = [origin for origin in origins if origin in holders]
+    if shared and (adapter.merges == "sum" or start is not None):
+        raise InputError(
+            f"{path} and {holders[shared[0]]} both hold samples of the origin {shared[0]!r}, which would count twice; "
+            "merge each origin once, and give every stream its own origin."
+        )
+    if len(holders.keys() | origins) > MAX_ORIGINS:
+        raise InputError(f"with {path}, these are samples of more than {MAX_ORIGINS} streams; merge fewer.")
+    return origins
 
 
 def _seen(adapters: Sequence[Adapter], start: Adapter | None) -> dict[str, int]:

@@ -60,7 +60,7 @@ def state_to_bytes(adapter: Adapter, notes: Mapping[str, Any] | None = None) -> 
         "origin": adapter.origin,
         "seen": adapter.seen,
         "frozen": adapter.frozen,
-        "encoder": getattr(adapter.text, "fingerprint", ""),  # for methods that need its text tower
+        "encoder": getattr(adapter.text, "fingerprint", ""),  # fingerprint of the text tower, where a method needs it
         "notes": dict(notes or {}),
     }
     check_description(description, "the state")  # what cannot be read again must not be written
