@@ -98,7 +98,7 @@ def test_all_machines_with_room_are_lost(ray_cluster, nodes, bench, place):
     run = bench.job(method="tda", workers=2, cpus=5, patience=2.0)
 
     def remove(process, node):
-        wait_until(lambda: load_with_notes(bench.folder / "out" / CHECKPOINT)[1]["blocks"])
+        wait_until(lambda: load_with_notes(bench.folder / "out" / CHECKPOINT)[1]["position"])
         for each in nodes.values():
             ray_cluster.remove_node(each, allow_graceful=False)
 
