@@ -24,11 +24,6 @@ from acclimate.methods import list_methods
 ABLATION_MODEL = "RN50"  # the model of the paper's ablations and times
 BACKBONES = {"ViT-B/16": r"vit-b-16\b|vit-base-patch16\b", "RN50": r"rn50\b"}  # the paper's models -> parts of names
 
-LEGEND = "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here."
-ALWAYS = (
-    "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
-    "not) and by the order of the samples."
-)
 ON_STREAMS = """\
 **These are not the paper's datasets.** They are feature files, with the model and the class vectors they were made
 with. They show how the method responds to a setting, not how well it does on the paper's benchmarks. The second figure
@@ -90,9 +85,9 @@ def backbone(model: str) -> str | None:
     nothing more: features of that model that were centred afterwards are not those of the paper.
     """
     name = model.lower()
+    loaded = ":" in name and "openai" in name
     for paper, pattern in BACKBONES.items():
-        loaded = ":" in name and "openai" in name and re.search(pattern, name)
-        if loaded or name == f"openai clip {paper.lower()}":
+        if name == f"openai clip {paper.lower()}" or (loaded and re.search(pattern, name)):
             return paper
     return None
 
@@ -151,9 +146,11 @@ def deviations(result: Score) -> dict[str, tuple[str, str]]:
     if dataset is None:
         return {}
     row = row_of(result.method, dataset)
-    ours = views_text(result.views, result.views_kind or row.views_kind)  # results of old versions do not name the kind
-    theirs = views_text(dataset.views_of(row.views), row.views_kind)
-    pairs = {"Prompts": (result.prompts, row.prompts), "Views": (ours, theirs)}
+    kind = result.views_kind or row.views_kind  # results of old versions do not name the kind
+    pairs = {
+        "Prompts": (result.prompts, row.prompts),
+        "Views": (views_text(result.views, kind), views_text(dataset.views_of(row.views), row.views_kind)),
+    }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
@@ -209,8 +206,10 @@ def every_table(group: ResultGroup) -> list[Table]:
         if custom or paper_dataset(result) is None:
             others.setdefault(name, {})[result.dataset] = result
             others["zero-shot"][result.dataset] = zero_shot[result.dataset]
-    titles = {"accuracy": "Other streams and settings: top-1 accuracy, %", "ECE": "Expected calibration error (ECE), %"}
-    for rows, (score, title) in zip((others, every), titles.items(), strict=True):
+    for rows, score, title in (
+        (others, "accuracy", "Other streams and settings: top-1 accuracy, %"),
+        (every, "ECE", "Expected calibration error (ECE), %"),
+    ):
         if columns := {name: (name,) for name in rows["zero-shot"]}:
             tables.append(_table(group, title, "method", rows, columns, {}, "", score))
     return tables
@@ -236,7 +235,7 @@ def _context(result: Score) -> str:
 
 def _zero_shot(result: Score) -> Score:
     """Return the score of zero-shot on the same stream, as stored in that of another method."""
-    metrics: dict[str, float | None] = {**(result.baseline or {})}
+    baseline = result.baseline or {}
     return replace(
         result,
         method="zero-shot",
@@ -244,8 +243,8 @@ def _zero_shot(result: Score) -> Score:
         passes=1,
         config={},
         trained="",
-        metrics=metrics,
-        ece=metrics.get("ece"),
+        metrics={**baseline},
+        ece=baseline.get("ece"),
         orders={"names": result.orders["names"]},
     )
 
@@ -332,11 +331,12 @@ def _method_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
             reported[label], remarks[label] = _paper_row(recipe, model, name, columns)
     for others in measured.values():
         rows |= others
+    accuracies = _table(
+        group, f"{recipe.title}: top-1 accuracy, %", "method", rows, columns, reported, model, remarks=remarks
+    )
     notes = tuple(_how(label, list(found.values())) for label, found in rows.items() if found)
-    title = f"{recipe.title}: top-1 accuracy, %"
-    accuracies = _table(group, title, "method", rows, columns, reported, model, remarks=remarks)
-    rows = {label: found for label, found in rows.items() if found and label != "zero-shot"}
     base = reported["zero-shot"]
+    rows = {label: found for label, found in rows.items() if found and label != "zero-shot"}
     paper = {
         label: {at: figure - base[at] for at, figure in reported.get(label, {}).items() if at in base} for label in rows
     }
@@ -354,16 +354,17 @@ def _part_heading(average: str, present: Sequence[str], every: Sequence[str]) ->
 
 def _label(result: Score) -> str:
     changed = changed_settings(result, row_of(result.method, DATASETS[result.dataset]))
-    settings = {"paper": [], "given": changed}.get(result.settings, [result.settings])
-    return ", ".join([result.method, *settings])
+    return ", ".join([result.method, *{"paper": [], "given": changed}.get(result.settings, [result.settings])])
 
 
 def _how(label: str, results: Sequence[Score]) -> str:
-    prompts = dict.fromkeys(result.prompts for result in results)
-    views = dict.fromkeys(views_text(result.views, result.views_kind or "augmix") for result in results)
-    fitted = dict.fromkeys(result.trained for result in results if result.trained)
-    words = {"prompts": prompts, "views per image": views, "fitted to": fitted}
-    return f"{label}: " + "; ".join(f"{name} {' or '.join(each)}" for name, each in words.items() if each) + "."
+    words = {
+        "prompts": [result.prompts for result in results],
+        "views per image": [views_text(result.views, result.views_kind or "augmix") for result in results],
+        "fitted to": [result.trained for result in results if result.trained],
+    }
+    parts = [f"{name} {' or '.join(dict.fromkeys(each))}" for name, each in words.items() if each]
+    return f"{label}: {'; '.join(parts)}."
 
 
 def _paper_row(
@@ -396,22 +397,28 @@ def _cost_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
         measured = {result.method: result for result in timed if result.batch_size == size}
         zero_shot = measured["zero-shot"]
         names = {protocol.method: name for name, protocol in recipe.rows.items()}
-        rows = [
-            _cost_row(names.get(method, ""), measured.get(method), zero_shot, recipe.reported)
-            for method in {**names, **measured}
-        ]
         peak = "tensors on the GPU" if zero_shot.device.startswith("cuda") else "the process"
-        context = f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {peak}."
         batch = "batch size 1, as in the paper" if size == 1 else f"batches of {size}, counting views"
-        notes = tuple(_how(_label(result), [result]) for result in measured.values())
-        tables.append(Table(f"{recipe.title}: {batch}", context, "method", columns, tuple(rows), notes))
+        tables.append(
+            Table(
+                f"{recipe.title}: {batch}",
+                f"{group.context} Images: {zero_shot.n:,}. Hardware: {zero_shot.hardware}. MB: peak of {peak}.",
+                "method",
+                columns,
+                rows=tuple(
+                    _cost_row(names.get(method, ""), measured.get(method), zero_shot, recipe.reported)
+                    for method in {**names, **measured}
+                ),
+                notes=tuple(_how(_label(result), [result]) for result in measured.values()),
+            )
+        )
     return tables
 
 
 def _costs(figures: Mapping[str, float], base: Mapping[str, float]) -> tuple[float, ...]:
     """Return minutes, and how many times those of zero-shot; accuracy, and how much above zero-shot."""
-    times = figures["minutes"] / base["minutes"]
-    return figures["minutes"], times, figures["accuracy"], figures["accuracy"] - base["accuracy"]
+    minutes = figures["minutes"]
+    return minutes, minutes / base["minutes"], figures["accuracy"], figures["accuracy"] - base["accuracy"]
 
 
 def _cost_row(
@@ -472,8 +479,8 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
                 reported.setdefault(label, {})[heading] = figure
                 if column == AVERAGE and set(averaged) != set(theirs):
                     remarks.setdefault(label, {})[heading] = f"the paper's figure is for {titles}."
-        figures = (found, columns, reported, ABLATION_MODEL)
-        tables.append(_table(group, sweep.title, sweep.corner, *figures, sweep.score, remarks))
+        figures = (columns, reported, ABLATION_MODEL, sweep.score, remarks)
+        tables.append(_table(group, sweep.title, sweep.corner, found, *figures))
     return tables
 
 
@@ -486,7 +493,12 @@ def letters(tables: Sequence[Table]) -> dict[str, str]:
 
 def notes(tables: Sequence[Table]) -> list[str]:
     """Return the notes below the tables: how to read a cell, and the reasons by letter."""
-    return [LEGEND, *(f"({letter}) {reason}" for reason, letter in letters(tables).items()), ALWAYS]
+    return [
+        "Each cell: measured / reported in the paper, with its model on its data; letters say what is different here.",
+        *(f"({letter}) {reason}" for reason, letter in letters(tables).items()),
+        "Where both figures are given, they always differ by precision (the authors' runs use half precision, these do "
+        "not) and by the order of the samples.",
+    ]
 
 
 def cell_text(cell: Cell) -> str:
@@ -498,8 +510,8 @@ def cell_text(cell: Cell) -> str:
 
 def markdown(tables: Sequence[Table]) -> str:
     """Return tables as Markdown."""
-    parts = [part for table in tables for part in _section(table, letters(tables))]
-    return "\n\n".join([*parts, *notes(tables)]) + "\n"
+    known = letters(tables)
+    return "\n\n".join([*(part for table in tables for part in _section(table, known)), *notes(tables)]) + "\n"
 
 
 def latex(tables: Sequence[Table]) -> str:
@@ -546,15 +558,16 @@ def write_report(
         opening = opening if paper_dataset(first) else ON_STREAMS
         parts += [] if opening in parts else [opening]
         parts += [group.context, *([_datasets(group)] if group.results else [])]
-        for recipe, tables in sections:
-            if tables:
-                figure = folder / (f"{recipe.name}.png" if number == 1 else f"{recipe.name}-{number}.png")
-                picture = shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables))
-                parts += [f"## {recipe.title}", recipe.about, *picture]
-                for table in tables:
-                    parts += _section(table, known, group.context)
-                needed = (lacking or {}).get(recipe.name, {})
-                parts += markdown_list([f"{name} was not measured: it needs {what}." for name, what in needed.items()])
+        for recipe, tables in ((recipe, tables) for recipe, tables in sections if tables):
+            figure = folder / (f"{recipe.name}.png" if number == 1 else f"{recipe.name}-{number}.png")
+            needed = (lacking or {}).get(recipe.name, {})
+            parts += [
+                f"## {recipe.title}",
+                recipe.about,
+                *shown(recipe.title, figure, partial(FIGURES[recipe.figure], tables)),
+                *(part for table in tables for part in _section(table, known, group.context)),
+                *markdown_list([f"{name} was not measured: it needs {what}." for name, what in needed.items()]),
+            ]
     write_page([*parts, "## Notes", *notes(every)], folder / "README.md")
     return every
 
@@ -564,9 +577,12 @@ def _section(table: Table, known: Mapping[str, str], known_context: str = "") ->
         (name, *(cell_text(cell) + letters_of(cell, known, " <sup>%s</sup>") for cell in cells))
         for name, cells in table.rows
     ]
-    body = markdown_table((table.corner, *table.columns), rows)
-    parts = [f"### {table.title}", table.context, body, *markdown_list(table.notes)]
-    return [part for part in parts if part != known_context]
+    return [
+        f"### {table.title}",
+        *([] if table.context == known_context else [table.context]),
+        markdown_table((table.corner, *table.columns), rows),
+        *markdown_list(table.notes),
+    ]
 
 
 def _datasets(group: ResultGroup) -> str:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from acclimate.bench.few_shot import Curve
     from acclimate.bench.leaderboard import Standing
 
-FORMATS = (".png", ".svg", ".pdf")
+# Suffixes, and the metadata that would change with every run, which has a different name in each format.
+FORMATS = {".png": {"Software": None}, ".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
 COLOURS = ("#8a8f98", "#0b6e4f", "#c8553d", "#3d5a80", "#b08900", "#6a4c93")  # grey is for zero-shot
 GREY, GREEN, RED, BLUE, *_ = COLOURS
 OTHER_COLOURS = (*COLOURS[1:], GREY)  # taken in turn
@@ -54,7 +55,6 @@ STYLE = {
     "svg.hashsalt": "acclimate",
 }
 GAIN = "gain over zero-shot, points"
-FEW_SHOT_COLUMNS = 4  # panels side by side
 
 
 def pyplot() -> Any:
@@ -104,11 +104,11 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
     crowded = len(correct) > len(COLOURS)
     base = [values[:length] * float(many) for values in first]  # the lines start from zero-shot, or from nothing
     styles = cycle(product(("-", "--", ":", "-."), COLOURS))
+    x = np.arange(1, length + 1)[window // 2 :]
     with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
         for (method, runs), (line, colour) in zip(correct.items(), styles, strict=False):
             gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
             curves = 100 * np.array([running_accuracy(values, window)[window // 2 :] for values in gains])
-            x = np.arange(1, length + 1)[window // 2 :]
             mean = curves.mean(axis=0)
             accuracies = 100 * np.array([np.mean(values) for values in runs])
             spread = f" ± {accuracies.std(ddof=1):.2f}" if many else ""
@@ -116,9 +116,14 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
             if many:
                 sd = curves.std(axis=0, ddof=1)
                 axes.fill_between(x, mean - sd, mean + sd, color=colour, alpha=0.15, linewidth=0)
-        scale = ("gain over zero-shot", "points") if many else ("accuracy", "%")
-        axes.set(xlabel="samples seen", ylabel=f", last {window} samples, ".join(scale), xlim=(0, length))
-        axes.set_title(f"{title}: mean and sd of {len(first)} orders" if many else title)
+        axes.set(
+            xlabel="samples seen",
+            ylabel=f"gain over zero-shot, last {window} samples, points"
+            if many
+            else f"accuracy, last {window} samples, %",
+            xlim=(0, length),
+            title=f"{title}: mean and sd of {len(first)} orders" if many else title,
+        )
         if crowded:
             figure.legend(loc="outside right center")
         else:
@@ -158,8 +163,8 @@ def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
             rows = dict(table.rows)
             zero_shot = rows.pop("zero-shot", None)
             x = np.arange(len(rows))
-            gains = [_gains(cells, zero_shot) for cells in rows.values()]
-            measured, reported = np.array(gains).transpose(1, 2, 0)  # (columns, rows) each
+            # (columns, rows) each
+            measured, reported = np.stack([_gains(cells, zero_shot) for cells in rows.values()], axis=-1)
             if zero_shot:
                 axes.axhline(0, color=GREY, linewidth=1)
             for name, values, paper, other in zip(
@@ -211,13 +216,12 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
     high = len(methods)
     wide = 1 + len(shapes)
     with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
-        # From loss to gain, light enough for black figures.
-        colours = pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", ("#d9694f", "#ffffff", "#4fa384"))
+        colours = ("#d9694f", "#ffffff", "#4fa384")  # loss to gain, light enough for black figures
         axes.pcolormesh(
             np.arange(wide + 1) - 0.5,
             np.arange(high + 1) - 0.5,
             gains[..., 0],
-            cmap=colours,
+            cmap=pyplot().matplotlib.colors.LinearSegmentedColormap.from_list("", colours),
             vmin=-6,  # points with the full colour
             vmax=6,
             edgecolors="white",
@@ -241,12 +245,12 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
         axes.spines[:].set_visible(False)
         axes.invert_yaxis()
         axes.tick_params(length=0, top=True, labeltop=True, bottom=False, labelbottom=False)
-        axes.set_xlim(-0.5, len(columns) - 0.5)
+        axes.set(
+            xlim=(-0.5, len(columns) - 0.5),
+            title="Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself",
+        )
         axes.set_xticks(range(len(columns)), columns, fontsize=9)
         axes.set_yticks(range(high), [standing.title for standing in methods], fontsize=11)
-        axes.set_title(
-            "Accuracy above zero-shot in points, mean and worst run; at the right, in brackets, zero-shot itself"
-        )
 
 
 def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]], path: Path) -> None:
@@ -254,9 +258,9 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
 
     `panels` maps a title to the names of streams. Methods that use no labels are dashed lines.
     """
-    rows = -(-len(panels) // FEW_SHOT_COLUMNS)
-    width = 2.4 + 3.0 * -(-len(panels) // rows)
+    rows = -(-len(panels) // 4)  # at most four panels side by side
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
+    width = 2.4 + 3.0 * -(-len(panels) // rows)
     with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as (figure, grid):
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
             for curve, other in zip(board, cycle(OTHER_COLOURS), strict=False):
@@ -290,9 +294,7 @@ def _figure(
     """Open a figure with panels in rows, and write it at the end; the same figure has the same bytes."""
     plt = pyplot()
     content = io.BytesIO()
-    kind = path.suffix.lower().removeprefix(".")
-    # The metadata that would change with every run has a different name in each format.
-    undated = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    suffix = path.suffix.lower()
     with plt.rc_context(STYLE):
         figure, cells = plt.subplots(
             rows, -(-panels // rows), figsize=(width, height), layout="constrained", sharey=share_y, squeeze=False
@@ -301,7 +303,7 @@ def _figure(
             axes.remove()
         try:
             yield figure, list(cells.ravel()[:panels])
-            figure.savefig(content, format=kind, dpi=100, metadata=undated[kind])
+            figure.savefig(content, format=suffix[1:], dpi=100, metadata=FORMATS[suffix])
         finally:
             plt.close(figure)
     with writing(path):
@@ -316,9 +318,10 @@ def _finish(figure: Any, titles: Sequence[str]) -> None:
 
 def _gains(cells: "Sequence[Cell]", zero_shot: "Sequence[Cell] | None") -> HostArray:
     """Return measured and reported gains (2, columns) over zero-shot, or the figures without it; nan where absent."""
-    figures = np.array([(cell.measured, cell.reported) for cell in cells], float)
-    base = np.array([(cell.measured, cell.reported) for cell in zero_shot or ()], float)
-    return np.asarray((figures - base if zero_shot else figures).T)
+    figures, base = (
+        np.array([(cell.measured, cell.reported) for cell in row], float).T for row in (cells, zero_shot or ())
+    )
+    return np.asarray(figures - base if zero_shot else figures)
 
 
 def _colours(rows: Collection[tuple[str, Any]]) -> list[str]:

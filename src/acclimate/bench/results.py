@@ -105,8 +105,7 @@ class Score:
     @property
     def accuracy(self) -> float:
         """Top-1 accuracy; nan without labels."""
-        accuracy = self.metrics["acc1"]
-        return float("nan") if accuracy is None else accuracy
+        return float("nan") if self.metrics["acc1"] is None else self.metrics["acc1"]
 
     @property
     def mean_per_class_recall(self) -> float | None:
@@ -309,8 +308,8 @@ def peak_memory_mb(device: str) -> float | None:
         import resource
     except ImportError:  # Windows
         return None
-    unit = 1 if sys.platform == "darwin" else 1024  # bytes on macOS, kibibytes elsewhere
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6
+    # The unit is bytes on macOS and kibibytes elsewhere.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024) / 1e6
 
 
 def _cost(
