@@ -72,11 +72,6 @@ class ResultGroup(NamedTuple):
     results: list[Score]
     timed: list[Score]  # those with times from the image file to the answer
 
-    @property
-    def datasets(self) -> list[str]:
-        """Names, in the order of the results."""
-        return list(dict.fromkeys(result.dataset for result in self.results))
-
 
 def backbone(model: str) -> str | None:
     """Return which of the paper's two models (OpenAI's CLIP with ViT-B/16 or ResNet-50) a name refers to, or None.
@@ -249,11 +244,14 @@ def _zero_shot(result: Score) -> Score:
     )
 
 
+def _first_by_dataset(results: Sequence[Score]) -> dict[str, Score]:
+    """Return the first result of each dataset, in the order of the results."""
+    return {result.dataset: result for result in results} | {result.dataset: result for result in reversed(results)}
+
+
 def _zero_shots(results: Sequence[Score]) -> dict[str, Score]:
-    found: dict[str, Score] = {}
-    for result in results:
-        found.setdefault(result.dataset, _zero_shot(result))
-    return found | {result.dataset: result for result in results if result.method == "zero-shot"}
+    stored = {name: _zero_shot(result) for name, result in _first_by_dataset(results).items()}
+    return stored | {result.dataset: result for result in results if result.method == "zero-shot"}
 
 
 def _score(result: Score, score: str = "accuracy") -> float:
@@ -377,14 +375,17 @@ def _paper_row(
     cells = dict(zip(recipe.datasets, recipe.reported[model][name], strict=True))
     parts = (each for each in DATASETS.values() if each.part_of in cells and name.lower() in each.authors)
     cells |= {each.key: cells[each.part_of] for each in parts}
-    figures = {}
-    remarks = {}
-    for heading, keys in columns.items():
-        if cells.keys() >= set(keys):
-            mean = float(np.mean([cells[key] for key in keys]))
-            figures[heading] = recipe.printed_averages[model][name].get(heading, mean)
-            if abs(figures[heading] - mean) > 0.0049:  # more than rounding explains; two averages round a half up
-                remarks[heading] = f"printed in the paper; its cells give {mean:.6g}."
+    means = {
+        heading: float(np.mean([cells[key] for key in keys]))
+        for heading, keys in columns.items()
+        if cells.keys() >= set(keys)
+    }
+    figures = {heading: recipe.printed_averages[model][name].get(heading, mean) for heading, mean in means.items()}
+    remarks = {
+        heading: f"printed in the paper; its cells give {mean:.6g}."
+        for heading, mean in means.items()
+        if abs(figures[heading] - mean) > 0.0049  # more than rounding explains; two averages round a half up
+    }
     return figures, remarks
 
 
@@ -455,7 +456,8 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
             }
             for label, variant in sweep.rows.items()
         }
-        datasets = [name for name in group.datasets if all(name in results for results in found.values())]
+        named = dict.fromkeys(result.dataset for result in group.results)
+        datasets = [name for name in named if all(name in results for results in found.values())]
         if not datasets:
             continue
         if sweep.score == "accuracy":
@@ -468,17 +470,16 @@ def _sweep_tables(recipe: Recipe, group: ResultGroup) -> list[Table]:
         average = _part_heading(AVERAGE, averaged, theirs) if set(averaged) < set(theirs) else AVERAGE
         if len(averaged) > 1:
             columns[average] = averaged
-        headings = {column: average if column == AVERAGE else column for column in sweep.reported}
         # The paper's figure for a dataset that was not measured has a column of its own.
-        columns |= {column: [column] for column in headings if column != AVERAGE and column not in columns}
-        reported: dict[str, dict[str, float]] = {}
-        remarks: dict[str, dict[str, str]] = {}
-        titles = ", ".join(DATASETS[key].title for key in theirs)
-        for column, heading in headings.items():
-            for label, figure in sweep.reported[column].items():
-                reported.setdefault(label, {})[heading] = figure
-                if column == AVERAGE and set(averaged) != set(theirs):
-                    remarks.setdefault(label, {})[heading] = f"the paper's figure is for {titles}."
+        columns |= {column: [column] for column in sweep.reported if column not in (AVERAGE, *columns)}
+        paper = {average if column == AVERAGE else column: figures for column, figures in sweep.reported.items()}
+        reported = {
+            label: {heading: figures[label] for heading, figures in paper.items() if label in figures}
+            for label in found
+        }
+        remark = f"the paper's figure is for {', '.join(DATASETS[key].title for key in theirs)}."
+        other_datasets = theirs and set(averaged) != set(theirs)
+        remarks = {label: {average: remark} for label in (sweep.reported[AVERAGE] if other_datasets else ())}
         figures = (columns, reported, ABLATION_MODEL, sweep.score, remarks)
         tables.append(_table(group, sweep.title, sweep.corner, found, *figures))
     return tables
@@ -587,7 +588,7 @@ def _section(table: Table, known: Mapping[str, str], known_context: str = "") ->
 
 def _datasets(group: ResultGroup) -> str:
     """Return a table of what the results were measured on; feature files of the paper's datasets with their prompts."""
-    firsts = [next(each for each in group.results if each.dataset == name) for name in group.datasets]
+    firsts = _first_by_dataset(group.results).values()
     recorded = any(each.file and paper_dataset(each) for each in firsts)
     rows = [
         (

@@ -124,17 +124,14 @@ def plan_board(
         if shape not in SHAPES:
             raise InputError(f"unknown shape {shape!r}; {nearest(shape, SHAPES)}")
     streams = {name: _limited(stream, limit) for name, stream in read_labelled(paths).items()}
-    left_out = []
     with_views = all(stream.views > 1 for stream in streams.values())
-    chosen = [name for name in dict.fromkeys(methods or list_methods()) if name != "zero-shot"]
-    for name in list(chosen):
-        if reason := _unfit(name, with_views):
-            left_out.append(f"The method {name} ({reason}).")
-            chosen.remove(name)
+    unfit = {name: _unfit(name, with_views) for name in methods or list_methods() if name != "zero-shot"}
+    left_out = [f"The method {name} ({reason})." for name, reason in unfit.items() if reason]
+    chosen = tuple(name for name, reason in unfit.items() if not reason)
     if not chosen:
         raise InputError(f"no method can run. {' '.join(left_out)}")
     tasks = []
-    run = partial(measure, methods=tuple(chosen), limit=limit, passes=passes)
+    run = partial(measure, methods=chosen, limit=limit, passes=passes)
     for shape in dict.fromkeys(shapes):
         names = order_names(f"{shape}:0", orders)
         able = [path for path in paths if _can_take(streams[path.stem], names[0])]

@@ -105,7 +105,7 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
     base = [values[:length] * float(many) for values in first]  # the lines start from zero-shot, or from nothing
     styles = cycle(product(("-", "--", ":", "-."), COLOURS))
     x = np.arange(1, length + 1)[window // 2 :]
-    with _figure(path, width=11.0 if crowded else 8.0) as (figure, (axes,)):
+    with _figure(path, width=11.0 if crowded else 8.0, legend=crowded) as (axes,):
         for (method, runs), (line, colour) in zip(correct.items(), styles, strict=False):
             gains = [values[:length] - zero for values, zero in zip(runs, base, strict=True)]
             curves = 100 * np.array([running_accuracy(values, window)[window // 2 :] for values in gains])
@@ -124,9 +124,7 @@ def plot_running_accuracy(outcomes: Iterable[Outcome], title: str, path: Path) -
             xlim=(0, length),
             title=f"{title}: mean and sd of {len(first)} orders" if many else title,
         )
-        if crowded:
-            figure.legend(loc="outside right center")
-        else:
+        if not crowded:
             axes.legend(loc="best")
 
 
@@ -137,7 +135,7 @@ def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
     zero_shot = rows.pop("zero-shot")
     x = np.arange(len(table.columns))
     width = 0.8 / max(1, len(rows))
-    with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (figure, (axes,)):
+    with _figure(path, width=max(9.0, 0.17 * sum(map(len, table.columns)))) as (axes,):
         axes.axhline(0, color=GREY, linewidth=1)
         for index, ((label, cells), colour) in enumerate(zip(rows.items(), _colours(rows.items()), strict=True)):
             at = x + (index - (len(rows) - 1) / 2) * width
@@ -147,8 +145,7 @@ def draw_gains(tables: "Sequence[Table]", path: Path) -> None:
         if averages := [index for index, heading in enumerate(table.columns) if AVERAGE in heading.lower()]:
             axes.axvline(averages[0] - 0.5, color=GREY, linewidth=0.8, linestyle=":")
         axes.set_xticks(x, [heading.replace(" of ", "\nof ", 1) for heading in table.columns])
-        axes.set_ylabel(GAIN)
-        _finish(figure, [table.title.partition(":")[0]])
+        axes.set(ylabel=GAIN, title=table.title.partition(":")[0])
 
 
 def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
@@ -158,7 +155,7 @@ def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
     """
     categories = any("-" in label for label, _ in tables[0].rows if label != "zero-shot")
     style: dict[str, Any] = {"linestyle": "none" if categories else "solid", "marker": "o"}
-    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=categories) as (figure, panels):
+    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=categories) as panels:
         for axes, table in zip(panels, tables, strict=True):
             rows = dict(table.rows)
             zero_shot = rows.pop("zero-shot", None)
@@ -178,24 +175,24 @@ def draw_curves(tables: "Sequence[Table]", path: Path) -> None:
                 if not np.isnan(paper).all():
                     axes.scatter(x, paper, **{**REPORTED, "edgecolors": colour}, label=f"{name},\n{REPORTED_LABEL}")
             axes.set_xticks(x, rows, rotation=45 if categories else 0)
-            axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else table.title.partition(":")[2])
+            title, _, score = table.title.partition(":")
+            axes.set(xlabel=table.corner, ylabel=GAIN if zero_shot else score, title=title)
             if categories:
                 axes.label_outer()
-        _finish(figure, [table.title.partition(":")[0] for table in tables])
 
 
 def draw_times(tables: "Sequence[Table]", path: Path) -> None:
     """Draw a panel per table: accuracy over minutes, and the paper's."""
-    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as (figure, panels):
+    with _figure(path, len(tables), 4.4 * len(tables) + 1.4, share_y=True) as panels:
         for axes, table in zip(panels, tables, strict=True):
             for (label, cells), colour in zip(table.rows, _colours(table.rows), strict=True):
                 measured, reported = _gains(cells, None)
                 axes.scatter(measured[0], measured[2], color=colour, s=46, label=label)
                 axes.scatter(reported[0], reported[2], **{**REPORTED, "edgecolors": colour})
             axes.scatter([], [], **REPORTED, label=REPORTED_LABEL)
-            axes.set(xscale="log", xlabel=table.columns[0], ylabel="top-1 accuracy, %")
+            title = table.title.partition(": ")[2]
+            axes.set(xscale="log", xlabel=table.columns[0], ylabel="top-1 accuracy, %", title=title)
             axes.label_outer()
-        _finish(figure, [table.title.partition(": ")[2] for table in tables])
 
 
 def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
@@ -215,7 +212,7 @@ def draw_leaderboard(board: "Sequence[Standing]", path: Path) -> None:
     ]
     high = len(methods)
     wide = 1 + len(shapes)
-    with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high) as (_, (axes,)):
+    with _figure(path, width=2.2 + 0.9 * len(columns), height=1.3 + 0.5 * high, legend=False) as (axes,):
         colours = ("#d9694f", "#ffffff", "#4fa384")  # loss to gain, light enough for black figures
         axes.pcolormesh(
             np.arange(wide + 1) - 0.5,
@@ -261,7 +258,7 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
     rows = -(-len(panels) // 4)  # at most four panels side by side
     ticks = sorted({shots for curve in board for shots in curve.shots if shots})
     width = 2.4 + 3.0 * -(-len(panels) // rows)
-    with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as (figure, grid):
+    with _figure(path, len(panels), width, height=0.6 + 2.9 * rows, rows=rows) as grid:
         for axes, (title, streams) in zip(grid, panels.items(), strict=True):
             for curve, other in zip(board, cycle(OTHER_COLOURS), strict=False):
                 colour = BY_METHOD.get(curve.method, other)
@@ -279,9 +276,8 @@ def draw_few_shot(board: "Sequence[Curve]", panels: Mapping[str, Sequence[str]],
             low, high = axes.get_ylim()
             spare = max(0.0, 4.0 - (high - low)) / 2  # four points at least; noise is no effect
             axes.set_ylim(low - spare, high + spare)
-        figure.supxlabel("labelled shots per class", fontsize=10)
-        figure.supylabel("top-1 accuracy, %", fontsize=10)
-        figure.legend(*grid[0].get_legend_handles_labels(), loc="outside right center")
+        grid[0].figure.supxlabel("labelled shots per class", fontsize=10)
+        grid[0].figure.supylabel("top-1 accuracy, %", fontsize=10)
 
 
 FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
@@ -289,9 +285,18 @@ FIGURES = {"gains": draw_gains, "curves": draw_curves, "times": draw_times}
 
 @contextmanager
 def _figure(
-    path: Path, panels: int = 1, width: float = 8.0, share_y: bool = False, height: float = 4.2, rows: int = 1
-) -> Iterator[tuple[Any, list[Any]]]:
-    """Open a figure with panels in rows, and write it at the end; the same figure has the same bytes."""
+    path: Path,
+    panels: int = 1,
+    width: float = 8.0,
+    share_y: bool = False,
+    height: float = 4.2,
+    rows: int = 1,
+    legend: bool = True,
+) -> Iterator[list[Any]]:
+    """Open a figure and yield its panels in rows; write it at the end. The same figure has the same bytes.
+
+    The legend is at the right of all panels, with the lines of the first.
+    """
     plt = pyplot()
     content = io.BytesIO()
     suffix = path.suffix.lower()
@@ -302,18 +307,14 @@ def _figure(
         for axes in cells.ravel()[panels:]:
             axes.remove()
         try:
-            yield figure, list(cells.ravel()[:panels])
+            yield list(cells.ravel()[:panels])
+            if legend:
+                figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
             figure.savefig(content, format=suffix[1:], dpi=100, metadata=FORMATS[suffix])
         finally:
             plt.close(figure)
     with writing(path):
         write_atomically(path, content.getvalue())
-
-
-def _finish(figure: Any, titles: Sequence[str]) -> None:
-    for axes, title in zip(figure.axes, titles, strict=True):
-        axes.set_title(title)
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center")
 
 
 def _gains(cells: "Sequence[Cell]", zero_shot: "Sequence[Cell] | None") -> HostArray:

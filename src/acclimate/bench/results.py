@@ -31,7 +31,6 @@ from acclimate.stream import FeatureStream
 ABSENT = "\N{EN DASH}"  # a cell without a figure
 DIGITS = 6  # further digits depend on the machine's arithmetic, not on the method
 OF_FILE = "those of the feature file"  # the prompts are known to the author of the file alone
-CLIP_BENCHMARK = {"pretrained": "", "task": "zeroshot_classification", "language": "en"}  # the other keys of its format
 
 
 @dataclass(frozen=True)
@@ -201,7 +200,8 @@ def score_all(
 
 def write_results(scores: Sequence[Score], path: Path) -> None:
     """Write one score as a JSON object, several as a list with one score per line."""
-    exact = json.dumps([{**asdict(score), **CLIP_BENCHMARK} for score in scores])
+    further = {"pretrained": "", "task": "zeroshot_classification", "language": "en"}  # keys of clip_benchmark
+    exact = json.dumps([{**asdict(score), **further} for score in scores])
     content = json.loads(exact, parse_float=lambda digits: round(float(digits), DIGITS))
     lines = ",\n".join(map(json.dumps, content))
     text = json.dumps(content[0], indent=2) if len(content) == 1 else f"[\n{lines}\n]"
