@@ -7,7 +7,6 @@ Laws are chosen by what a method says it is (kind, merge rule, needs); `check_ad
 test per law: `@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)`, then `law(Trial(MyMethod))`.
 """
 
-from acclimate.checks.laws import LAWS, check_adapter, why_not
-from acclimate.checks.trial import Trial
+from acclimate.checks.laws import LAWS, Trial, check_adapter, why_not
 
 __all__ = ["LAWS", "Trial", "check_adapter", "why_not"]

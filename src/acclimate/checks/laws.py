@@ -1,4 +1,4 @@
-"""The laws, one function each. Each takes a `Trial` and raises AssertionError with what was broken.
+"""The laws, one function each, and the trial that they are checked on. A broken law raises AssertionError.
 
 At the end stand the comparisons that the laws are made of.
 """
@@ -6,17 +6,67 @@ At the end stand the comparisons that the laws are made of.
 import pickle
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from acclimate.arrays import HostArray
-from acclimate.checks.trial import Trial
+from acclimate.checks.synthetic import shifted_stream
 from acclimate.errors import InputError
 from acclimate.evidence import Head
-from acclimate.methods import Adapter, Sums, Tensors, duplicate, merge_states, state_from_bytes, state_to_bytes
+from acclimate.methods import (
+    Adapter,
+    FewShot,
+    Sums,
+    Tensors,
+    duplicate,
+    merge_states,
+    state_from_bytes,
+    state_to_bytes,
+)
+from acclimate.stream import FeatureStream
 
 CORRECTED = slice(90, 110)  # half of these samples were shown to `Trial.warm`
+
+
+class Trial:
+    """A method with its settings, and a small stream to try it on; with views for methods that need them."""
+
+    def __init__(self, method: type[Adapter], **settings: Any) -> None:
+        self.method = method
+        self.settings = settings
+        stream = self.stream(180)
+        self.head = stream.head
+        self.features = stream.features
+        self.labels = np.asarray(stream.labels)
+
+    def stream(self, samples: int) -> FeatureStream:
+        """Return a stream of 6 classes with features (samples, 24) or (samples, 8, 24)."""
+        stream = shifted_stream(samples=samples, classes=6, dim=24, seed=3)
+        if "views" not in self.method.needs:
+            return stream
+        noise = np.random.default_rng(4).standard_normal((samples, 8, 24), dtype=np.float32)
+        return replace(stream, features=stream.features[:, None] + 0.1 * noise)
+
+    def adapter(self, classes: int = 6, **arguments: Any) -> Adapter:
+        """Make an adapter for the first classes of the stream; a few-shot method is fitted to their first samples."""
+        head = replace(self.head, class_vectors=self.head.class_vectors[:classes], class_names=())
+        adapter = self.method(head, **self.settings, **arguments)
+        self.fit(adapter)
+        return adapter
+
+    def fit(self, adapter: Adapter) -> None:
+        """Fit a few-shot adapter to the first 60 samples of its classes; others learn from the stream alone."""
+        if isinstance(adapter, FewShot):
+            shots = np.flatnonzero(self.labels[:60] < len(adapter.head))
+            adapter.fit(self.features[shots], self.labels[shots])
+
+    def warm(self) -> Adapter:
+        """Make an adapter that was shown the first 100 samples."""
+        adapter = self.adapter()
+        adapter.step(self.features[:100])
+        return adapter
 
 
 def answers_do_not_depend_on_batches(trial: Trial) -> None:
@@ -31,10 +81,7 @@ def ties_are_stable(trial: Trial) -> None:
 
 def same_stream_same_answers(trial: Trial) -> None:
     """Check that two adapters that see the same stream agree bit for bit."""
-    one = trial.adapter()
-    other = trial.adapter()
-    _assert_equal(one.step(trial.features), other.step(trial.features), "logits")
-    _assert_same_state(one, other)
+    _assert_same_from_here(trial, trial.adapter(), trial.adapter(), "logits")
 
 
 def inputs_stay_untouched(trial: Trial) -> None:
@@ -62,37 +109,30 @@ def saved_state_continues_exactly(trial: Trial) -> None:
     """Check that a saved and loaded adapter continues bit for bit as if nothing had happened."""
     adapter = trial.warm()
     loaded = state_from_bytes(state_to_bytes(adapter), like=adapter)
-    _assert_same_state(adapter, loaded)
-    _assert_equal(adapter.step(trial.features[100:]), loaded.step(trial.features[100:]), "logits after loading")
-    _assert_same_state(adapter, loaded)
+    _assert_same_from_here(trial, adapter, loaded, "logits after loading")
 
 
 def reset_is_new(trial: Trial) -> None:
     """Check that a reset adapter is indistinguishable from a new one."""
     adapter = trial.adapter()
-    new = trial.adapter()
     adapter.step(trial.features[::-1])
     adapter.freeze()
     adapter.reset()
     trial.fit(adapter)
-    _assert_same_state(adapter, new)
-    _assert_equal(adapter.step(trial.features), new.step(trial.features), "logits after reset")
+    _assert_same_from_here(trial, adapter, trial.adapter(), "logits after reset")
 
 
 def pickled_adapter_continues_exactly(trial: Trial) -> None:
     """Check that a pickled and unpickled adapter continues bit for bit as if nothing had happened."""
     adapter = trial.warm()
-    copied = pickle.loads(pickle.dumps(adapter))
-    _assert_same_state(adapter, copied)
-    _assert_equal(adapter.step(trial.features[100:]), copied.step(trial.features[100:]), "logits after pickling")
+    _assert_same_from_here(trial, adapter, pickle.loads(pickle.dumps(adapter)), "logits after pickling")
 
 
 def a_move_keeps_what_was_learnt(trial: Trial) -> None:
     """Check that an adapter that moves to another precision (or device) keeps what it has learnt."""
     adapter = trial.warm()
-    reference = trial.warm()
     adapter.to(np.empty(0, np.float64))
-    _assert_close(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after a move")
+    _assert_close(adapter.step(trial.features[100:]), trial.warm().step(trial.features[100:]), "logits after a move")
 
 
 def entries_follow_the_changes(trial: Trial) -> None:
@@ -111,12 +151,11 @@ def entries_follow_the_changes(trial: Trial) -> None:
 def memory_is_bounded(trial: Trial) -> None:
     """Check that the state does not grow with the stream."""
     adapter = trial.adapter()
-    long = trial.stream(4000).features
-    adapter.step(long[:2000])
-    before = sum(values.nbytes for values in adapter.dump().values())
-    adapter.step(long[2000:])
-    after = sum(values.nbytes for values in adapter.dump().values())
-    assert after <= 1.1 * before, f"the state grew from {before} to {after} bytes over the second half of a stream"
+    sizes = []
+    for half in np.split(trial.stream(4000).features, 2):
+        adapter.step(half)
+        sizes.append(sum(values.nbytes for values in adapter.dump().values()))
+    assert sizes[1] <= 1.1 * sizes[0], f"the state grew from {sizes[0]} to {sizes[1]} bytes over half of a stream"
 
 
 def first_sample_works(trial: Trial) -> None:
@@ -132,12 +171,11 @@ def one_class_works(trial: Trial) -> None:
 def frozen_never_changes(trial: Trial) -> None:
     """Check that an adapter that is frozen, or asked not to learn, keeps its answers and its state."""
     adapter = trial.warm()
-    reference = trial.warm()
     first = adapter.step(trial.features[100:], learn=False)
     adapter.freeze()
     _assert_equal(adapter.step(trial.features[100:]), first, "the answers of a frozen adapter")
     adapter.unfreeze()
-    _assert_same_state(adapter, reference)
+    _assert_same_state(adapter, trial.warm())
 
 
 def learning_changes_answers(trial: Trial) -> None:
@@ -166,14 +204,13 @@ def answers_keep_the_callers_type(trial: Trial) -> None:
 def bad_input_changes_nothing(trial: Trial) -> None:
     """Check that a refused step leaves the state as it was, even when only the last row is bad."""
     adapter = trial.warm()
-    reference = trial.warm()
     for value in (np.nan, np.inf, 0.0):
         bad = np.concatenate([trial.features] * 3)
         bad[-1] = value
         try:
             adapter.step(bad)
         except InputError:
-            _assert_same_state(adapter, reference)
+            _assert_same_state(adapter, trial.warm())
         else:
             raise AssertionError(f"a row of {value} was accepted")
 
@@ -181,13 +218,12 @@ def bad_input_changes_nothing(trial: Trial) -> None:
 def classes_come_and_go(trial: Trial) -> None:
     """Check that classes can be added and removed during a stream; adding and then removing a class changes nothing."""
     adapter = trial.warm()
-    reference = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     _assert_finite(adapter.step(trial.features[:1]), (1, 8))
     adapter = trial.warm()
     adapter.add_classes(-trial.head.class_vectors[:2], ["new", "newer"])
     adapter.remove_classes(["new", "newer"])
-    _assert_same_state(adapter, reference)
+    _assert_same_state(adapter, trial.warm())
     adapter.remove_classes(["0", "3"])
     _assert_finite(adapter.step(trial.features[100:]), (80, 4))
 
@@ -195,13 +231,11 @@ def classes_come_and_go(trial: Trial) -> None:
 def corrections_can_be_taken_back(trial: Trial) -> None:
     """Check that a corrected sample gets its class when it is shown again, and that undoing leaves no trace."""
     adapter = trial.warm()
-    reference = trial.warm()
     ids = _correct(trial, adapter)
     answers = adapter.step(trial.features[CORRECTED]).argmax(axis=1)
     assert np.array_equal(answers, np.arange(20) % 6), "corrected samples do not get their classes"
     adapter.corrections.undo(ids)
-    _assert_same_state(adapter, reference)
-    _assert_equal(adapter.step(trial.features[100:]), reference.step(trial.features[100:]), "logits after undoing")
+    _assert_same_from_here(trial, adapter, trial.warm(), "logits after undoing")
 
 
 def corrections_are_saved(trial: Trial) -> None:
@@ -209,8 +243,7 @@ def corrections_are_saved(trial: Trial) -> None:
     adapter = trial.warm()
     _correct(trial, adapter)
     loaded = state_from_bytes(state_to_bytes(adapter), like=adapter)
-    _assert_same_state(adapter, loaded)
-    _assert_equal(adapter.step(trial.features), loaded.step(trial.features), "logits after loading")
+    _assert_same_from_here(trial, adapter, loaded, "logits after loading")
 
 
 def corrections_do_not_depend_on_batches(trial: Trial) -> None:
@@ -449,6 +482,12 @@ def _assert_close(got: HostArray, expected: HostArray, what: str) -> None:
     assert got.shape == expected.shape, f"{what}: shape {got.shape} instead of {expected.shape}"
     gap = np.abs(got - expected).max(initial=0.0)
     assert gap <= 1e-4 * max(1.0, np.abs(expected).max(initial=0.0)), f"{what} differ by up to {gap}"
+
+
+def _assert_same_from_here(trial: Trial, one: Adapter, other: Adapter, what: str) -> None:
+    _assert_same_state(one, other)
+    _assert_equal(one.step(trial.features), other.step(trial.features), what)
+    _assert_same_state(one, other)
 
 
 def _assert_same_state(one: Adapter, other: Adapter) -> None:
