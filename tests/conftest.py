@@ -98,9 +98,7 @@ def own_registry(monkeypatch):
     registry.own_methods()  # imported now, so that they are registered after the test, too
     monkeypatch.setattr(registry, "_REGISTRY", dict(registry._REGISTRY))
     monkeypatch.setattr(registry, "_PLUGINS", [])
-    registry._installed.cache_clear()
     yield
-    registry._installed.cache_clear()
     sys.modules.pop("own_sharpen", None)
 
 

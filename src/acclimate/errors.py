@@ -74,15 +74,13 @@ def install_command(extra: str, alone: str = "") -> str:
     import json
     import shutil
     import sys
-    from importlib.metadata import PackageNotFoundError, distribution
+    from importlib.metadata import distributions
     from importlib.util import find_spec
     from urllib.parse import urlsplit
     from urllib.request import url2pathname
 
-    try:
-        origin = json.loads(distribution("acclimate").read_text("direct_url.json") or "{}")
-    except PackageNotFoundError:
-        origin = {}
+    installed = next(iter(distributions(name="acclimate")), None)
+    origin = json.loads((installed and installed.read_text("direct_url.json")) or "{}")
     url = urlsplit(origin.get("url", ""))
     package = "acclimate"
     option = ""
@@ -128,8 +126,7 @@ def count(number: int, thing: str) -> str:
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return the end of an error message: the known words that are nearest to an unknown one."""
     known = list(known)
-    near = get_close_matches(word[:100], known, n=3)  # the time grows with the length
-    if near:
+    if near := get_close_matches(word[:100], known, n=3):  # the time grows with the length
         return "did you mean " + " or ".join(repr(name) for name in near) + "?"
     more = f", ... (20 of {len(known)})" if len(known) > 20 else ""
     return f"there are: {', '.join(known[:20]) or 'none'}{more}."
@@ -172,8 +169,7 @@ def check_text(text: str, what: str) -> str:
     """
     if found := _characters(text, CONTROL + HALVES):
         first = min(found, key=text.index)
-        half = unicodedata.category(first) in HALVES
-        kind = "half a character (a lone surrogate)," if half else "the control character"
+        kind = "half a character (a lone surrogate)," if first in _characters(text, HALVES) else "the control character"
         raise InputError(f"{what} has {kind} {first!a}; remove it.")
     return text
 
@@ -194,6 +190,4 @@ def printable(text: object) -> str:
 
 
 def _characters(text: str, categories: Collection[str]) -> set[str]:
-    if text.isascii() and text.isprintable():
-        return set()
     return {each for each in set(text) if unicodedata.category(each) in categories}

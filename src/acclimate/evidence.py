@@ -133,10 +133,8 @@ class Head:
         if len(set(names)) < len(names):
             ((repeated, _),) = Counter(names).most_common(1)
             raise InputError(f"class names must differ; {repeated[:80]!r} is duplicated.")
-        object.__setattr__(self, "class_vectors", unit_rows(vectors, "class vectors"))
-        object.__setattr__(self, "logit_scale", scale)
-        object.__setattr__(self, "logit_bias", bias)
-        object.__setattr__(self, "class_names", names)
+        vectors = unit_rows(vectors, "class vectors")
+        vars(self).update(class_vectors=vectors, logit_scale=scale, logit_bias=bias, class_names=names)
 
     @classmethod
     def from_file(cls, class_vectors: Any, about: Any, what: object) -> "Head":
@@ -200,7 +198,7 @@ class Head:
         logits = (self.logit_scale * unit) @ self.class_vectors.T
         if self.logit_bias:
             logits += self.logit_bias
-        self._tie(logits)
+        logits = self._tied(logits)
         return Evidence(unit, logits, *softmax_and_entropy(logits))
 
     def _observe_views(self, unit: Array) -> Evidence:
@@ -214,10 +212,8 @@ class Head:
         def mean_of_kept(values: Array) -> Array:
             return xp.mean(xp.reshape(values[flat], (samples, kept.shape[1], -1)), axis=1)
 
-        logits = mean_of_kept(each.logits)
-        probs = mean_of_kept(each.probs)
-        self._tie(logits)
-        self._tie(probs)
+        logits = self._tied(mean_of_kept(each.logits))
+        probs = self._tied(mean_of_kept(each.probs))
         return Evidence(mean_of_kept(each.features), logits, probs, entropy_of(probs), unit)
 
     @cached_property
@@ -227,8 +223,8 @@ class Head:
         later = np.flatnonzero(first < np.arange(len(first)))
         return (index(later, self.class_vectors), index(first[later], self.class_vectors)) if len(later) else None
 
-    def _tie(self, columns: Array) -> None:
-        """Make the columns (B, K) of equal classes equal to the bit.
+    def _tied(self, columns: Array) -> Array:
+        """Return columns (B, K), changed in place so that those of equal classes are equal to the bit.
 
         A matrix product rounds its columns differently, and differently for every batch size: without this, rounding
         would choose between two classes that cannot be told apart, and the first would not always win.
@@ -236,6 +232,7 @@ class Head:
         if self._repeated:
             later, first = self._repeated
             columns[:, later] = columns[:, first]
+        return columns
 
     def add(self, class_vectors: Array, class_names: Sequence[str]) -> "Head":
         """Return a head with N more classes: vectors (N, d) and names that the head does not have yet."""

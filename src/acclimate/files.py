@@ -183,9 +183,8 @@ def check_writable(path: Path) -> None:
 def snapshot_bytes(tensors: Mapping[str, HostArray], description: Mapping[str, Any]) -> bytes:
     """Return a snapshot: tensors and a description that JSON can hold, with a checksum of both."""
     text = json.dumps(description, sort_keys=True)
-    checksum = f"{_checksum(tensors, text):08x}"
-    metadata = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": checksum}
-    content = to_bytes(tensors, metadata)
+    about = {"format": FORMAT, "version": str(VERSION), "description": text, "checksum": _checksum(tensors, text)}
+    content = to_bytes(tensors, about)
     if int.from_bytes(content[:8], "little") > MAX_HEADER:  # what cannot be read again must not be written
         raise StateError(f"names and notes of a state may have {MAX_HEADER:,} bytes at most.")
     return content
@@ -214,18 +213,16 @@ def parse_snapshot(content: bytes, what: object = "the state") -> tuple[dict[str
                 "use the acclimate that wrote it, or start a new state."
             )
         tensors = deserialise(content)
-        checksum = f"{_checksum(tensors, metadata['description']):08x}"
-        if metadata["checksum"] != checksum or content[8 : 8 + length] != _header_bytes(header):
+        text = metadata["description"]
+        if metadata["checksum"] != _checksum(tensors, text) or content[8 : 8 + length] != _header_bytes(header):
             raise StateError(f"{what} is damaged: its checksum does not match its content. Use another copy.")
-        description = {**json.loads(metadata["description"])}  # refuses what is not a JSON object
+        return tensors, {**json.loads(text)}  # refuses what is not a JSON object
     except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise StateError(f"{what} cannot be read as a state: it is truncated, damaged or foreign ({error}).") from error
-    return tensors, description
 
 
 def read_snapshot(path: str | os.PathLike[str]) -> tuple[dict[str, HostArray], dict[str, Any]]:
     """Return the tensors and the description of a file that holds a snapshot."""
-    path = Path(path)
     try:
         content = read_regular(path, MAX_SNAPSHOT)
     except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
@@ -241,13 +238,13 @@ def _header_bytes(header: Mapping[str, Any]) -> bytes:
     return text + b" " * (-len(text) % 8)
 
 
-def _checksum(tensors: Mapping[str, HostArray], text: str) -> int:
+def _checksum(tensors: Mapping[str, HostArray], text: str) -> str:
     checksum = crc32(text.encode())
     for name in sorted(tensors):
         values = _as_stored(tensors[name])
-        about = f"{name} {values.dtype} {values.shape}"
-        checksum = crc32(values.data, crc32(about.encode(), checksum))
-    return checksum
+        checksum = crc32(f"{name} {values.dtype} {values.shape}".encode(), checksum)
+        checksum = crc32(values.data, checksum)
+    return f"{checksum:08x}"
 
 
 def _as_stored(values: HostArray) -> HostArray:

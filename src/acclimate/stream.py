@@ -9,6 +9,7 @@ a tensor in a `.pt`) is features alone, and the rest is passed with it.
 import io
 import json
 import os
+import pickle
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -179,6 +180,10 @@ def _read(path: Path) -> dict[str, Any]:
         return readers[path.suffix](path)
     except AcclimateError:
         raise
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{path} holds more than tensors and will not be unpickled; save a dict of tensors."
+        ) from error
     except (SafetensorError, OSError, EOFError, ValueError, RuntimeError, KeyError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read: it is truncated, damaged or of another kind ({error}).") from error
 
@@ -208,14 +213,7 @@ def _read_pt(path: Path) -> dict[str, Any]:
         import torch
     except ImportError:
         raise missing(f"{path} needs PyTorch to be read", "torch", "or save it as .npz") from None
-    import pickle
-
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError as error:
-        raise InputError(
-            f"{path} holds more than tensors and will not be unpickled; save a dict of tensors."
-        ) from error
+    content = torch.load(path, map_location="cpu", weights_only=True)
     if not isinstance(content, dict):
         return {"features": to_host(content)}
     return {name: to_host(value) if is_array_api_obj(value) else value for name, value in content.items()}
@@ -246,15 +244,13 @@ def _assemble(path: Path, content: dict[str, Any]) -> FeatureStream:
         features = head.unit_features(np.asarray(content["features"]))
         count = len(features)
         labels = content.get("labels")
-        if labels is not None:
-            labels = check_integers(labels, count, len(head) - 1, "labels")
         order = None if content.get("order") is None else check_integers(content["order"], count, count - 1, "order")
         if order is not None and len(np.unique(order)) != count:
             raise InputError(f"order must hold every position from 0 to {count - 1} once.")
         return FeatureStream(
             features=features,
             head=head,
-            labels=labels,
+            labels=None if labels is None else check_integers(labels, count, len(head) - 1, "labels"),
             order=order,
             domains=_names(content, "domains", count),
             files=_names(content, "files", count),

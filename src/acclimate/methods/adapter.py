@@ -24,7 +24,6 @@ from acclimate.methods.state import LARGEST_ID, Dump, Entry, Ids, MergeRule, Sta
 # Logits computed at once, where that makes 256 to 1024 samples: enough to fill the matrix products and to hide the cost
 # of each call on a GPU, few enough to stay in the CPU's cache and to bound memory at 20,000 classes.
 BLOCK_LOGITS = 2**20
-LARGEST_INTEGER = 2**63
 LARGEST_REAL = 1_000_000  # more than any method can use; single precision still holds the sum of their products
 WORDS = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", type(None): "None"}
 NEEDS = {
@@ -222,11 +221,9 @@ class Adapter(ABC):
         size = block_size(self.head, unit)
         answers = []
         for start in range(0, unit.shape[0], size):
-            block = slice(start, start + size)
-            evidence = self.head.observe_unit(unit[block])
-            answers.append(self.adapt(evidence, None if ids is None else ids[block], learn=learn).logits)
-        logits = answers[0] if len(answers) == 1 else namespace(unit).concat(answers)
-        return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
+            evidence = self.head.observe_unit(unit[start : start + size])
+            answers.append(self.adapt(evidence, None if ids is None else ids[start : start + size], learn).logits)
+        return _as_given(answers, features)
 
     def adapt(self, evidence: Evidence, ids: Ids | None = None, learn: bool | HostArray = True) -> Step:
         """Answer evidence from the adapter's head, for B samples as if they came one by one.
@@ -370,7 +367,7 @@ def _choices(hint: Any) -> list[Any]:
 def _fits(value: Any, choice: Any) -> bool:
     if choice in (int, float):
         kinds = (int, float) if choice is float else int
-        largest = LARGEST_REAL if choice is float else LARGEST_INTEGER
+        largest = LARGEST_REAL if choice is float else 2**63
         return isinstance(value, kinds) and not isinstance(value, bool) and abs(value) <= largest
     if choice in WORDS:
         return isinstance(value, choice) and (choice is not str or is_text(value))
@@ -420,9 +417,12 @@ def refine(adapter: Adapter, features: Array) -> Array:
         >>> bool((refine(adapter, features)[0] > online[0]).any())
         True
     """
-    answers = list(adapter.refined(adapter.head.unit_features(features)))
-    logits = namespace(answers[0]).concat(answers)
-    return move(logits, features if is_array_api_obj(features) else as_floats(features, "features"))
+    return _as_given(list(adapter.refined(adapter.head.unit_features(features))), features)
+
+
+def _as_given(answers: Sequence[Array], features: Array) -> Array:
+    like = features if is_array_api_obj(features) else as_floats(features, "features")
+    return move(namespace(answers[0]).concat(answers), like)
 
 
 def _joined(steps: Sequence[Step]) -> Step:

@@ -109,12 +109,10 @@ class Corrections(State):
         labels = check_integers(classes, len(keys), len(self.head) - 1, "classes")
         if len(keys) > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")
-        named = [id_of(key) for key in keys] if ids is None else ids
-        given = check_integers(named, len(keys), LARGEST_ID, "ids")
+        given = check_integers([id_of(key) for key in keys] if ids is None else ids, len(keys), LARGEST_ID, "ids")
         added = {"keys": keys, "classes": labels, "ids": given, "names": _as_bytes(names or [""] * len(keys))}
         rows = _stacked([self._rows(), added])
-        same = rows["keys"] @ keys.T >= SAME_IMAGE_COSINE
-        same |= rows["ids"][:, None] == given
+        same = (rows["keys"] @ keys.T >= SAME_IMAGE_COSINE) | (rows["ids"][:, None] == given)
         kept = ~np.triu(same, 1 - len(self)).any(axis=1)  # the last correction of each image
         if kept.sum() > MAX_CORRECTIONS:
             raise InputError(f"{TOO_MANY}.")

@@ -161,5 +161,4 @@ class Rejector(Gate):
 
     def __call__(self, evidence: Evidence, offered: HostArray) -> HostArray:
         """Return which of B samples may be learnt from (B,), among those that are offered (B,)."""
-        allowed: HostArray = offered & (to_host(self.none_scores(evidence)) < THRESHOLD)
-        return allowed
+        return np.asarray(offered & (to_host(self.none_scores(evidence)) < THRESHOLD))

@@ -62,7 +62,7 @@ def list_methods() -> dict[str, type[Adapter]]:
         'positive and negative caches of the most useful samples of the stream'
     """
     _import_own()
-    for entry in _installed():
+    for entry in entry_points(group=PACKAGE):  # none is imported yet
         try:
             _register_entry_point(entry)
         except InputError as error:
@@ -82,9 +82,9 @@ def find_method(name: str) -> type[Adapter]:
     if name in REPLACED and name not in _REGISTRY:
         raise InputError(f"{name!r} was replaced by {REPLACED[name]!r}, which cannot read its states; start a new one.")
     if name not in _REGISTRY:
-        entry = next((entry for entry in _installed() if entry.name == name), None)
+        entry = next(iter(entry_points(group=PACKAGE, name=name)), None)
         if entry is None:
-            known = sorted({*_REGISTRY, *(entry.name for entry in _installed())})
+            known = sorted({*_REGISTRY, *entry_points(group=PACKAGE).names})
             own = "A method of your own must be imported first; on the command line: --plugin FILE.py."
             raise InputError(f"unknown method {name!r:.80}; {nearest(name, known)} {own}")
         _register_entry_point(entry)
@@ -157,12 +157,6 @@ def _import_own() -> None:
     """Import every module of this package, so that its methods are registered."""
     for module in walk_packages(import_module(PACKAGE).__path__, f"{PACKAGE}."):
         import_module(module.name)
-
-
-@cache
-def _installed() -> tuple[EntryPoint, ...]:
-    """Return what installed packages offer; nothing is imported."""
-    return tuple(entry_points(group=PACKAGE))
 
 
 def _register_entry_point(entry: EntryPoint) -> None:

@@ -118,8 +118,7 @@ class State(ABC):
             self.require(np.isfinite(values).all(), f"{name} must be finite")
         self.require(arrays["keys"].shape[1] == self.head.dim, f"keys must have {self.head.dim} columns")
         for name, largest in (("classes", len(self.head) - 1), ("ids", LARGEST_ID)):
-            within = (arrays[name] >= 0) & (arrays[name] <= largest)
-            self.require(within.all(), f"{name} must be from 0 to {largest}")
+            self.require(np.all((arrays[name] >= 0) & (arrays[name] <= largest)), f"{name} must be from 0 to {largest}")
 
 
 class Tensors(State):
@@ -270,9 +269,8 @@ class Sums(Tensors):
         sums = {}
         for name in self.names:
             before = total(start, name)
-            merged = before.copy()
-            for dump in dumps:
-                merged += total(dump, name) - before  # not n sums less n - 1 starts, which would cost digits
+            # Not n sums less n - 1 starts, which would cost digits.
+            merged = sum((total(dump, name) - before for dump in dumps), before)
             sums[name] = merged.astype(start[name].dtype)
         return sums
 
