@@ -244,9 +244,11 @@ class Classifier:
         self.about_fit = self._describe_fit(shots=int(np.bincount(fitted_to).min()))
         accuracy = {}
         if len(truth):
-            zero_shot = adapter.head.observe(held_features).logits
-            for name, logits in (("zero-shot", zero_shot), (adapter.name, adapter.step(held_features))):
-                accuracy[name] = float((to_host(logits).argmax(axis=1) == truth).mean())
+            answers = {
+                "zero-shot": adapter.head.observe(held_features).logits,
+                adapter.name: adapter.step(held_features),
+            }
+            accuracy = {name: float((to_host(each).argmax(axis=1) == truth).mean()) for name, each in answers.items()}
         return Fit(len(fitted_to), skipped + held_skipped, len(truth), accuracy)
 
     def __call__(self, images: Any, top_k: int | None = None, adapt: bool = True) -> list[Any]:
@@ -265,8 +267,7 @@ class Classifier:
             `[{"label": ..., "score": ...}]` sorted by score, as transformers does; a list of such for many.
         """
         batches = self.batches(images, top_k or len(self.labels) + self.rejects, learn=adapt)
-        answers = (each.top for batch in batches for each in batch)
-        found = [[{"label": answer.label, "score": answer.score} for answer in top] for top in answers]
+        found = [[dict(vars(answer)) for answer in each.top] for batch in batches for each in batch]
         return found[0] if is_one(images) else found
 
     def stream(self, images: Any, top_k: int = 5, on_error: OnError = "raise") -> Iterator[Prediction]:

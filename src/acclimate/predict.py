@@ -117,8 +117,13 @@ class Prediction:
 
     def to_json(self) -> dict[str, Any]:
         """Return everything that is known of the image as JSON values, the best labels as `predictions`."""
-        answers = {"predictions": [vars(answer) for answer in self.top], "zero_shot": vars(self.zero_shot)}
-        return {**vars(self), **answers, "online": vars(self.online), "changed": self.changed}
+        return {
+            **vars(self),
+            "predictions": [vars(answer) for answer in self.top],
+            "zero_shot": vars(self.zero_shot),
+            "online": vars(self.online),
+            "changed": self.changed,
+        }
 
     def to_record(self) -> dict[str, Any]:
         """Return the row of a table of results: every one of `COLUMNS`, and all answers as `predictions`.
@@ -127,8 +132,12 @@ class Prediction:
         where it has no value.
         """
         answers = [{"label": answer.label, "score": round(answer.score, 4)} for answer in self.top]
-        record = dict.fromkeys(COLUMNS) | {"file": readable_name(self.name), "true_label": self.truth}
-        record |= {"index": self.index, "error": self.error}
+        record = dict.fromkeys(COLUMNS) | {
+            "file": readable_name(self.name),
+            "true_label": self.truth,
+            "index": self.index,
+            "error": self.error,
+        }
         if self.error is None:
             record |= {
                 **answers[0],
@@ -286,14 +295,12 @@ class Predictions(Sequence[Prediction]):
     def among(self, batch: Batch) -> "Predictions":
         """Return the predictions for all images of a batch, of which these are those that could be read."""
         rows = _readable_rows(batch.errors)
-        admitted = [*self.admitted, ()]
-        refused = [*self.refused, None]
         columns: dict[str, Any] = {name: _spread(getattr(self, name), rows, ABSENT[name]) for name in ABSENT}
         return replace(
             self,
             **columns,
-            admitted=[admitted[row] for row in rows],
-            refused=[refused[row] for row in rows],
+            admitted=[() if row < 0 else self.admitted[row] for row in rows],
+            refused=[None if row < 0 else self.refused[row] for row in rows],
             names=batch.names,
             errors=batch.errors,
             truths=true_labels(self.labels, batch.truths),
@@ -309,11 +316,14 @@ class Predictions(Sequence[Prediction]):
         found = list(islice(answers, int((rows >= 0).sum())))
         if not found:
             return self
-        classes = np.stack([each for each, _ in found])
-        scores = np.stack([each for _, each in found])
+        classes, scores = map(np.stack, zip(*found, strict=True))
         classes, scores = with_none(classes, scores, self.none[rows >= 0], len(self.labels) - 1, top_k)
-        unsure_rows = _spread(scores[:, 0] < unsure, rows, False)
-        return replace(self, classes=_spread(classes, rows, -1), scores=_spread(scores, rows, 0.0), unsure=unsure_rows)
+        return replace(
+            self,
+            classes=_spread(classes, rows, -1),
+            scores=_spread(scores, rows, 0.0),
+            unsure=_spread(scores[:, 0] < unsure, rows, False),
+        )
 
     @property
     def probs(self) -> HostArray:
@@ -380,13 +390,11 @@ def adapt_batch(
         return Predictions((*adapter.head.class_names, NONE), **columns).among(batch), None
     evidence = adapter.head.observe(batch.features)
     learnt, refused = choose_samples(adapter, evidence, learn, gates)
-    counted = adapter.samples_seen + np.cumsum(learnt) - learnt
-    ids = counted if first_id is None else first_id + np.array(readable)
-    step = adapter.adapt(evidence, ids, learnt)
+    ids = adapter.samples_seen + np.cumsum(learnt) - learnt if first_id is None else first_id + np.array(readable)
     found = Predictions.of(
         adapter.head,
         evidence,
-        step,
+        adapter.adapt(evidence, ids, learnt),
         top_k,
         unsure,
         ids=np.where(learnt, ids, -1),

@@ -54,7 +54,7 @@ def options(
     """Zero-shot image classification that adapts to your images."""
 
 
-COMMANDS = (
+for command in (
     classify.classify,
     correct.correct,
     classify.sort,
@@ -72,8 +72,7 @@ COMMANDS = (
     catalogue.methods,
     catalogue.doctor,
     demo.demo,
-)
-for command in COMMANDS:
+):
     app.command()(command)
 cluster = typer.Typer(cls=CommandGroup, help="The same work on many machines, with Ray.", no_args_is_help=True)
 cluster.command("classify")(classify.cluster_classify)

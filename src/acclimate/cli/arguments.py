@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 # `encoders.BUNDLED` and `methods.DEFAULT_METHOD`; to import these would make --help wait for NumPy
 DEFAULT_MODEL = "bundled"
 DEFAULT_METHOD = "accord"
-DEFAULT_FEW_SHOT_METHOD = "tip-adapter-f"
 DEFAULT_MAX_PIXELS = 178_956_970  # `images.MAX_PIXELS`
 COMPARED = ("zero-shot", "tda", DEFAULT_METHOD)  # where methods are compared and none is named
 MODEL_HELP = (
@@ -175,13 +174,12 @@ Gpus = Annotated[
 
 
 LABEL_COLUMNS = ("label", "name", "class", "labels", "names", "classes", "class_name", "classname", "category")
-FILE_NAME = re.compile(r".*[/\\].*|.*\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml)", re.IGNORECASE)
 
 
 def read_lines(path: Path, what: str) -> list[str]:
     """Return the lines of a text file that are neither blank nor comments; `what` names the file in errors."""
-    lines = read_text(path, what).split("\n")
-    return [line for each in lines if (line := each.strip()) and not line.startswith("#")]
+    stripped = map(str.strip, read_text(path, what).split("\n"))
+    return [line for line in stripped if line and not line.startswith("#")]
 
 
 def read_labels(text_or_path: str) -> tuple[str, ...]:
@@ -196,7 +194,7 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
     path = Path(text)
     suffix = path.suffix.lower()
     if not os.path.exists(text):  # noqa: PTH110 (pathlib raises an error for a long list, which is not a file name)
-        if not {",", ";", "\n"} & set(text) and FILE_NAME.fullmatch(text):
+        if re.fullmatch(r"[^,;\n]*([/\\][^,;\n]*|\.(csv|tsv|txt|json|jsonl|xlsx?|ods|ya?ml))", text, re.IGNORECASE):
             raise InputError(f"no label file at {text}.")
         return clean_labels(_split(text) if text else [])
     if suffix in (".xls", ".xlsx", ".ods"):
@@ -216,7 +214,6 @@ def read_labels(text_or_path: str) -> tuple[str, ...]:
 
 
 def _split(text: str) -> list[str]:
-    """Return the parts of a text between line breaks, or else commas, or else semicolons."""
     return text.split(next((separator for separator in "\n,;" if separator in text), ","))
 
 
@@ -265,8 +262,10 @@ def list_images(
 
     words = [each for each in source if re.fullmatch(r"[\w, -]+", each) and each != "-" and not Path(each).exists()]
     if words and len(source) > 1:
-        how = 'if these are labels, write them all in one argument: --labels "cat, dog"'
-        raise InputError(f"no file or folder at {', '.join(words)}; {how}.")
+        raise InputError(
+            f"no file or folder at {', '.join(words)}; "
+            'if these are labels, write them all in one argument: --labels "cat, dog".'
+        )
     samples = find(source, fps) if find else open_source(source, sys.stdin, fps)
     if samples.skipped:
         say(f"note: skipped {samples.left_out}.", err=True)

@@ -49,8 +49,7 @@ def doctor() -> None:
     from acclimate.errors import install_command
     from acclimate.prompts import default_cache_folder
 
-    system = f"Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores"
-    say(f"acclimate {__version__}, {system}")
+    say(f"acclimate {__version__}, Python {platform.python_version()}, {platform.system()}, {os.cpu_count()} cores")
     packages = {  # what each is for, and the extra that installs it
         "numpy": ("everything", ""),
         "onnxruntime": ("the bundled model and onnx: models", ""),

@@ -143,9 +143,7 @@ def _classify(options: ClassifyOptions) -> None:
     if options.resume and starts_anew and output and output.path.exists() and not output.checkpoint.is_file():
         say("note: what the earlier run learnt is not in a --state; new images start from the model.", err=True)
     names, templates, settings = _read_task(options)
-    samples: Sequence[Sample] = ()
-    if not options.follow:
-        samples = arguments.list_images(options.source, options.order, names, options.fps)
+    samples = () if options.follow else arguments.list_images(options.source, options.order, names, options.fps)
     options = replace(options, order=choose_order(samples, names) if options.order == "auto" else options.order)
     classifier = _open_classifier(options, names, templates, settings, samples)
     if options.truth is not None:
@@ -156,10 +154,8 @@ def _classify(options: ClassifyOptions) -> None:
     if sys.stderr.isatty():
         say(_task_line(classifier, None if options.follow else len(samples)), dim=True, err=True)
     columns = csv_columns(options.top_k) if output is None else None
-    more = None
     with stop_requests() as stopped, show_predictions(None if options.follow else len(samples), columns) as show:
-        if options.follow:
-            more = Follow(options.source[0], stopped, options.fps)
+        more = Follow(options.source[0], stopped, options.fps) if options.follow else None
         run = Classification(
             classifier=classifier,
             samples=samples,
@@ -175,9 +171,9 @@ def _classify(options: ClassifyOptions) -> None:
         )
         finished = run.run(options.resume)
     if more is not None and more.pending:
-        others = f" and {len(more.pending) - 10} others" if len(more.pending) > 10 else ""
         named = ", ".join(more.pending[:10])
-        say(f"not classified, as they were incomplete or could not be read: {named}{others}.", err=True)
+        named += f" and {len(more.pending) - 10} others" if len(more.pending) > 10 else ""
+        say(f"not classified, as they were incomplete or could not be read: {named}.", err=True)
     _say_end(options, run, finished)
 
 
@@ -186,10 +182,9 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
     from acclimate.classify.sorting import sort_images
 
     summary = run.summary
-    out = options.out
     if not finished:
         where = f"after {count(summary.images, 'image')}" if options.follow else _stopped_where(summary, run.samples)
-        how = "" if out is None else "; run the command again with --resume to continue"
+        how = "" if options.out is None else "; run the command again with --resume to continue"
         say(f"stopped {where}{how}.", err=True)
         if not options.follow or not summary.images:
             raise typer.Exit(130)
@@ -198,13 +193,13 @@ def _say_end(options: ClassifyOptions, run: "Classification", finished: bool) ->
 
         shown = options.describe(run, shlex.join(["acclimate", *sys.argv[1:]]), _example_line(run.classifier))
         write_report(options.report, run, " ".join(options.source), shown)
-    _say_answers(summary, {"Results": out, "State": run.state, "Report": options.report})
+    _say_answers(summary, {"Results": options.out, "State": run.state, "Report": options.report})
     if run.kept.images:
-        say(f"{out} was complete: {count(len(run.samples) - run.kept.images, 'new image')} added.", err=True)
+        say(f"{options.out} was complete: {count(len(run.samples) - run.kept.images, 'new image')} added.", err=True)
     _say_findings(summary, options.unsure, run.classifier)
     if options.sort_into is not None:  # last, as the report reads the images
-        sorted_images = sort_images(Path(str(out)), options.sort_into, options.sort_how)
-        say(f"{_sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {out} --undo", err=True)
+        sorted_images = sort_images(Path(str(options.out)), options.sort_into, options.sort_how)
+        say(f"{_sorted_line(sorted_images, options.sort_into)} Undo: acclimate sort {options.out} --undo", err=True)
     if not finished:
         raise typer.Exit(130)
 
@@ -226,11 +221,11 @@ def sort(
         raise InputError("name the folder to sort into, or pass --undo.")
     if folder is not None:
         say(_sorted_line(sort_images(results, folder, how), folder), err=True)
-        return
-    done, left = unsort_images(results)
-    say(f"{count(done, 'image')} taken back.", err=True)
-    if left:
-        say(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
+    else:
+        done, left = unsort_images(results)
+        say(f"{count(done, 'image')} taken back.", err=True)
+        if left:
+            say(f"left because they are not as they were: {', '.join(left[:10])}", err=True)
 
 
 def _sorted_line(counts: Mapping[str, int], folder: Path | None) -> str:
@@ -287,9 +282,9 @@ def _task_line(classifier: "Classifier", images: int | None) -> str:
 
 
 def _stopped_where(summary: "Summary", samples: Sequence[object]) -> str:
-    if summary.images == len(samples):
-        return "in the second pass"
-    return f"after {summary.images} of {len(samples)} images"
+    return (
+        "in the second pass" if summary.images == len(samples) else f"after {summary.images} of {len(samples)} images"
+    )
 
 
 def _say_answers(summary: "Summary", written: dict[str, object]) -> None:

@@ -26,7 +26,6 @@ THINGS = {
     "encoding the labels": "prompts",
     "encoding the negatives": "prompts",
 }
-Bar = Callable[[int, str, str], AbstractContextManager[Callable[..., None]]]
 
 
 def say(*lines: object, err: bool = False, **style: Any) -> None:
@@ -102,7 +101,9 @@ def progress_bar(total: int | None, verb: str, things: str, shown: bool = True) 
 
 
 @contextmanager
-def stage_bars(bar: Bar = progress_bar) -> Iterator[Callable[..., None]]:
+def stage_bars(
+    bar: Callable[[int, str, str], AbstractContextManager[Callable[..., None]]] = progress_bar,
+) -> Iterator[Callable[..., None]]:
     """Show a progress bar for each stage of a work, from its first call on.
 
     Yields a function to call with the stage, the things done since its last call, and their total; and optionally with

@@ -150,8 +150,10 @@ def _match(
         if found.setdefault(matches[0], label) != label:
             raise InputError(f"{path} gives {name} two labels: {found[matches[0]]!r} and {label!r}.")
     if not found:
-        how = f"into {EDITED} of the results, or into a csv with the columns {FILE} and {LABEL}"
-        raise InputError(f"{path} has no fixes; write the right label of each wrong answer {how}.")
+        raise InputError(
+            f"{path} has no fixes; write the right label of each wrong answer into {EDITED} of the results, "
+            f"or into a csv with the columns {FILE} and {LABEL}."
+        )
     return found
 
 

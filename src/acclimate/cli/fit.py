@@ -31,7 +31,7 @@ FewShotMethod = Annotated[str, typer.Option(help="A few-shot method; see `acclim
 def fit(
     source: Source,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write: .safetensors.")],
-    method: FewShotMethod = arguments.DEFAULT_FEW_SHOT_METHOD,
+    method: FewShotMethod = "tip-adapter-f",
     setting: arguments.Settings = None,
     plugin: arguments.Plugins = None,
     labels: Labels = None,

@@ -1,7 +1,6 @@
 """`acclimate serve` and `acclimate cluster serve`: classification over HTTP, on one machine or many."""
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,7 +11,6 @@ from acclimate.cli.console import say
 
 if TYPE_CHECKING:
     from acclimate.serve.command import NewStreams
-    from acclimate.serve.limits import Limits
 
 NEW_STREAMS = "For streams created by their first images"
 
@@ -164,39 +162,32 @@ def _serve(options: Mapping[str, Any], on_cluster: bool = False) -> None:
     from acclimate.serve import check_installed
 
     check_installed()
-    from acclimate.serve.command import run_service
+    from acclimate.serve.command import check_new_streams, open_new_streams, run_service
     from acclimate.serve.limits import Limits
 
-    def announce_folder(address: str) -> None:
-        say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
-        announce(address)
-
     limits = Limits.from_options(options)
-    new_streams = partial(read_new_streams, options, limits)
+
+    def read_new_streams() -> "NewStreams":
+        """Return what the options say of streams that are created by their first images."""
+        check_new_streams(options)
+        names = None if options["labels"] is None else arguments.read_labels(options["labels"])
+        arguments.note_language(names or (), options["model"])
+        templates = arguments.read_templates(options["template"])
+        method = options["method"] or arguments.DEFAULT_METHOD
+        settings = arguments.parse_settings(method, options["setting"])
+        return open_new_streams(options, names, templates, {"method": method, "settings": settings}, limits)
+
+    def announce(address: str) -> None:
+        if on_cluster:
+            say(f"Streams are stored in {Path(options['data']).absolute()}.", err=True)
+        typer.echo(f"serving on {address} (API documentation at /docs); press Ctrl-C to stop.")
+
     if on_cluster:
         from acclimate.cluster.serving.cluster_command import run_cluster_service
 
-        run_cluster_service(options, limits, new_streams, announce_folder)
+        run_cluster_service(options, limits, read_new_streams, announce)
     else:
-        run_service(options, limits, new_streams, announce)
-
-
-def announce(address: str) -> None:
-    """Print the address of the service."""
-    typer.echo(f"serving on {address} (API documentation at /docs); press Ctrl-C to stop.")
-
-
-def read_new_streams(options: Mapping[str, Any], limits: "Limits") -> "NewStreams":
-    """Return what the options say of streams that are created by their first images."""
-    from acclimate.serve.command import check_new_streams, open_new_streams
-
-    check_new_streams(options)
-    names = None if options["labels"] is None else arguments.read_labels(options["labels"])
-    arguments.note_language(names or (), options["model"])
-    templates = arguments.read_templates(options["template"])
-    method = options["method"] or arguments.DEFAULT_METHOD
-    settings = arguments.parse_settings(method, options["setting"])
-    return open_new_streams(options, names, templates, {"method": method, "settings": settings}, limits)
+        run_service(options, limits, read_new_streams, announce)
 
 
 def cluster_serve(

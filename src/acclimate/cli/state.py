@@ -134,10 +134,9 @@ def diff(
         values = [getattr(each, name) for each in (first, second)]
         if values[0] != values[1]:
             lines.append(f"{name.replace('_', ' ')}: {values[0]} against {values[1]}")
-    parts = second.entries()
     for name, entries in first.entries().items():
         mine = set(entries)
-        yours = set(parts.get(name, []))
+        yours = set(second.entries().get(name, []))
         if mine != yours:
             only = f"{len(mine - yours)} only in the first, {len(yours - mine)} only in the second"
             lines.append(f"{name}: {len(mine & yours)} entries in both, {only}")
